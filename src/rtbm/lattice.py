@@ -1,0 +1,190 @@
+"""Lattices with a quadratic form: reduction, nearest plane, enumeration, and how far a sum must reach.
+
+A positive definite matrix Q turns the integer vectors into a lattice with squared lengths nᵀQn = ‖Rn‖², where
+Q = RᵀR and R is upper triangular. The squares of R's diagonal are the *Gram-Schmidt norms* d_i; every bound in
+this module is a product over them.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rtbm.errors import NotPositiveDefiniteError, TooManyTermsError
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+LOVASZ = 0.99
+MAX_TERMS = 2**22
+"""The largest number of lattice points that is ever enumerated."""
+
+_CHERNOFF = np.linspace(0.01, 0.7, 70)
+
+
+def cholesky(Q: Floats) -> Floats:
+    """Return the upper triangular R with Q = RᵀR.
+
+    >>> cholesky(np.array([[4.0, 2.0], [2.0, 5.0]]))
+    array([[2., 1.],
+           [0., 2.]])
+    """
+    try:
+        return np.ascontiguousarray(np.linalg.cholesky(Q).T)
+    except np.linalg.LinAlgError:
+        smallest = float(np.linalg.eigvalsh(Q)[0])
+        raise NotPositiveDefiniteError(
+            f"the matrix is not positive definite to working precision (smallest eigenvalue {smallest:.3g}, "
+            f"largest entry {np.abs(Q).max():.3g}): add to its diagonal or parametrise it by a Cholesky factor"
+        ) from None
+
+
+def change_basis(Q: Floats, U: Integers) -> Floats:
+    """Return UᵀQU, computed exactly and rounded once.
+
+    Floating-point numbers are integers over a power of two, so the product is formed in integers: a skewed basis
+    loses no digits.
+
+    >>> change_basis(np.array([[1.0, 1e8], [1e8, 1e16 + 2]]), np.array([[1, -(10**8)], [0, 1]]))
+    array([[1., 0.],
+           [0., 2.]])
+    """
+    ratios = [[float(x).as_integer_ratio() for x in row] for row in Q]
+    unit = max(denominator for row in ratios for _, denominator in row)
+    exact = np.array([[n * (unit // d) for n, d in row] for row in ratios], dtype=object)
+    basis = U.astype(object)
+    product = basis.T @ exact @ basis
+    return np.array([[entry / unit for entry in row] for row in product], dtype=float)
+
+
+def reduce_basis(Q: Floats) -> tuple[Integers, Floats]:
+    """LLL-reduce the quadratic form Q.
+
+    Returns the unimodular U and the reduced form UᵀQU. Reduction runs in floating point and repeats on the exactly
+    transformed form until nothing changes, so that the result does not depend on how skewed Q was.
+
+    >>> U, reduced = reduce_basis(np.array([[1.0, 5.0], [5.0, 26.0]]))
+    >>> reduced
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    g = len(Q)
+    total = np.eye(g, dtype=np.int64)
+    reduced = Q
+    for _ in range(20):
+        step = _lll(cholesky(reduced))
+        if (step == np.eye(g)).all():
+            break
+        total = total @ step
+        reduced = change_basis(Q, total)
+    return total, reduced
+
+
+def _lll(R: Floats) -> Integers:
+    """The unimodular U for which the columns of RU are LLL-reduced; R is upper triangular."""
+    R = R.copy()
+    g = len(R)
+    U = np.eye(g, dtype=np.int64)
+    k = 1
+    while k < g:
+        for j in range(k - 1, -1, -1):
+            q = round(R[j, k] / R[j, j])
+            if q:
+                R[:, k] -= q * R[:, j]
+                U[:, k] -= q * U[:, j]
+        if LOVASZ * R[k - 1, k - 1] ** 2 <= R[k - 1, k] ** 2 + R[k, k] ** 2:
+            k += 1
+            continue
+        for matrix in (R, U):
+            matrix[:, [k - 1, k]] = matrix[:, [k, k - 1]]
+        x, y = R[k - 1, k - 1], R[k, k - 1]
+        length = math.hypot(x, y)
+        R[[k - 1, k], k - 1 :] = np.array([[x, y], [y, -x]]) / length @ R[[k - 1, k], k - 1 :]
+        R[k, k - 1] = 0.0
+        R[k, k] = abs(R[k, k])
+        k = max(k - 1, 1)
+    return U
+
+
+def nearest_plane_matrix(R: Floats) -> Floats:
+    """Return the strictly upper triangular M for the nearest-plane recursion.
+
+    For a point c, going from the last coordinate to the first, n_i = round(c_i + Σ_{j>i} M_ij (c_j − n_j)) leaves a
+    residual c − n whose Gram-Schmidt coordinates are at most ½√d_i.
+
+    >>> nearest_plane_matrix(np.array([[2.0, 1.0], [0.0, 3.0]]))
+    array([[0. , 0.5],
+           [0. , 0. ]])
+    """
+    return np.triu(R / np.diag(R)[:, None], 1)
+
+
+def enumerate_points(R: Floats, radius2: float, half_widths: Floats) -> Integers:
+    """All n ∈ ℤ^g whose image Rn lies within √radius2 of the box |y_i| ≤ half_widths_i.  Returns (terms, g).
+
+    With half_widths = 0 this is an ellipsoid. With ½√d_i it holds every lattice point within √radius2 of *some*
+    point that nearest-plane rounding can leave, so one list serves a whole batch.
+
+    >>> enumerate_points(np.eye(2), 1.0, np.zeros(2)).tolist()
+    [[0, -1], [-1, 0], [0, 0], [1, 0], [0, 1]]
+    """
+    g = len(R)
+    points = np.zeros((1, g), dtype=np.int64)
+    left = np.full(1, radius2 * (1 + 1e-9))
+    for i in range(g - 1, -1, -1):
+        offset = points @ R[i]
+        reach = np.sqrt(left) + half_widths[i]
+        first = np.ceil((-reach - offset) / R[i, i]).astype(np.int64)
+        counts = np.maximum(np.floor((reach - offset) / R[i, i]).astype(np.int64) - first + 1, 0)
+        total = int(counts.sum())
+        if total > MAX_TERMS:
+            raise TooManyTermsError(total, MAX_TERMS)
+        points = np.repeat(points, counts, axis=0)
+        starts = np.repeat(np.cumsum(counts) - counts, counts)
+        points[:, i] = np.repeat(first, counts) + np.arange(total) - starts
+        outside = np.maximum(np.abs(points[:, i] * R[i, i] + np.repeat(offset, counts)) - half_widths[i], 0.0)
+        left = np.maximum(np.repeat(left, counts) - outside**2, 0.0)
+    return points
+
+
+def log_gauss_sum(a: Floats | float, shift: float = 0.0) -> Floats:
+    """log Σ_k exp(−½a(k − shift)²) over the integers, for shift 0 (the largest value) or ½ (the smallest).
+
+    >>> float(log_gauss_sum(1000.0, 0.5))  # two points half a step away: log 2 − 125
+    -124.30685281944005
+    """
+    a = np.asarray(a, dtype=float)[..., None]
+    k = np.arange(1, 6)
+    with np.errstate(over="ignore"):
+        dual = 2 * np.exp(-2 * np.pi**2 * k**2 / a) * np.cos(2 * np.pi * k * shift)
+    if shift:
+        direct = np.log(2) - a[..., 0] / 8 + np.log1p(np.exp(-0.5 * a * (k**2 + k)).sum(-1))
+    else:
+        direct = np.log1p(2 * np.exp(-0.5 * a * k**2).sum(-1))
+    poisson = 0.5 * np.log(2 * np.pi / a[..., 0]) + np.log1p(np.maximum(dual.sum(-1), -0.5))
+    return np.where(a[..., 0] > 2 * np.pi, direct, poisson)
+
+
+def squared_radius(norms: Floats, log_smallest: float, tolerance: float) -> float:
+    """R² such that Σ exp(−½‖n−c‖²) over ‖n−c‖ > R stays below tolerance · exp(log_smallest), for every centre c.
+
+    The Chernoff argument: for 0 < s < 1 the tail is at most exp(−½(1−s)R²) Σ_n exp(−½s‖n−c‖²), and the last sum
+    is at most Π_i Σ_k exp(−½ s d_i k²), with d_i = `norms`, the Gram-Schmidt norms. The best s on a grid is taken.
+
+    >>> round(squared_radius(np.array([2 * np.pi]), 0.0, 1e-12), 1)
+    60.4
+    """
+    spread = log_gauss_sum(_CHERNOFF[:, None] * norms).sum(-1)
+    return float((2 / (1 - _CHERNOFF) * (spread - math.log(tolerance) - log_smallest)).min())
+
+
+def estimate_count(norms: Floats, radius2: float, widths: Floats) -> float:
+    """How many points `enumerate_points` should find: the volume of box ⊕ ball over that of a cell (Steiner).
+
+    >>> estimate_count(np.ones(2), 25.0, np.zeros(2))  # π 5²
+    78.53981633974483
+    """
+    g = len(norms)
+    symmetric = np.poly(-widths)
+    balls = [math.pi ** (j / 2) / math.gamma(j / 2 + 1) * radius2 ** (j / 2) for j in range(g, -1, -1)]
+    return float(np.dot(symmetric, balls) / math.sqrt(norms.prod()))

@@ -1,0 +1,36 @@
+"""Bounded memory: run a row-wise function a block of rows at a time."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+CPU_ELEMENTS = 2**17
+"""Elements of one temporary on the CPU: about the second-level cache."""
+GPU_ELEMENTS = 2**26
+GRAPH_ELEMENTS = 2**23
+"""Above this many elements in all, the backward pass recomputes a block instead of keeping its temporaries."""
+
+
+def in_chunks(function: Callable[..., Any], rows: Tensor, constants: Sequence[Tensor], width: int) -> Any:
+    """function(rows, *constants) for rows (points, …), in blocks whose temporaries have `width` columns.
+
+    The function returns a tensor, or a tuple of tensors and None, with one row for each row of its argument.
+    """
+    elements = GPU_ELEMENTS if rows.is_cuda else CPU_ELEMENTS
+    size = max(64, elements // max(width, 1))
+    if len(rows) <= size:
+        return function(rows, *constants)
+    keeps_graph = torch.is_grad_enabled() and any(t.requires_grad for t in (rows, *constants))
+    recompute = keeps_graph and len(rows) * width > (8 * GPU_ELEMENTS if rows.is_cuda else GRAPH_ELEMENTS)
+    parts = [
+        checkpoint(function, part, *constants, use_reentrant=False, preserve_rng_state=False)
+        if recompute
+        else function(part, *constants)
+        for part in rows.split(size)
+    ]
+    if isinstance(parts[0], Tensor):
+        return torch.cat(parts)
+    return tuple(None if columns[0] is None else torch.cat(columns) for columns in zip(*parts, strict=True))

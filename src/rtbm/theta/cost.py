@@ -1,0 +1,88 @@
+"""Which evaluator is cheapest: the cost model, in nanoseconds of one core, and the best cut of the split product.
+
+    list    N · T · LIST                                  an exponential or cosine for every term
+    split   N · ((T_a + T_b) · FILL + T_a T_b · PRODUCT)  two short lists, and a matrix product
+            + T_a T_b · LIST                              once: the coupling matrix
+    fused   N · T · FUSED                                 one compiled pass, up to MAX_FUSED_TERMS terms
+
+The constants were measured with `make bench`; only their ratios matter. `LIST` and `FILL` are costs of torch's
+transcendental functions; compiled tables make `FILL` cheap where numba is installed.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from rtbm.lattice import Floats, Integers
+from rtbm.theta import kernels
+
+LIST, FUSED, PRODUCT = 20.0, 4.0, 0.15
+FILL_TORCH, FILL_COMPILED = 30.0, 3.0
+SPLIT_OVERHEAD = 100_000.0  # building the two lists and a dozen small tensor operations
+MAX_FUSED_SIZE = 4
+MAX_PRODUCT = 2**24  # entries of the coupling matrix: 128 MiB
+MAX_EXPONENT = 300.0  # beyond it, factors of the split product might overflow
+
+
+class SplitSize(NamedTuple):
+    """Lists over the first and the last coordinates whose product set covers the points."""
+
+    first: Integers
+    last: Integers
+
+
+def choose_evaluator(n_points: int, n_terms: int, split: SplitSize | None, can_fuse: bool) -> str:
+    """The cheapest evaluator for a batch: "list", "split" or "fused"."""
+    costs = {"list": n_points * n_terms * LIST}
+    if split is not None:
+        product = len(split.first) * len(split.last)
+        fill = FILL_COMPILED if kernels.AVAILABLE else FILL_TORCH
+        lists = len(split.first) + len(split.last)
+        costs["split"] = n_points * (lists * fill + product * PRODUCT) + product * LIST + SPLIT_OVERHEAD
+    if can_fuse:
+        costs["fused"] = n_points * n_terms * FUSED
+    return min(costs, key=lambda name: costs[name])
+
+
+def choose_split(points: Integers, n_osc: int) -> SplitSize:
+    """Cut the coordinates in two so that the matrix product and the lists are cheapest together."""
+    mirrored = points.copy()
+    mirrored[:, :n_osc] *= -1
+    both = np.concatenate([points, mirrored])
+    best, best_cost = None, math.inf
+    for cut in range(1, points.shape[1]):
+        first, last = _unique_rows(points[:, :cut]), _unique_rows(both[:, cut:])
+        cost = len(first) * len(last) * PRODUCT + (len(first) + len(last)) * FILL_COMPILED
+        if cost < best_cost:
+            best, best_cost = SplitSize(first, last), cost
+    assert best is not None, "a split needs two coordinates"
+    return best
+
+
+def can_split(split: SplitSize, G: Floats, norms: Floats, n_osc: int) -> bool:
+    """Whether the coupling matrix fits in memory and none of its factors overflows."""
+    cut = split.first.shape[1]
+    if len(split.first) * len(split.last) > MAX_PRODUCT:
+        return False
+    reach = np.abs(split.first).max(axis=0) @ np.abs(G[:cut, cut:]) @ np.abs(split.last).max(axis=0)
+    return float(reach) < MAX_EXPONENT and float(norms[n_osc:].sum()) / 8 < MAX_EXPONENT
+
+
+def can_fuse(g: int, device: torch.device, norms: Floats, n_osc: int) -> bool:
+    """Whether the compiled pass applies: a CPU, a small block and exponents that cannot overflow."""
+    return (
+        kernels.AVAILABLE
+        and device.type == "cpu"
+        and g <= MAX_FUSED_SIZE
+        and float(norms[n_osc:].sum()) / 8 < MAX_EXPONENT
+    )
+
+
+def _unique_rows(rows: Integers) -> Integers:
+    """The distinct rows in lexical order."""
+    low = rows.min(axis=0)
+    extent = rows.max(axis=0) - low + 1
+    keys = np.ravel_multi_index(tuple((rows - low).T), tuple(extent))
+    return np.stack(np.unravel_index(np.unique(keys), tuple(extent)), axis=1) + low

@@ -1,0 +1,92 @@
+"""The compiled path: everything from the argument to log θ̃, mean and covariance in one pass over the points."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtbm.theta import kernels
+from rtbm.theta.block import Block
+from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS
+from rtbm.theta.series import Cumulants
+
+POINTS_PER_THREAD = 2**14
+
+
+def fused_log_theta(z: Tensor, Q: Tensor, block: Block) -> Tensor:
+    """log θ̃ (points,) for z (points, g) on the CPU; derivatives beyond the first go through the torch evaluators."""
+    return _FusedLogTheta.apply(z, Q, block)
+
+
+def fused_moments(z: Tensor, block: Block, order: int) -> Cumulants:
+    """log θ̃ and its z-derivatives up to `order` ≤ 2, without a graph."""
+    argument = z.detach().double().contiguous()
+    grid = float(block.rounding_grid(argument))
+    N, g = argument.shape
+    log_part, total = np.empty(N), np.empty(N)
+    mean = np.empty((N if order > 0 else 0, g))
+    covariance = np.empty((N if order > 1 else 0, g, g))
+    lattice, constants = _constants(block)
+
+    def run(start: int, stop: int) -> None:
+        kernels.fused_moments(
+            argument.numpy(), start, stop, (grid, *lattice), *constants, order, log_part, total, mean, covariance
+        )
+
+    threads = min(torch.get_num_threads(), N // POINTS_PER_THREAD)
+    if threads > 1:
+        edges = np.linspace(0, N, threads + 1).astype(int).tolist()
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(run, edges[:-1], edges[1:]))
+    else:
+        run(0, N)
+    return Cumulants(
+        torch.from_numpy(log_part + np.log(total)),
+        torch.from_numpy(mean) if order > 0 else None,
+        torch.from_numpy(covariance) if order > 1 else None,
+        None,
+    )
+
+
+class _FusedLogTheta(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, Q: Tensor, block: Block) -> Tensor:
+        order = 2 if ctx.needs_input_grad[1] else 1 if ctx.needs_input_grad[0] else 0
+        value, mean, covariance, _ = fused_moments(z, block, order)
+        ctx.save_for_backward(z, Q, mean, covariance)
+        ctx.block = block
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
+        z, Q, mean, covariance = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a graph of the derivative is wanted
+            wanted = [tensor for tensor, needed in zip((z, Q), ctx.needs_input_grad, strict=False) if needed]
+            derivatives = iter(torch.autograd.grad(ctx.block.log_theta(z, Q, "list"), wanted, grad, create_graph=True))
+            return *(next(derivatives) if needed else None for needed in ctx.needs_input_grad[:2]), None
+        grad_Q = None
+        if ctx.needs_input_grad[1]:
+            sign = -0.5 if ctx.block.phase == "I" else 0.5
+            weighted = grad[:, None] * mean
+            grad_Q = (sign * (torch.tensordot(grad, covariance, 1) + weighted.mT @ mean)).to(Q.dtype)
+        return (grad[:, None] * mean).to(z.dtype), grad_Q, None
+
+
+def _constants(block: Block) -> tuple[Any, ...]:
+    """What the kernel needs to know of a block, as contiguous arrays."""
+    if "fused" not in block.__dict__:
+        geometry, form = block.geometry, block.form(torch.zeros(0))
+        o = geometry.n_osc
+        points = geometry.points[(geometry.points != 0).any(axis=1)].astype(float)
+        G, Psi = form.G.numpy(), form.Psi.numpy()
+        log_size = np.log(1.0 + (points[:, :o] != 0).any(axis=1)) - 0.5 * np.einsum("ti,ij,tj->t", points, G, points)
+        turns = 0.5 * np.einsum("ti,ij,tj->t", points, Psi, points) / TWO_PI
+        two_pi = np.array(TWO_PI_PARTS if block.phase == "II" else (0.0, 0.0))
+        lattice = (geometry.basis, geometry.centre, geometry.plane, geometry.gram)
+        block.__dict__["fused"] = (
+            (two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice)),
+            (form.B.numpy(), form.K.numpy(), float(form.constant), o, (points, log_size, turns)),
+        )
+    return block.__dict__["fused"]

@@ -1,0 +1,171 @@
+"""How a theta function is summed: in which basis, over which lattice points, around which centre.
+
+Write θ̃(z|Q) in a reduced basis, n = Un'. Poisson summation over some of the coordinates (the *transformed* ones, t)
+turns short, crowded directions into long, sparse ones; the others are *kept* (k). With s = z − Qn₀ (phase I) or
+s = z − 2πn₀ (phase II), the argument left after recentring, both phases read
+
+    log θ̃ = offset + ½sᵀKs + constant + log Σ_m exp(−½mᵀGm + i½mᵀΨm + Σ_pos m_j x_j + i Σ_osc m_j x_j),   x = Bs
+
+with G = 4π²Q_tt⁻¹ ⊕ (Q_kk − Q_kt Q_tt⁻¹ Q_tk). In phase I the transformed coordinates oscillate and the kept ones are
+positive; in phase II it is the other way round. Coordinates are ordered: oscillating first, positive last.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtbm.errors import TooManyTermsError
+from rtbm.lattice import (
+    MAX_TERMS,
+    Floats,
+    Integers,
+    change_basis,
+    cholesky,
+    enumerate_points,
+    estimate_count,
+    log_gauss_sum,
+    nearest_plane_matrix,
+    reduce_basis,
+    squared_radius,
+)
+
+TWO_PI = 2 * math.pi
+# 2π = high + low to 1e-20; their products with integers below 2^20 are exact.
+TWO_PI_PARTS = (6.2831853069365025, 2.4308402025215864e-10)
+MAX_CANCELLATION = 100.0
+"""An oscillating sum is used only where Σ|terms| ≤ 100 |Σ terms| is certain."""
+
+
+class Form(NamedTuple):
+    """The matrices of the sum above, as tensors that remember how they came from Q."""
+
+    B: Tensor  # (g, g)
+    K: Tensor  # (g, g)
+    G: Tensor  # (g, g), block-diagonal
+    Psi: Tensor  # (g, g), symmetric, couples positive with oscillating coordinates
+    constant: Tensor  # ()
+    gram: Tensor  # (g, g), UᵀQU
+
+
+class Geometry(NamedTuple):
+    """Everything integer about one sum, and the bounds that certify it."""
+
+    phase: str
+    basis: Integers  # U (g, g)
+    gram: Floats  # UᵀQU, exact to the last digit
+    n_osc: int
+    centre: Floats  # lattice coordinates of the argument: c = z' @ centre
+    plane: Floats  # nearest-plane matrix
+    points: Integers  # (terms, g): one of each ±pair of the oscillating coordinates
+    norms: Floats  # Gram-Schmidt norms of G
+    radius2: float
+
+
+def make_form(gram: Tensor, n_osc: int, phase: str) -> Form:
+    """Apply Poisson summation to the oscillating (phase I) or positive (phase II) coordinates of `gram`."""
+    g = gram.shape[0]
+    osc, pos = slice(0, n_osc), slice(n_osc, g)
+    t, k = (osc, pos) if phase == "I" else (pos, osc)
+    sign = 1.0 if phase == "I" else -1.0
+    factor = torch.linalg.cholesky(gram[t, t])
+    inverse = torch.cholesky_inverse(factor) if factor.numel() else factor
+    mix = gram[k, t] @ inverse
+    zeros = gram.new_zeros(g, g)
+
+    B = torch.eye(g, dtype=gram.dtype, device=gram.device)
+    B = _with_block(_with_block(B, t, t, TWO_PI * inverse), k, t, -mix)
+    G = _with_block(zeros, t, t, TWO_PI**2 * inverse)
+    G = _with_block(G, k, k, gram[k, k] - mix @ gram[t, k])
+    Psi = _with_block(_with_block(zeros, k, t, -sign * TWO_PI * mix), t, k, -sign * TWO_PI * mix.mT)
+    K = _with_block(zeros, t, t, sign * inverse)
+    n_transformed = inverse.shape[0]
+    constant = 0.5 * n_transformed * math.log(TWO_PI) - factor.diagonal().log().sum()
+    return Form(B, K, G, Psi, constant, gram)
+
+
+def _with_block(matrix: Tensor, rows: slice, columns: slice, block: Tensor) -> Tensor:
+    result = matrix.clone()
+    result[rows, columns] = block
+    return result
+
+
+def make_geometry(Q: Floats, phase: str, tolerance: float) -> Geometry:
+    """Reduce Q, choose what to transform, and list the lattice points that `tolerance` asks for."""
+    U, gram = reduce_basis(Q)
+    t = _choose_transformed(np.diag(cholesky(gram)) ** 2, phase, tolerance)
+    if t > 1:
+        U, gram = _reduce_dual_block(Q, U, gram, t)
+    if phase == "II":
+        order = np.roll(np.arange(len(Q)), -t)
+        U, gram = U[:, order], gram[np.ix_(order, order)]
+    n_osc = t if phase == "I" else len(Q) - t
+
+    R = _block_cholesky(make_form(torch.from_numpy(gram), n_osc, phase).G.numpy(), n_osc)
+    norms = np.diag(R) ** 2
+    radius2 = squared_radius(norms, _log_smallest(norms[n_osc:], norms[:n_osc]), tolerance)
+    half_widths = np.where(np.arange(len(Q)) < n_osc, 0.0, np.diag(R) / 2)
+    _check_count(estimate_count(norms, radius2, 2 * half_widths))
+    points = _half(enumerate_points(R, radius2, half_widths), n_osc)
+
+    plane = np.zeros_like(gram)
+    plane[n_osc:, n_osc:] = nearest_plane_matrix(R[n_osc:, n_osc:])
+    centre = np.linalg.inv(gram) if phase == "I" else np.eye(len(Q)) / TWO_PI
+    return Geometry(phase, U, gram, n_osc, centre, plane, points, norms, radius2)
+
+
+def _choose_transformed(norms: Floats, phase: str, tolerance: float) -> int:
+    """The number of leading coordinates to transform that leaves the fewest terms without much cancellation."""
+    best = (math.inf, 0)
+    for t in range(len(norms) + 1):
+        dual, kept = TWO_PI**2 / norms[:t], norms[t:]
+        osc, pos = (dual, kept) if phase == "I" else (kept, dual)
+        log_smallest = _log_smallest(pos, osc)
+        if log_gauss_sum(osc).sum() - _log_smallest(osc[:0], osc) > math.log(MAX_CANCELLATION):
+            continue
+        both = np.concatenate([osc, pos])
+        widths = np.concatenate([0 * osc, np.sqrt(pos)])
+        count = estimate_count(both, squared_radius(both, log_smallest, tolerance), widths)
+        best = min(best, (count / 2 if len(osc) else count, t))
+    return best[1]
+
+
+def _log_smallest(pos: Floats, osc: Floats) -> float:
+    """A lower bound for the logarithm of the sum, whatever the argument (one-dimensional sums multiply)."""
+    poisson = 0.5 * np.log(TWO_PI / osc) + log_gauss_sum(TWO_PI**2 / osc, 0.5)
+    return float(log_gauss_sum(pos, 0.5).sum() + poisson.sum())
+
+
+def _reduce_dual_block(Q: Floats, U: Integers, gram: Floats, t: int) -> tuple[Integers, Floats]:
+    """Change the first t coordinates so that 4π²Q_tt⁻¹, not Q_tt, is reduced."""
+    V, _ = reduce_basis(np.linalg.inv(gram[:t, :t]) * TWO_PI**2)
+    inverse = np.rint(np.linalg.inv(V)).astype(np.int64)
+    if (V @ inverse == np.eye(t)).all():
+        U = U.copy()
+        U[:, :t] = U[:, :t] @ inverse.T
+        gram = change_basis(Q, U)
+    return U, gram
+
+
+def _block_cholesky(G: Floats, n_osc: int) -> Floats:
+    R = np.zeros_like(G)
+    for block in (slice(0, n_osc), slice(n_osc, len(G))):
+        if G[block, block].size:
+            R[block, block] = cholesky((G[block, block] + G[block, block].T) / 2)
+    return R
+
+
+def _check_count(count: float) -> None:
+    if count > MAX_TERMS:
+        raise TooManyTermsError(count, MAX_TERMS)
+
+
+def _half(points: Integers, n_osc: int) -> Integers:
+    """Keep the points whose first non-zero oscillating coordinate is positive (or that have none)."""
+    if not n_osc:
+        return points
+    osc = points[:, :n_osc]
+    leading = osc[np.arange(len(osc)), (osc != 0).argmax(axis=1)]
+    return points[leading >= 0]

@@ -1,0 +1,123 @@
+"""Two evaluators of log Σ_m exp(…), in plain differentiable torch: a list of terms, and a split matrix product.
+
+Both take the local argument x (points, g) and a `Form` (see `geometry`), and return log Z (points,). Oscillating
+coordinates come first. The lists hold one of each pair ±m of oscillating coordinates, counted twice.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rtbm.theta import kernels
+from rtbm.theta.exponentials import exponentials, half_square
+from rtbm.theta.geometry import Form
+
+
+class Terms(NamedTuple):
+    """A list of lattice points as tensors."""
+
+    points: Tensor  # (terms, g)
+    multiplicity: Tensor  # (terms,): 1 or 2
+    n_osc: int
+
+
+class Split(NamedTuple):
+    """Two lists over the first and the last coordinates, whose product set covers the points that are needed."""
+
+    first: Tensor  # (terms_a, a)
+    last: Tensor  # (terms_b, g − a)
+    multiplicity: Tensor  # (terms_a,): 1 or 2
+    n_osc: int
+
+
+class Cumulants(NamedTuple):
+    """log Z and its derivatives in x up to some order."""
+
+    log_sum: Tensor
+    first: Tensor | None
+    second: Tensor | None
+    third: Tensor | None
+
+
+def list_log_sum(x: Tensor, form: Form, terms: Terms) -> Tensor:
+    """log Z with one exponential or cosine for each term."""
+    o, points = terms.n_osc, terms.points
+    amplitude = terms.multiplicity.log() - half_square(points, form.G)
+    phase = x[:, :o] @ points[:, :o].mT + half_square(points, form.Psi)
+    if o == points.shape[1]:
+        return (phase.cos() @ amplitude.exp()).log()
+    exponent = amplitude + x[:, o:] @ points[:, o:].mT
+    shift = exponent.detach().amax(dim=1)
+    summands = (exponent - shift[:, None]).exp()
+    return ((summands * phase.cos()) if o else summands).sum(dim=1).log() + shift
+
+
+def split_log_sum(x: Tensor, form: Form, split: Split) -> Tensor:
+    """log Z as Σ E_b ∘ (CᵀE_a): exponentials for the two short lists, and a matrix product for the rest."""
+    a, o = split.first.shape[1], split.n_osc
+    o_a, o_b = min(o, a), max(o - a, 0)
+    compiled = kernels.AVAILABLE and x.dtype == torch.float64 and not x.is_cuda
+    Ea = exponentials(x[:, :a], split.first, form.G[:a, :a], form.Psi[:a, :a], o_a, compiled=compiled)
+    Eb = exponentials(x[:, a:], split.last, form.G[a:, a:], form.Psi[a:, a:], o_b, compiled=compiled)
+    coupling = torch.exp(-split.last @ form.G[a:, :a] @ split.first.mT) * split.multiplicity
+    if o_a and o_b < split.last.shape[1]:
+        angle = split.last @ form.Psi[a:, :a] @ split.first.mT
+        product = _complex_matmul((coupling * angle.cos(), coupling * angle.sin()), Ea)
+    else:
+        product = _complex_matmul((coupling, None), Ea)
+    total = (product[0] * Eb[0]).sum(dim=0)
+    if product[1] is not None and Eb[1] is not None:
+        total = total - (product[1] * Eb[1]).sum(dim=0)
+    return total.log()
+
+
+def list_cumulants(x: Tensor, form: Form, terms: Terms, order: int) -> Cumulants:
+    """log Z and its first `order` (≤ 3) derivatives in x: cumulants of m, with m → im where it oscillates."""
+    o, points = terms.n_osc, terms.points
+    exponent = terms.multiplicity.log() - half_square(points, form.G) + x[:, o:] @ points[:, o:].mT
+    shift = exponent.detach().amax(dim=1)
+    weights, m = (exponent - shift[:, None]).exp(), points
+    if o:
+        weights = torch.polar(weights, x[:, :o] @ points[:, :o].mT + half_square(points, form.Psi))
+        m = torch.complex(points * (torch.arange(points.shape[1], device=x.device) >= o), torch.zeros_like(points))
+        m = m + 1j * (points - m.real)
+    total = weights.sum(dim=1)
+    total = total.real if o else total
+    weights = weights / total[:, None]
+
+    raw, power = [], m
+    for _ in range(order):
+        moment = weights @ power.reshape(len(m), -1)
+        raw.append((moment.real if o else moment).reshape(len(x), *power.shape[1:]))
+        power = power[..., None] * m.reshape(len(m), *([1] * (power.ndim - 1)), -1)
+    return Cumulants(total.log() + shift, *_raw_to_cumulants(raw))
+
+
+def _raw_to_cumulants(raw: list[Tensor]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    first = raw[0] if raw else None
+    second = raw[1] - _outer(raw[0], raw[0]) if len(raw) > 1 else None
+    third = None
+    if len(raw) > 2:
+        pair = torch.einsum("nij,nk->nijk", raw[1], raw[0])
+        triple = torch.einsum("ni,nj,nk->nijk", raw[0], raw[0], raw[0])
+        third = raw[2] - pair - pair.permute(0, 1, 3, 2) - pair.permute(0, 3, 1, 2) + 2 * triple
+    return first, second, third
+
+
+def _outer(a: Tensor, b: Tensor) -> Tensor:
+    return a[:, :, None] * b[:, None, :]
+
+
+def _complex_matmul(
+    a: tuple[Tensor, Tensor | None], b: tuple[Tensor, Tensor | None]
+) -> tuple[Tensor, Tensor | None]:
+    real, imaginary = a[0] @ b[0], None
+    if a[1] is not None:
+        imaginary = a[1] @ b[0]
+    if b[1] is not None:
+        cross = a[0] @ b[1]
+        imaginary = cross if imaginary is None else imaginary + cross
+        if a[1] is not None:
+            real = real - a[1] @ b[1]
+    return real, imaginary

@@ -1,0 +1,101 @@
+"""Checks on what users pass in. Every failure names the argument, what was got and what to do."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
+
+SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-15, 0.1
+_SYMMETRY = 1e-10  # of the largest entry; rounding in X @ X.T stays far below
+
+
+def as_real(value: Any, name: str) -> Tensor:
+    """Return `value` as a finite float32 or float64 tensor (integers and lists become float64)."""
+    tensor = _as_tensor(value, name)
+    if tensor.is_complex():
+        raise InvalidInputError(f"{name} must be real, got {tensor.dtype}: for a complex argument use riemann_theta")
+    if tensor.dtype not in (torch.float32, torch.float64):
+        tensor = tensor.to(torch.float64)
+    return _check_finite(tensor, name)
+
+
+def as_complex(value: Any, name: str) -> Tensor:
+    """Return `value` as a finite complex128 tensor."""
+    return _check_finite(_as_tensor(value, name).to(torch.complex128), name)
+
+
+def as_vectors(value: Any, name: str, g: int) -> Tensor:
+    """Check that the last dimension of the tensor `value` is g."""
+    if value.ndim == 0 or value.shape[-1] != g:
+        raise InvalidInputError(
+            f"{name} must have shape (..., {g}) to go with a {g}×{g} matrix, got {tuple(value.shape)}"
+        )
+    return value
+
+
+def check_symmetric(matrix: Tensor, name: str) -> Tensor:
+    """Check that a tensor is a square, non-empty, symmetric matrix."""
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+        raise InvalidInputError(f"{name} must be one square matrix (g, g) with g ≥ 1, got shape {tuple(matrix.shape)}")
+    detached = matrix.detach()
+    asymmetry = float((detached - detached.mT).abs().max())
+    limit = _SYMMETRY if matrix.dtype not in (torch.float32,) else 1e-5
+    if asymmetry > limit * float(detached.abs().max()):
+        raise InvalidInputError(
+            f"{name} must be symmetric, but entries differ from their mirror images by {asymmetry:.3g}: "
+            f"pass ({name} + {name}.T) / 2 if that is what you mean"
+        )
+    return matrix
+
+
+def check_positive_definite(matrix: Tensor, name: str) -> Tensor:
+    """Check that a symmetric tensor is positive definite."""
+    _, info = torch.linalg.cholesky_ex(matrix.detach().double())
+    if int(info):
+        smallest = float(torch.linalg.eigvalsh(matrix.detach().double())[0])
+        raise NotPositiveDefiniteError(
+            f"{name} must be positive definite, but its smallest eigenvalue is {smallest:.3g}: add to its "
+            "diagonal or parametrise it by a Cholesky factor"
+        )
+    return matrix
+
+
+def check_tolerance(tolerance: float) -> float:
+    """Check that a truncation tolerance is a number that floating point can honour."""
+    try:
+        number = float(tolerance)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not SMALLEST_TOLERANCE <= number <= LARGEST_TOLERANCE:
+        raise InvalidInputError(
+            f"tolerance must be between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}, got {tolerance!r}"
+        )
+    return number
+
+
+def check_choice(value: Any, name: str, choices: tuple[Any, ...]) -> Any:
+    """Check that `value` is one of `choices`."""
+    if value not in choices:
+        raise InvalidInputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def _as_tensor(value: Any, name: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInputError(f"{name} must be a tensor or an array of numbers, got {value!r} ({error})") from None
+    is_python = not hasattr(value, "dtype")
+    return tensor.to(torch.float64) if is_python and tensor.dtype == torch.float32 else tensor
+
+
+def _check_finite(tensor: Tensor, name: str) -> Tensor:
+    if not bool(torch.isfinite(tensor.detach()).all()):
+        bad = int((~torch.isfinite(tensor.detach())).sum())
+        raise InvalidInputError(f"{name} must be finite, got {bad} NaN or infinite entries of {tensor.numel()}")
+    return tensor
