@@ -119,7 +119,7 @@ def nearest_plane_matrix(R: Floats) -> Floats:
     return np.triu(R / np.diag(R)[:, None], 1)
 
 
-def enumerate_points(R: Floats, radius2: float, half_widths: Floats) -> Integers:
+def enumerate_points(R: Floats, radius2: Floats | float, half_widths: Floats) -> Integers:
     """All n ∈ ℤ^g whose image Rn lies within √radius2 of the box |y_i| ≤ half_widths_i.  Returns (terms, g).
 
     With half_widths = 0 this is an ellipsoid. With ½√d_i it holds every lattice point within √radius2 of *some*
@@ -129,16 +129,17 @@ def enumerate_points(R: Floats, radius2: float, half_widths: Floats) -> Integers
     [[0, -1], [-1, 0], [0, 0], [1, 0], [0, 1]]
     """
     g = len(R)
+    expected = estimate_count(np.diag(R) ** 2, radius2, 2 * half_widths)
+    if expected > MAX_TERMS:
+        raise TooManyTermsError(expected, MAX_TERMS)
     points = np.zeros((1, g), dtype=np.int64)
-    left = np.full(1, radius2 * (1 + 1e-9))
+    left = np.full(1, float(radius2) * (1 + 1e-9))
     for i in range(g - 1, -1, -1):
         offset = points @ R[i]
         reach = np.sqrt(left) + half_widths[i]
         first = np.ceil((-reach - offset) / R[i, i]).astype(np.int64)
         counts = np.maximum(np.floor((reach - offset) / R[i, i]).astype(np.int64) - first + 1, 0)
         total = int(counts.sum())
-        if total > MAX_TERMS:
-            raise TooManyTermsError(total, MAX_TERMS)
         points = np.repeat(points, counts, axis=0)
         starts = np.repeat(np.cumsum(counts) - counts, counts)
         points[:, i] = np.repeat(first, counts) + np.arange(total) - starts
@@ -165,20 +166,22 @@ def log_gauss_sum(a: Floats | float, shift: float = 0.0) -> Floats:
     return np.where(a[..., 0] > 2 * np.pi, direct, poisson)
 
 
-def squared_radius(norms: Floats, log_smallest: float, tolerance: float) -> float:
+def squared_radius(norms: Floats, log_smallest: Floats | float, tolerance: float) -> Floats:
     """R² such that Σ exp(−½‖n−c‖²) over ‖n−c‖ > R stays below tolerance · exp(log_smallest), for every centre c.
 
     The Chernoff argument: for 0 < s < 1 the tail is at most exp(−½(1−s)R²) Σ_n exp(−½s‖n−c‖²), and the last sum
-    is at most Π_i Σ_k exp(−½ s d_i k²), with d_i = `norms`, the Gram-Schmidt norms. The best s on a grid is taken.
+    is at most Π_i Σ_k exp(−½ s d_i k²), with d_i = `norms` (..., g), the Gram-Schmidt norms. The best s on a grid is
+    taken. Returns (...).
 
-    >>> round(squared_radius(np.array([2 * np.pi]), 0.0, 1e-12), 1)
-    60.4
+    >>> squared_radius(np.array([2 * np.pi]), 0.0, 1e-12).round(1)
+    np.float64(60.4)
     """
-    spread = log_gauss_sum(_CHERNOFF[:, None] * norms).sum(-1)
-    return float((2 / (1 - _CHERNOFF) * (spread - math.log(tolerance) - log_smallest)).min())
+    s = _CHERNOFF.reshape(-1, *([1] * norms.ndim))
+    spread = log_gauss_sum(s * norms).sum(-1)
+    return (2 / (1 - s[..., 0]) * (spread - math.log(tolerance) - log_smallest)).min(axis=0)
 
 
-def estimate_count(norms: Floats, radius2: float, widths: Floats) -> float:
+def estimate_count(norms: Floats, radius2: Floats | float, widths: Floats) -> float:
     """How many points `enumerate_points` should find: the volume of box ⊕ ball over that of a cell (Steiner).
 
     >>> estimate_count(np.ones(2), 25.0, np.zeros(2))  # π 5²
@@ -186,5 +189,5 @@ def estimate_count(norms: Floats, radius2: float, widths: Floats) -> float:
     """
     g = len(norms)
     symmetric = np.poly(-widths)
-    balls = [math.pi ** (j / 2) / math.gamma(j / 2 + 1) * radius2 ** (j / 2) for j in range(g, -1, -1)]
+    balls = [math.pi ** (j / 2) / math.gamma(j / 2 + 1) * float(radius2) ** (j / 2) for j in range(g, -1, -1)]
     return float(np.dot(symmetric, balls) / math.sqrt(norms.prod()))

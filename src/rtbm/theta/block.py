@@ -9,7 +9,7 @@ from torch import Tensor
 from rtbm.lattice import Floats
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.cost import SplitSize, choose_split
-from rtbm.theta.geometry import TWO_PI_PARTS, Form, make_form, make_geometry
+from rtbm.theta.geometry import TWO_PI_PARTS, Form, make_form, make_geometry, nearest_plane
 from rtbm.theta.series import Cumulants, Split, Terms, list_cumulants, list_log_sum, split_log_sum
 
 
@@ -77,9 +77,7 @@ class Block:
         rest = (z - high) @ U
         with torch.no_grad():
             c = (coarse + rest) @ self._constant("centre", geometry.centre, z.device)
-            n0 = c.round()
-            for i in range(self.g - 2, geometry.n_osc - 1, -1):
-                n0[:, i] = (c[:, i] + (c[:, i + 1 :] - n0[:, i + 1 :]) @ self._plane(i, z.device)).round()
+            n0 = nearest_plane(c, self._constant("plane", geometry.plane, z.device))
         if self.phase == "I":
             s = (coarse - n0 @ form.gram) + rest
             return s, n0, 0.5 * (n0 * (coarse + rest + s)).sum(dim=1)
@@ -130,9 +128,6 @@ class Block:
     def split_size(self) -> SplitSize:
         """Where the split product cuts the coordinates, and its two lists."""
         return choose_split(self.geometry.points, self.geometry.n_osc)
-
-    def _plane(self, i: int, device: torch.device) -> Tensor:
-        return self._constant("plane", self.geometry.plane, device)[i, i + 1 :]
 
     def _constant(
         self, name: str, array: np.ndarray, device: torch.device, dtype: torch.dtype = torch.float64

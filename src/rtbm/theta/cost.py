@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rtbm.lattice import Floats, Integers
 from rtbm.theta import kernels
@@ -61,12 +62,12 @@ def choose_split(points: Integers, n_osc: int) -> SplitSize:
     return best
 
 
-def can_split(split: SplitSize, G: Floats, norms: Floats, n_osc: int) -> bool:
+def can_split(split: SplitSize, G: Tensor, norms: Floats, n_osc: int) -> bool:
     """Whether the coupling matrix fits in memory and none of its factors overflows."""
     cut = split.first.shape[1]
     if len(split.first) * len(split.last) > MAX_PRODUCT:
         return False
-    reach = np.abs(split.first).max(axis=0) @ np.abs(G[:cut, cut:]) @ np.abs(split.last).max(axis=0)
+    reach = np.abs(split.first).max(axis=0) @ G[:cut, cut:].detach().abs().cpu().numpy() @ np.abs(split.last).max(axis=0)
     return float(reach) < MAX_EXPONENT and float(norms[n_osc:].sum()) / 8 < MAX_EXPONENT
 
 

@@ -17,9 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.errors import TooManyTermsError
 from rtbm.lattice import (
-    MAX_TERMS,
     Floats,
     Integers,
     change_basis,
@@ -61,7 +59,7 @@ class Geometry(NamedTuple):
     plane: Floats  # nearest-plane matrix
     points: Integers  # (terms, g): one of each ±pair of the oscillating coordinates
     norms: Floats  # Gram-Schmidt norms of G
-    radius2: float
+    radius: float  # R of the certified truncation, in units where G = 1
 
 
 def make_form(gram: Tensor, n_osc: int, phase: str) -> Form:
@@ -107,13 +105,20 @@ def make_geometry(Q: Floats, phase: str, tolerance: float) -> Geometry:
     norms = np.diag(R) ** 2
     radius2 = squared_radius(norms, _log_smallest(norms[n_osc:], norms[:n_osc]), tolerance)
     half_widths = np.where(np.arange(len(Q)) < n_osc, 0.0, np.diag(R) / 2)
-    _check_count(estimate_count(norms, radius2, 2 * half_widths))
     points = _half(enumerate_points(R, radius2, half_widths), n_osc)
 
     plane = np.zeros_like(gram)
     plane[n_osc:, n_osc:] = nearest_plane_matrix(R[n_osc:, n_osc:])
     centre = np.linalg.inv(gram) if phase == "I" else np.eye(len(Q)) / TWO_PI
-    return Geometry(phase, U, gram, n_osc, centre, plane, points, norms, radius2)
+    return Geometry(phase, U, gram, n_osc, centre, plane, points, norms, math.sqrt(radius2))
+
+
+def nearest_plane(c: Tensor, plane: Tensor) -> Tensor:
+    """The lattice points (points, g) next to c (points, g); see `lattice.nearest_plane_matrix`."""
+    n = c.round()
+    for i in range(c.shape[1] - 2, -1, -1):
+        n[:, i] = (c[:, i] + (c[:, i + 1 :] - n[:, i + 1 :]) @ plane[i, i + 1 :]).round()
+    return n
 
 
 def _choose_transformed(norms: Floats, phase: str, tolerance: float) -> int:
@@ -155,11 +160,6 @@ def _block_cholesky(G: Floats, n_osc: int) -> Floats:
         if G[block, block].size:
             R[block, block] = cholesky((G[block, block] + G[block, block].T) / 2)
     return R
-
-
-def _check_count(count: float) -> None:
-    if count > MAX_TERMS:
-        raise TooManyTermsError(count, MAX_TERMS)
 
 
 def _half(points: Integers, n_osc: int) -> Integers:

@@ -1,0 +1,143 @@
+"""The Riemann theta function of a complex matrix, with characteristics and derivatives of any order."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtbm.errors import InvalidInputError
+from rtbm.lattice import (
+    Floats,
+    Integers,
+    cholesky,
+    enumerate_points,
+    nearest_plane_matrix,
+    reduce_basis,
+    squared_radius,
+)
+from rtbm.theta.chunks import in_chunks
+from rtbm.theta.geometry import nearest_plane
+from rtbm.validation import as_complex, as_vectors, check_positive_definite, check_symmetric, check_tolerance
+
+TWO_PI = 2 * torch.pi
+LARGEST_LOG = 700.0
+
+
+def riemann_theta(
+    z: Any,
+    omega: Any,
+    *,
+    derivatives: Sequence[Any] = (),
+    characteristic: tuple[Any, Any] | None = None,
+    tolerance: float = 1e-12,
+    parts: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The Riemann theta function of a general complex matrix.
+
+        θ[α,β](z|Ω) = Σ_{n∈ℤ^g} exp(2πi(½(n+α)ᵀΩ(n+α) + (n+α)ᵀ(z+β)))
+
+    Parameters
+    ----------
+    z : (..., g) complex or real.
+    omega : (g, g) complex, symmetric, with positive definite imaginary part.
+    derivatives : direction vectors (g,); the result is the directional derivative of order len(derivatives).
+    characteristic : (α, β), two real vectors (g,); by default both are zero.
+    tolerance : bounds the truncation error of the oscillating part w below, in units of max(1, Π_j ‖2π d_j‖) with
+        ‖d‖² = dᵀ(2π Im Ω)⁻¹d. (θ has zeros, so no bound can be relative to θ itself.)
+    parts : if true, return (u, w) with θ = exp(u)·w, u = π Im(z)ᵀ(Im Ω)⁻¹Im(z) and w bounded: nothing overflows.
+
+    Returns
+    -------
+    Complex tensor (...), or the pair (u real, w complex); differentiable in z and Ω.
+
+    >>> riemann_theta([0.0], [[1j]])  # π^¼ / Γ(¾)
+    tensor(1.0864+0.j, dtype=torch.complex128)
+    >>> u, w = riemann_theta([1000j], [[1j]], parts=True)
+    >>> u, w
+    (tensor(3141592.6536, dtype=torch.float64), tensor(1.0864+0.j, dtype=torch.complex128))
+    """
+    omega = check_symmetric(as_complex(omega, "omega"), "omega")
+    check_positive_definite(omega.imag, "the imaginary part of omega")
+    check_tolerance(tolerance)
+    g = omega.shape[0]
+    z = as_vectors(as_complex(z, "z"), "z", g)
+    directions = [_vector(d, f"derivatives[{i}]", omega) for i, d in enumerate(derivatives)]
+    alpha, beta = (
+        (_vector(c, name, omega).real for c, name in zip(characteristic, ("alpha", "beta"), strict=True))
+        if characteristic is not None
+        else torch.zeros(2, g, dtype=torch.float64, device=omega.device)
+    )
+    lattice = _Lattice(omega, tolerance, len(directions))
+    rows = z.reshape(-1, g)
+
+    def series(rows: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
+        return lattice.evaluate(rows, omega, alpha, beta, directions)
+
+    u, w = in_chunks(series, rows, [omega], 4 * len(lattice.offsets)) if len(rows) else (rows[:, 0].real, rows[:, 0])
+    u, w = u.reshape(z.shape[:-1]), w.reshape(z.shape[:-1])
+    if parts:
+        return u, w
+    if u.numel() and float(u.detach().amax()) > LARGEST_LOG:
+        raise InvalidInputError(
+            f"θ overflows: its logarithm reaches {float(u.detach().amax()):.4g}. Pass parts=True for (u, w), θ = exp(u)·w"
+        )
+    return torch.exp(u) * w
+
+
+class _Lattice:
+    """Reduced basis, offsets and nearest-plane matrix for the quadratic form 2π Im Ω."""
+
+    def __init__(self, omega: Tensor, tolerance: float, order: int):
+        form = TWO_PI * omega.detach().imag.cpu().numpy()
+        self.basis, reduced = reduce_basis((form + form.T) / 2)
+        R = cholesky(reduced)
+        self.plane = nearest_plane_matrix(R)
+        radius2 = self._radius2(np.diag(R) ** 2, tolerance, order)
+        self.offsets: Integers = enumerate_points(R, radius2, np.diag(R) / 2)
+
+    @staticmethod
+    def _radius2(norms: Floats, tolerance: float, order: int) -> float:
+        """The radius for Σ ‖n‖^order exp(−½‖n‖²): beyond it, ‖n‖^order grows slower than the margin it is given."""
+        radius2 = squared_radius(norms, 0.0, tolerance)
+        for _ in range(3 if order else 0):
+            radius2 = squared_radius(norms, 0.0, tolerance * max(radius2, 1.0) ** (-order / 2))
+        return float(radius2)
+
+    def evaluate(
+        self, z: Tensor, omega: Tensor, alpha: Tensor, beta: Tensor, directions: list[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """(u, w) for the rows of z."""
+        U = torch.as_tensor(self.basis, dtype=torch.complex128, device=z.device)
+        form = 0.5 * (U.mT @ (omega + omega.mT) @ U)
+        inverse = torch.linalg.inv(U)
+        a = inverse.real @ alpha  # n + α in reduced coordinates
+        argument = (z + beta) @ U
+        X, Y = form.real, form.imag
+        x, y = argument.real, argument.imag
+        factor = torch.linalg.cholesky(Y)
+        solved = torch.cholesky_solve(y.mT, factor).mT
+        n = nearest_plane(-solved.detach() - a, torch.as_tensor(self.plane, device=z.device)) + a
+
+        # exponent(n + δ) = exponent(n) + 2πi(½δᵀΩδ + δᵀ(z + Ωn)), with Im(z + Ωn) small
+        v = y + n @ Y
+        whitened = torch.linalg.solve_triangular(factor, v.mT, upper=False)
+        turns = 0.5 * ((n @ X) * n).sum(1) + (n * x).sum(1)
+        delta = torch.as_tensor(self.offsets, dtype=torch.float64, device=z.device)
+        local_turns = turns[:, None] + 0.5 * ((delta @ X) * delta).sum(1) + (x + n @ X) @ delta.mT
+        decay = 0.5 * ((delta @ Y) * delta).sum(1) + v @ delta.mT + 0.5 * (whitened**2).sum(0)[:, None]
+        terms = torch.polar(torch.exp(-TWO_PI * decay), TWO_PI * (local_turns - local_turns.detach().round()))
+        for direction in directions:
+            local = direction @ U
+            terms = terms * (2j * torch.pi) * (n.to(local.dtype) @ local)[:, None] + terms * (
+                2j * torch.pi * (delta.to(local.dtype) @ local)
+            )
+        return torch.pi * (y * solved).sum(1), terms.sum(1)
+
+
+def _vector(value: Any, name: str, omega: Tensor) -> Tensor:
+    vector = as_complex(value, name).to(omega.device)
+    if vector.shape != omega.shape[:1]:
+        raise InvalidInputError(f"{name} must have shape ({omega.shape[0]},), got {tuple(vector.shape)}")
+    return vector

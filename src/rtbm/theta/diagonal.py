@@ -1,0 +1,102 @@
+"""Diagonal Q: one-dimensional theta functions, all columns of a batch at once."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtbm.lattice import Floats, log_gauss_sum, squared_radius
+from rtbm.theta.chunks import in_chunks
+from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS
+from rtbm.theta.series import Cumulants
+
+
+class Diagonal:
+    """Sums for the diagonal entries q (g,): each column is summed as in `geometry`, with g = 1.
+
+    A column oscillates where its terms exp(−½bm²) have b ≥ π: there the sum stays above 0.58, and four terms are
+    enough for 1e-12. Elsewhere its terms are positive.
+    """
+
+    def __init__(self, q: Floats, phase: str, tolerance: float):
+        self.phase = phase
+        dual = TWO_PI**2 / q
+        oscillating, positive = (dual, q) if phase == "I" else (q, dual)
+        self.oscillates = oscillating >= np.pi
+        b, a = oscillating[self.oscillates, None], positive[~self.oscillates, None]
+        smallest = 0.5 * np.log(TWO_PI / b[:, 0]) + log_gauss_sum(TWO_PI**2 / b[:, 0], 0.5)
+        self.n_cosines = _longest(np.sqrt(squared_radius(b, smallest, tolerance) / b[:, 0]))
+        self.n_exponentials = _longest(np.sqrt(squared_radius(a, log_gauss_sum(a[:, 0], 0.5), tolerance) / a[:, 0]) + 0.5)
+
+    def moments(self, z: Tensor, q: Tensor, order: int) -> Cumulants:
+        """log θ̃ of every column of z (points, g) and its first `order` derivatives, each (points, g)."""
+        osc = torch.as_tensor(self.oscillates, device=z.device)
+        parts = [
+            self._columns(z[:, columns], q[columns], oscillates, order)
+            for columns, oscillates in ((osc, True), (~osc, False))
+        ]
+        back = torch.cat([osc.nonzero()[:, 0], (~osc).nonzero()[:, 0]]).argsort()
+        return Cumulants(
+            *(None if a is None or b is None else torch.cat([a, b], dim=1)[:, back] for a, b in zip(*parts, strict=True))
+        )
+
+    def _columns(self, z: Tensor, q: Tensor, oscillates: bool, order: int) -> Cumulants:
+        terms = self.n_cosines if oscillates else 2 * self.n_exponentials + 1
+
+        def series(rows: Tensor, q: Tensor) -> tuple[Tensor | None, ...]:
+            return self._series(rows, q, oscillates, order)
+
+        return Cumulants(*in_chunks(series, z, [q], max(1, z.shape[1] * terms)))
+
+    def _series(self, z: Tensor, q: Tensor, oscillates: bool, order: int) -> tuple[Tensor | None, ...]:
+        is_first_phase = self.phase == "I"
+        with torch.no_grad():
+            n0 = (z / (q if is_first_phase else TWO_PI)).round()
+        if is_first_phase:
+            s = z - q * n0
+            value, mean = 0.5 * n0 * (z + s), n0
+        else:
+            s = (z - n0 * TWO_PI_PARTS[0]) - n0 * TWO_PI_PARTS[1]
+            value, mean = torch.zeros_like(z), torch.zeros_like(z)
+        b, a, second = torch.ones_like(q), q, torch.zeros_like(q)
+        if oscillates == is_first_phase:  # this column is Poisson-transformed
+            sign = 1.0 if is_first_phase else -1.0
+            b, a, second = TWO_PI / q, TWO_PI**2 / q, sign / q
+            value = value + 0.5 * second * s**2 + 0.5 * torch.log(TWO_PI / q)
+            mean = mean + second * s
+        evaluate = self._cosines if oscillates else self._exponentials
+        log_sum, *c = evaluate(b * s, a, order)
+        derivatives = [mean, second, torch.zeros_like(q)]
+        return value + log_sum, *(
+            derivatives[k] + c[k] * b ** (k + 1) if k < order else None for k in range(3)
+        )
+
+    def _exponentials(self, x: Tensor, a: Tensor, order: int) -> list[Tensor]:
+        m = torch.arange(-self.n_exponentials, self.n_exponentials + 1, dtype=x.dtype, device=x.device)
+        exponent = m * x[..., None] - 0.5 * a[:, None] * m**2
+        weights = exponent.softmax(dim=-1)
+        return [exponent.logsumexp(dim=-1), *_cumulants([(weights * m**k).sum(-1) for k in range(1, order + 1)])]
+
+    def _cosines(self, x: Tensor, b: Tensor, order: int) -> list[Tensor]:
+        m = torch.arange(1, self.n_cosines + 1, dtype=x.dtype, device=x.device)
+        size = 2 * torch.exp(-0.5 * b[:, None] * m**2)
+        angle = m * x[..., None]
+        cosines = size * angle.cos()
+        total = 1 + cosines.sum(-1)
+        raw = []
+        if order:
+            sines = size * angle.sin()
+            raw = [-(m * sines).sum(-1), -(m**2 * cosines).sum(-1), (m**3 * sines).sum(-1)][:order]
+        return [total.log(), *_cumulants([moment / total for moment in raw])]
+
+
+def _cumulants(raw: list[Tensor]) -> list[Tensor]:
+    cumulants = raw[:1]
+    if len(raw) > 1:
+        cumulants.append(raw[1] - raw[0] ** 2)
+    if len(raw) > 2:
+        cumulants.append(raw[2] - 3 * raw[1] * raw[0] + 2 * raw[0] ** 3)
+    return cumulants
+
+
+def _longest(reach: Floats) -> int:
+    return int(np.floor(reach).max(initial=0))
