@@ -1,0 +1,27 @@
+"""rtbm: Riemann-Theta Boltzmann Machines, from the theta function up."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from rtbm.distributions import DiscreteGaussian
+from rtbm.errors import InvalidInputError, NotPositiveDefiniteError, RTBMError, SamplingError, TooManyTermsError
+from rtbm.theta import ThetaMoments, ThetaPlan, log_theta, riemann_theta, theta_moments
+
+try:
+    __version__ = version("rtbm")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "DiscreteGaussian",
+    "InvalidInputError",
+    "NotPositiveDefiniteError",
+    "RTBMError",
+    "SamplingError",
+    "ThetaMoments",
+    "ThetaPlan",
+    "TooManyTermsError",
+    "__version__",
+    "log_theta",
+    "riemann_theta",
+    "theta_moments",
+]

@@ -31,3 +31,7 @@ class TooManyTermsError(RTBMError, ArithmeticError):
             f"the lattice sum would need about {terms:.3g} terms, and the limit is {limit}: use fewer hidden "
             "units, a diagonal or block-diagonal matrix, or a larger tolerance"
         )
+
+
+class SamplingError(RTBMError, RuntimeError):
+    """An exact sampler accepts so few of its proposals that it would not finish."""

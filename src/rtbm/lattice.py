@@ -6,13 +6,14 @@ this module is a product over them.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rtbm.errors import NotPositiveDefiniteError, TooManyTermsError
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
 
 LOVASZ = 0.99
@@ -106,6 +107,18 @@ def _lll(R: Floats) -> Integers:
     return U
 
 
+def nearest_point(R: Floats, centre: Floats) -> Floats:
+    """The lattice point (g,) that nearest-plane rounding finds for one centre (g,).
+
+    >>> nearest_point(np.array([[2.0, 1.0], [0.0, 3.0]]), np.array([0.4, 0.6]))
+    array([0., 1.])
+    """
+    nearest, plane = np.rint(centre), nearest_plane_matrix(R)
+    for i in range(len(R) - 2, -1, -1):
+        nearest[i] = np.rint(centre[i] + plane[i, i + 1 :] @ (centre - nearest)[i + 1 :])
+    return nearest
+
+
 def nearest_plane_matrix(R: Floats) -> Floats:
     """Return the strictly upper triangular M for the nearest-plane recursion.
 
@@ -119,27 +132,33 @@ def nearest_plane_matrix(R: Floats) -> Floats:
     return np.triu(R / np.diag(R)[:, None], 1)
 
 
-def enumerate_points(R: Floats, radius2: Floats | float, half_widths: Floats) -> Integers:
-    """All n ∈ ℤ^g whose image Rn lies within √radius2 of the box |y_i| ≤ half_widths_i.  Returns (terms, g).
+def enumerate_points(
+    R: Floats, radius2: Floats | float, half_widths: Floats, centre: Floats | None = None, limit: int = MAX_TERMS
+) -> Integers:
+    """All n ∈ ℤ^g whose image R(n − centre) lies within √radius2 of the box |y_i| ≤ half_widths_i.  Returns (terms, g).
 
-    With half_widths = 0 this is an ellipsoid. With ½√d_i it holds every lattice point within √radius2 of *some*
-    point that nearest-plane rounding can leave, so one list serves a whole batch.
+    With half_widths = 0 this is an ellipsoid. With ½√d_i and centre 0 (the default) it holds every lattice point within
+    √radius2 of *some* point that nearest-plane rounding can leave, so one list serves a whole batch.
+    More than `limit` points are an error, raised before they take memory.
 
     >>> enumerate_points(np.eye(2), 1.0, np.zeros(2)).tolist()
     [[0, -1], [-1, 0], [0, 0], [1, 0], [0, 1]]
     """
     g = len(R)
     expected = estimate_count(np.diag(R) ** 2, radius2, 2 * half_widths)
-    if expected > MAX_TERMS:
-        raise TooManyTermsError(expected, MAX_TERMS)
+    if expected > limit:
+        raise TooManyTermsError(expected, limit)
+    c = np.zeros(g) if centre is None else centre
     points = np.zeros((1, g), dtype=np.int64)
     left = np.full(1, float(radius2) * (1 + 1e-9))
     for i in range(g - 1, -1, -1):
-        offset = points @ R[i]
+        offset = (points[:, i + 1 :] - c[i + 1 :]) @ R[i, i + 1 :] - c[i] * R[i, i]
         reach = np.sqrt(left) + half_widths[i]
         first = np.ceil((-reach - offset) / R[i, i]).astype(np.int64)
         counts = np.maximum(np.floor((reach - offset) / R[i, i]).astype(np.int64) - first + 1, 0)
         total = int(counts.sum())
+        if total > limit:
+            raise TooManyTermsError(max(total, expected), limit)
         points = np.repeat(points, counts, axis=0)
         starts = np.repeat(np.cumsum(counts) - counts, counts)
         points[:, i] = np.repeat(first, counts) + np.arange(total) - starts

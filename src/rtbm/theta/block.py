@@ -8,9 +8,18 @@ from torch import Tensor
 
 from rtbm.lattice import Floats
 from rtbm.theta.chunks import in_chunks
-from rtbm.theta.cost import SplitSize, choose_split
+from rtbm.theta.cost import SMALLEST_SPLIT, SplitSize, can_fuse, can_split, choose_evaluator, choose_split
 from rtbm.theta.geometry import TWO_PI_PARTS, Form, make_form, make_geometry, nearest_plane
-from rtbm.theta.series import Cumulants, Split, Terms, list_cumulants, list_log_sum, split_log_sum
+from rtbm.theta.series import (
+    Derivatives,
+    Split,
+    SplitFactors,
+    Terms,
+    list_cumulants,
+    list_log_sum,
+    split_factors,
+    split_log_sum,
+)
 
 
 class Block:
@@ -20,7 +29,8 @@ class Block:
         self.g = len(Q)
         self.phase = phase
         self.geometry = make_geometry(Q, phase, tolerance)
-        self._cache: dict[tuple[str, torch.dtype, torch.device], object] = {}
+        self._constants: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
+        self._forms: dict[torch.device, Form] = {}
 
     def log_theta(self, z: Tensor, Q: Tensor, evaluator: str) -> Tensor:
         """log θ̃ (points,) for z (points, g), with the evaluator "list" or "split"; differentiable to any order."""
@@ -32,35 +42,37 @@ class Block:
             terms = self.terms(dtype, z.device)
             series = in_chunks(lambda rows, *c: list_log_sum(rows, Form(*c), terms), x, constants, len(terms.points))
         else:
-            split = self.split(dtype, z.device)
-            width = len(split.first) + len(split.last)
-            series = in_chunks(lambda rows, *c: split_log_sum(rows, Form(*c), split), x, constants, width)
+            series = self._split_series(x, Form(*constants))
         return offset + 0.5 * ((s @ form.K) * s).sum(dim=1) + form.constant + series
 
-    def moments(self, z: Tensor, Q: Tensor, order: int) -> Cumulants:
+    def _split_series(self, x: Tensor, form: Form) -> Tensor:
+        split = self.split(x.dtype, x.device)
+        return in_chunks(
+            lambda rows, *factors: split_log_sum(rows, SplitFactors(*factors), split),
+            x,
+            split_factors(form, split),
+            len(split.first) + len(split.last),
+        )
+
+    def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
         """log θ̃ and its z-derivatives up to `order`, from the list of terms; differentiable to any order."""
         form = self.form(Q)
         s, n0, offset = self.recentre(z.double(), form)
         dtype = self.dtype_for(z)
         terms = self.terms(dtype, z.device)
         x, constants = (s @ form.B.mT).to(dtype), [matrix.to(dtype) for matrix in form]
-        series = Cumulants(
-            *in_chunks(
-                lambda rows, *c: list_cumulants(rows, Form(*c), terms, order), x, constants, len(terms.points)
-            )
+        log_sum, *series = in_chunks(
+            lambda rows, *c: list_cumulants(rows, Form(*c), terms, order), x, constants, len(terms.points)
         )
-        value = offset + 0.5 * ((s @ form.K) * s).sum(dim=1) + form.constant + series.log_sum
         U = self.basis(z.device)
         M = form.B @ U.mT  # x-derivatives to z-derivatives
-        first = second = third = None
-        if series.first is not None:
-            centre = n0 if self.phase == "I" else 0.0
-            first = (centre + s @ form.K) @ U.mT + series.first.double() @ M
-        if series.second is not None:
-            second = U @ form.K @ U.mT + M.mT @ series.second.double() @ M
-        if series.third is not None:
-            third = torch.einsum("nabc,ai,bj,ck->nijk", series.third.double(), M, M, M)
-        return Cumulants(value, first, second, third)
+        centre = n0 if self.phase == "I" else torch.zeros_like(n0)
+        return (
+            offset + 0.5 * ((s @ form.K) * s).sum(dim=1) + form.constant + log_sum,
+            *((centre + s @ form.K) @ U.mT + first.double() @ M for first in series[:1]),
+            *(U @ form.K @ U.mT + M.mT @ second.double() @ M for second in series[1:2]),
+            *(torch.einsum("nabc,ai,bj,ck->nijk", third.double(), M, M, M) for third in series[2:3]),
+        )
 
     def recentre(self, z: Tensor, form: Form) -> tuple[Tensor, Tensor, Tensor]:
         """Split off the nearest lattice point: returns s (points, g), n₀ (points, g) and the offset (points,).
@@ -84,18 +96,35 @@ class Block:
         s = ((coarse - n0 * TWO_PI_PARTS[0]) - n0 * TWO_PI_PARTS[1]) + rest
         return s, n0, z.new_zeros(len(z))
 
+    def evaluator(self, rows: Tensor) -> str:
+        """The evaluator that the cost model picks for a batch: "list", "split" or "fused"."""
+        geometry, split = self.geometry, None
+        if self.g > 1 and len(rows) > 1 and len(geometry.points) > SMALLEST_SPLIT and self._can_split:
+            split = self.split_size
+        fuse = can_fuse(self.g, rows.device, geometry.norms, geometry.n_osc)
+        return choose_evaluator(len(rows), len(geometry.points), split, fuse)
+
+    @cached_property
+    def _can_split(self) -> bool:
+        G = self.fixed_form(torch.device("cpu")).G.numpy()
+        return can_split(self.split_size, G, self.geometry.norms, self.geometry.n_osc)
+
     def form(self, Q: Tensor) -> Form:
-        """The matrices of the sum: exact in value, and differentiable in Q."""
-        if Q.requires_grad and torch.is_grad_enabled():
-            U = self.basis(Q.device)
-            symmetric = 0.5 * (Q + Q.mT).double()
-            change = U.mT @ (symmetric - symmetric.detach()) @ U
-            return make_form(self._constant("gram", self.geometry.gram, Q.device) + change, self.geometry.n_osc, self.phase)
-        key = ("form", torch.float64, Q.device)
-        if key not in self._cache:
-            gram = self._constant("gram", self.geometry.gram, Q.device)
-            self._cache[key] = make_form(gram, self.geometry.n_osc, self.phase)
-        return self._cache[key]  # type: ignore[return-value]
+        """The matrices of the sum: exact in value, and differentiable in Q if it asks for that."""
+        if not (Q.requires_grad and torch.is_grad_enabled()):
+            return self.fixed_form(Q.device)
+        U = self.basis(Q.device)
+        symmetric = 0.5 * (Q + Q.mT).double()
+        change = U.mT @ (symmetric - symmetric.detach()) @ U  # zero, but with the derivative
+        gram = self._constant("gram", self.geometry.gram, Q.device)
+        return make_form(gram + change, self.geometry.n_osc, self.phase)
+
+    def fixed_form(self, device: torch.device) -> Form:
+        """The matrices of the sum as constants."""
+        if device not in self._forms:
+            gram = self._constant("gram", self.geometry.gram, device)
+            self._forms[device] = make_form(gram, self.geometry.n_osc, self.phase)
+        return self._forms[device]
 
     def rounding_grid(self, z: Tensor) -> Tensor:
         """The number that, added to z and subtracted again, rounds z so coarsely that z @ U is exact."""
@@ -133,6 +162,6 @@ class Block:
         self, name: str, array: np.ndarray, device: torch.device, dtype: torch.dtype = torch.float64
     ) -> Tensor:
         key = (name, dtype, device)
-        if key not in self._cache:
-            self._cache[key] = torch.as_tensor(np.ascontiguousarray(array), dtype=dtype, device=device)
-        return self._cache[key]  # type: ignore[return-value]
+        if key not in self._constants:
+            self._constants[key] = torch.as_tensor(np.ascontiguousarray(array), dtype=dtype, device=device)
+        return self._constants[key]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-CPU_ELEMENTS = 2**17
+CPU_ELEMENTS = 2**19
 """Elements of one temporary on the CPU: about the second-level cache."""
 GPU_ELEMENTS = 2**26
 GRAPH_ELEMENTS = 2**23
@@ -17,7 +17,7 @@ GRAPH_ELEMENTS = 2**23
 def in_chunks(function: Callable[..., Any], rows: Tensor, constants: Sequence[Tensor], width: int) -> Any:
     """function(rows, *constants) for rows (points, …), in blocks whose temporaries have `width` columns.
 
-    The function returns a tensor, or a tuple of tensors and None, with one row for each row of its argument.
+    The function returns a tensor, or a tuple of tensors, with one row for each row of its argument.
     """
     elements = GPU_ELEMENTS if rows.is_cuda else CPU_ELEMENTS
     size = max(64, elements // max(width, 1))
@@ -33,4 +33,4 @@ def in_chunks(function: Callable[..., Any], rows: Tensor, constants: Sequence[Te
     ]
     if isinstance(parts[0], Tensor):
         return torch.cat(parts)
-    return tuple(None if columns[0] is None else torch.cat(columns) for columns in zip(*parts, strict=True))
+    return tuple(torch.cat(columns) for columns in zip(*parts, strict=True))

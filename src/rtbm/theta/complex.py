@@ -81,7 +81,8 @@ def riemann_theta(
         return u, w
     if u.numel() and float(u.detach().amax()) > LARGEST_LOG:
         raise InvalidInputError(
-            f"θ overflows: its logarithm reaches {float(u.detach().amax()):.4g}. Pass parts=True for (u, w), θ = exp(u)·w"
+            f"θ overflows: its logarithm reaches {float(u.detach().amax()):.4g}. Pass parts=True to get (u, w) with "
+            "θ = exp(u)·w"
         )
     return torch.exp(u) * w
 
@@ -100,10 +101,10 @@ class _Lattice:
     @staticmethod
     def _radius2(norms: Floats, tolerance: float, order: int) -> float:
         """The radius for Σ ‖n‖^order exp(−½‖n‖²): beyond it, ‖n‖^order grows slower than the margin it is given."""
-        radius2 = squared_radius(norms, 0.0, tolerance)
+        radius2 = float(squared_radius(norms, 0.0, tolerance))
         for _ in range(3 if order else 0):
-            radius2 = squared_radius(norms, 0.0, tolerance * max(radius2, 1.0) ** (-order / 2))
-        return float(radius2)
+            radius2 = float(squared_radius(norms, 0.0, tolerance * radius2 ** (-order / 2)))
+        return radius2
 
     def evaluate(
         self, z: Tensor, omega: Tensor, alpha: Tensor, beta: Tensor, directions: list[Tensor]

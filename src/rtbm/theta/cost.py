@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rtbm.lattice import Floats, Integers
 from rtbm.theta import kernels
@@ -22,6 +21,7 @@ from rtbm.theta import kernels
 LIST, FUSED, PRODUCT = 20.0, 4.0, 0.15
 FILL_TORCH, FILL_COMPILED = 30.0, 3.0
 SPLIT_OVERHEAD = 100_000.0  # building the two lists and a dozen small tensor operations
+SMALLEST_SPLIT = 20  # terms; below it a split is not even considered
 MAX_FUSED_SIZE = 4
 MAX_PRODUCT = 2**24  # entries of the coupling matrix: 128 MiB
 MAX_EXPONENT = 300.0  # beyond it, factors of the split product might overflow
@@ -62,12 +62,12 @@ def choose_split(points: Integers, n_osc: int) -> SplitSize:
     return best
 
 
-def can_split(split: SplitSize, G: Tensor, norms: Floats, n_osc: int) -> bool:
+def can_split(split: SplitSize, G: Floats, norms: Floats, n_osc: int) -> bool:
     """Whether the coupling matrix fits in memory and none of its factors overflows."""
     cut = split.first.shape[1]
     if len(split.first) * len(split.last) > MAX_PRODUCT:
         return False
-    reach = np.abs(split.first).max(axis=0) @ G[:cut, cut:].detach().abs().cpu().numpy() @ np.abs(split.last).max(axis=0)
+    reach = np.abs(split.first).max(axis=0) @ np.abs(G[:cut, cut:]) @ np.abs(split.last).max(axis=0)
     return float(reach) < MAX_EXPONENT and float(norms[n_osc:].sum()) / 8 < MAX_EXPONENT
 
 
@@ -86,4 +86,10 @@ def _unique_rows(rows: Integers) -> Integers:
     low = rows.min(axis=0)
     extent = rows.max(axis=0) - low + 1
     keys = np.ravel_multi_index(tuple((rows - low).T), tuple(extent))
-    return np.stack(np.unravel_index(np.unique(keys), tuple(extent)), axis=1) + low
+    if extent.prod() < 2**24:
+        present = np.zeros(extent.prod(), dtype=bool)
+        present[keys] = True
+        distinct = np.flatnonzero(present)
+    else:
+        distinct = np.unique(keys)
+    return np.stack(np.unravel_index(distinct, tuple(extent)), axis=1) + low

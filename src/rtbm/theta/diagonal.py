@@ -7,7 +7,7 @@ from torch import Tensor
 from rtbm.lattice import Floats, log_gauss_sum, squared_radius
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS
-from rtbm.theta.series import Cumulants
+from rtbm.theta.series import Derivatives
 
 
 class Diagonal:
@@ -25,29 +25,25 @@ class Diagonal:
         b, a = oscillating[self.oscillates, None], positive[~self.oscillates, None]
         smallest = 0.5 * np.log(TWO_PI / b[:, 0]) + log_gauss_sum(TWO_PI**2 / b[:, 0], 0.5)
         self.n_cosines = _longest(np.sqrt(squared_radius(b, smallest, tolerance) / b[:, 0]))
-        self.n_exponentials = _longest(np.sqrt(squared_radius(a, log_gauss_sum(a[:, 0], 0.5), tolerance) / a[:, 0]) + 0.5)
+        self.n_exponentials = _longest(
+            np.sqrt(squared_radius(a, log_gauss_sum(a[:, 0], 0.5), tolerance) / a[:, 0]) + 0.5
+        )
 
-    def moments(self, z: Tensor, q: Tensor, order: int) -> Cumulants:
+    def moments(self, z: Tensor, q: Tensor, order: int) -> Derivatives:
         """log θ̃ of every column of z (points, g) and its first `order` derivatives, each (points, g)."""
         osc = torch.as_tensor(self.oscillates, device=z.device)
-        parts = [
+        sides = [
             self._columns(z[:, columns], q[columns], oscillates, order)
             for columns, oscillates in ((osc, True), (~osc, False))
         ]
         back = torch.cat([osc.nonzero()[:, 0], (~osc).nonzero()[:, 0]]).argsort()
-        return Cumulants(
-            *(None if a is None or b is None else torch.cat([a, b], dim=1)[:, back] for a, b in zip(*parts, strict=True))
-        )
+        return tuple(torch.cat(pair, dim=1)[:, back] for pair in zip(*sides, strict=True))
 
-    def _columns(self, z: Tensor, q: Tensor, oscillates: bool, order: int) -> Cumulants:
+    def _columns(self, z: Tensor, q: Tensor, oscillates: bool, order: int) -> Derivatives:
         terms = self.n_cosines if oscillates else 2 * self.n_exponentials + 1
+        return in_chunks(lambda rows, q: self._series(rows, q, oscillates, order), z, [q], max(1, z.shape[1] * terms))
 
-        def series(rows: Tensor, q: Tensor) -> tuple[Tensor | None, ...]:
-            return self._series(rows, q, oscillates, order)
-
-        return Cumulants(*in_chunks(series, z, [q], max(1, z.shape[1] * terms)))
-
-    def _series(self, z: Tensor, q: Tensor, oscillates: bool, order: int) -> tuple[Tensor | None, ...]:
+    def _series(self, z: Tensor, q: Tensor, oscillates: bool, order: int) -> Derivatives:
         is_first_phase = self.phase == "I"
         with torch.no_grad():
             n0 = (z / (q if is_first_phase else TWO_PI)).round()
@@ -64,11 +60,9 @@ class Diagonal:
             value = value + 0.5 * second * s**2 + 0.5 * torch.log(TWO_PI / q)
             mean = mean + second * s
         evaluate = self._cosines if oscillates else self._exponentials
-        log_sum, *c = evaluate(b * s, a, order)
-        derivatives = [mean, second, torch.zeros_like(q)]
-        return value + log_sum, *(
-            derivatives[k] + c[k] * b ** (k + 1) if k < order else None for k in range(3)
-        )
+        series = evaluate(b * s, a, order)
+        smooth = (value, mean, second, torch.zeros_like(q))
+        return tuple(smooth[k] + b**k * series[k] for k in range(order + 1))
 
     def _exponentials(self, x: Tensor, a: Tensor, order: int) -> list[Tensor]:
         m = torch.arange(-self.n_exponentials, self.n_exponentials + 1, dtype=x.dtype, device=x.device)

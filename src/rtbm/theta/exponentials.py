@@ -14,16 +14,14 @@ def half_square(points: Tensor, matrix: Tensor) -> Tensor:
 
 
 def exponentials(
-    x: Tensor, points: Tensor, G: Tensor, Psi: Tensor, n_osc: int, *, compiled: bool
+    x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, n_osc: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Real and imaginary part, both (terms, N), of the exponentials of x (N, g); see `geometry` for the meaning.
+    """Real and imaginary part, both (terms, N), of exp(log_size + i·angle + m·x) for points m (terms, g) and x (N, g).
 
-    Without oscillating coordinates (the first n_osc) the imaginary part is None. `compiled` fills the table with
-    powers, in double precision on the CPU; otherwise every entry is an exponential and a sine and cosine of torch.
+    The first n_osc coordinates of x stand for ix; without them the imaginary part is None. In double precision on the
+    CPU the table is filled with powers by a compiled kernel; otherwise every entry takes torch's exp, cos and sin.
     """
-    real, imaginary = _Exponentials.apply(
-        x, -half_square(points, G), half_square(points, Psi), points, n_osc, compiled
-    )
+    real, imaginary = _Exponentials.apply(x, log_size, angle, points, n_osc)
     return real, (imaginary if n_osc else None)
 
 
@@ -31,16 +29,15 @@ class _Exponentials(torch.autograd.Function):
     """The derivatives are the exponentials themselves, so nothing but the result is kept for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, n_osc: int, compiled: bool):
-        real, imaginary = _fill(x, log_size, angle, points, n_osc) if compiled else _evaluate(
-            x, log_size, angle, points, n_osc
-        )
+    def forward(ctx: Any, x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, n_osc: int) -> Any:
+        compiled = kernels.AVAILABLE and x.dtype == torch.float64 and not x.is_cuda
+        real, imaginary = (_fill if compiled else _evaluate)(x, log_size, angle, points, n_osc)
         ctx.save_for_backward(points, real, imaginary)
         ctx.n_osc = n_osc
         return real, imaginary
 
     @staticmethod
-    def backward(ctx: Any, grad_real: Tensor, grad_imaginary: Tensor):  # type: ignore[override]
+    def backward(ctx: Any, grad_real: Tensor, grad_imaginary: Tensor) -> Any:
         points, real, imaginary = ctx.saved_tensors
         o = ctx.n_osc
         by_size = grad_real * real
@@ -48,15 +45,15 @@ class _Exponentials(torch.autograd.Function):
         if o:
             by_size = by_size + grad_imaginary * imaginary
             by_angle = grad_imaginary * real - grad_real * imaginary
-        grad_x = torch.cat([by_angle.mT @ points[:, :o], by_size.mT @ points[:, o:]], dim=1) if o else by_size.mT @ points
-        return grad_x, by_size.sum(dim=1), by_angle.sum(dim=1) if o else None, None, None, None
+        grad_x = (
+            torch.cat([by_angle.mT @ points[:, :o], by_size.mT @ points[:, o:]], dim=1) if o else by_size.mT @ points
+        )
+        return grad_x, by_size.sum(dim=1), by_angle.sum(dim=1) if o else None, None, None
 
 
 def _evaluate(x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, o: int) -> tuple[Tensor, Tensor]:
-    if o == points.shape[1]:
-        size = log_size.exp()[:, None]
-    else:
-        size = (points[:, o:] @ x[:, o:].mT + log_size[:, None]).exp()
+    exponent = log_size[:, None] if o == points.shape[1] else points[:, o:] @ x[:, o:].mT + log_size[:, None]
+    size = exponent.exp()
     if not o:
         return size, size.new_empty(0, 0)
     turned = points[:, :o] @ x[:, :o].mT + angle[:, None]

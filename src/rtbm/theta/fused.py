@@ -10,7 +10,7 @@ from torch import Tensor
 from rtbm.theta import kernels
 from rtbm.theta.block import Block
 from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS
-from rtbm.theta.series import Cumulants
+from rtbm.theta.series import Derivatives
 
 POINTS_PER_THREAD = 2**14
 
@@ -20,7 +20,7 @@ def fused_log_theta(z: Tensor, Q: Tensor, block: Block) -> Tensor:
     return _FusedLogTheta.apply(z, Q, block)
 
 
-def fused_moments(z: Tensor, block: Block, order: int) -> Cumulants:
+def fused_moments(z: Tensor, block: Block, order: int) -> Derivatives:
     """log θ̃ and its z-derivatives up to `order` ≤ 2, without a graph."""
     argument = z.detach().double().contiguous()
     grid = float(block.rounding_grid(argument))
@@ -42,26 +42,22 @@ def fused_moments(z: Tensor, block: Block, order: int) -> Cumulants:
             list(pool.map(run, edges[:-1], edges[1:]))
     else:
         run(0, N)
-    return Cumulants(
-        torch.from_numpy(log_part + np.log(total)),
-        torch.from_numpy(mean) if order > 0 else None,
-        torch.from_numpy(covariance) if order > 1 else None,
-        None,
-    )
+    results = (log_part + np.log(total), mean, covariance)
+    return tuple(torch.from_numpy(array) for array in results[: order + 1])
 
 
 class _FusedLogTheta(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, Q: Tensor, block: Block) -> Tensor:
         order = 2 if ctx.needs_input_grad[1] else 1 if ctx.needs_input_grad[0] else 0
-        value, mean, covariance, _ = fused_moments(z, block, order)
-        ctx.save_for_backward(z, Q, mean, covariance)
+        value, *derivatives = fused_moments(z, block, order)
+        ctx.save_for_backward(z, Q, *derivatives)
         ctx.block = block
         return value
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor):  # type: ignore[override]
-        z, Q, mean, covariance = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        z, Q, mean, *covariance = ctx.saved_tensors
         if torch.is_grad_enabled():  # a graph of the derivative is wanted
             wanted = [tensor for tensor, needed in zip((z, Q), ctx.needs_input_grad, strict=False) if needed]
             derivatives = iter(torch.autograd.grad(ctx.block.log_theta(z, Q, "list"), wanted, grad, create_graph=True))
@@ -70,14 +66,14 @@ class _FusedLogTheta(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             sign = -0.5 if ctx.block.phase == "I" else 0.5
             weighted = grad[:, None] * mean
-            grad_Q = (sign * (torch.tensordot(grad, covariance, 1) + weighted.mT @ mean)).to(Q.dtype)
+            grad_Q = (sign * (torch.tensordot(grad, covariance[0], 1) + weighted.mT @ mean)).to(Q.dtype)
         return (grad[:, None] * mean).to(z.dtype), grad_Q, None
 
 
 def _constants(block: Block) -> tuple[Any, ...]:
     """What the kernel needs to know of a block, as contiguous arrays."""
     if "fused" not in block.__dict__:
-        geometry, form = block.geometry, block.form(torch.zeros(0))
+        geometry, form = block.geometry, block.fixed_form(torch.device("cpu"))
         o = geometry.n_osc
         points = geometry.points[(geometry.points != 0).any(axis=1)].astype(float)
         G, Psi = form.G.numpy(), form.Psi.numpy()

@@ -11,7 +11,7 @@ import numpy as np
 try:
     from numba import njit
 except ImportError:  # the torch counterparts take over
-    njit = None
+    njit = None  # type: ignore[assignment]
 
 AVAILABLE = njit is not None
 

@@ -9,14 +9,12 @@ from torch import Tensor
 from rtbm.errors import InvalidInputError
 from rtbm.lattice import Integers
 from rtbm.theta.block import Block
-from rtbm.theta.cost import can_fuse, can_split, choose_evaluator
 from rtbm.theta.diagonal import Diagonal
 from rtbm.theta.fused import fused_log_theta, fused_moments
-from rtbm.theta.series import Cumulants
+from rtbm.theta.series import Derivatives
 from rtbm.validation import as_real, as_vectors, check_choice, check_positive_definite, check_symmetric, check_tolerance
 
 FLOAT32_TOLERANCE = 1e-8  # a tighter one would be lost in rounding
-SMALLEST_SPLIT = 20  # terms; below it a split is not even considered
 
 
 class ThetaMoments(NamedTuple):
@@ -71,7 +69,9 @@ class ThetaPlan:
         terms = sum(len(block.geometry.points) for _, block in self._blocks)
         terms += len(self._single) * (self._diagonal.n_cosines + self._diagonal.n_exponentials)
         blocks = sizes if len(sizes) <= 6 else f"{len(sizes)} blocks"
-        return f"ThetaPlan(g={self.g}, phase={self.phase!r}, tolerance={self.tolerance:g}, blocks={blocks}, terms={terms})"
+        return (
+            f"ThetaPlan(g={self.g}, phase={self.phase!r}, tolerance={self.tolerance:g}, blocks={blocks}, terms={terms})"
+        )
 
     def log_theta(self, z: Any) -> Tensor:
         """log θ̃(z|Q), or log θ̃(iz|Q) in phase II, for z (..., g). Returns (...)."""
@@ -80,10 +80,10 @@ class ThetaPlan:
         if len(rows) == 0:
             return total.to(rows.dtype).reshape(shape)
         if len(self._single):
-            total = total + self._diagonal_moments(rows, 0).log_sum.sum(dim=1)
+            total = total + self._diagonal_moments(rows, 0)[0].sum(dim=1)
         for indices, block in self._blocks:
             part, Q = self._restrict(rows, indices)
-            evaluator = evaluator_for(block, part)
+            evaluator = block.evaluator(part)
             if evaluator == "fused":
                 total = total + fused_log_theta(part, Q, block)
             else:
@@ -96,22 +96,19 @@ class ThetaPlan:
         rows, shape = self._flatten(z)
         total = rows.new_zeros(len(rows), dtype=torch.float64)
         tensors = [rows.new_zeros(len(rows), *[self.g] * k, dtype=torch.float64) for k in range(1, order + 1)]
-        parts: list[tuple[Integers, Cumulants]] = []
         if len(rows) and len(self._single):
-            columns = self._diagonal_moments(rows, order)
-            total = total + columns.log_sum.sum(dim=1)
-            index = torch.from_numpy(self._single)
-            for k, (tensor, column) in enumerate(zip(tensors, columns[1:], strict=False), start=1):
-                tensor[(slice(None), *[index] * k)] = column
+            value, *derivatives = self._diagonal_moments(rows, order)
+            total = total + value.sum(dim=1)
+            for tensor, derivative in zip(tensors, derivatives, strict=True):
+                tensor[_at([self._single] * (tensor.ndim - 1))] = derivative
         for indices, block in self._blocks if len(rows) else ():
             part, Q = self._restrict(rows, indices)
-            parts.append((indices, _block_moments(block, part, Q, order)))
-        for indices, cumulants in parts:
-            total = total + cumulants.log_sum
-            for k, (tensor, value) in enumerate(zip(tensors, cumulants[1:], strict=False), start=1):
-                tensor[(slice(None), *np.ix_(*[indices] * k))] = value
-        values = [tensor.to(rows.dtype).reshape(*shape, *tensor.shape[1:]) for tensor in (total, *tensors)]
-        return ThetaMoments(*values, *[None] * (3 - order))  # type: ignore[arg-type]
+            value, *derivatives = _block_moments(block, part, Q, order)
+            total = total + value
+            for tensor, derivative in zip(tensors, derivatives, strict=True):
+                tensor[_at(np.ix_(*[indices] * (tensor.ndim - 1)))] = derivative
+        values = [tensor.to(rows.dtype).reshape((*shape, *tensor.shape[1:])) for tensor in (total, *tensors)]
+        return ThetaMoments(*values, *[None] * (3 - order))
 
     def _flatten(self, z: Any) -> tuple[Tensor, torch.Size]:
         z = as_vectors(as_real(z, "z"), "z", self.g)
@@ -125,20 +122,9 @@ class ThetaPlan:
         index = torch.from_numpy(indices).to(rows.device)
         return rows[:, index], self.Q[index[:, None], index]
 
-    def _diagonal_moments(self, rows: Tensor, order: int) -> Cumulants:
+    def _diagonal_moments(self, rows: Tensor, order: int) -> Derivatives:
         index = torch.from_numpy(self._single).to(rows.device)
         return self._diagonal.moments(rows[:, index].double(), self.Q.diagonal()[index].double(), order)
-
-
-def evaluator_for(block: Block, rows: Tensor) -> str:
-    """The evaluator that the cost model picks for a batch."""
-    geometry = block.geometry
-    split = None
-    if block.g > 1 and len(rows) > 1 and len(geometry.points) > SMALLEST_SPLIT:
-        candidate = block.split_size
-        split = candidate if can_split(candidate, block.form(rows).G, geometry.norms, geometry.n_osc) else None
-    fuse = can_fuse(block.g, rows.device, geometry.norms, geometry.n_osc)
-    return choose_evaluator(len(rows), len(geometry.points), split, fuse)
 
 
 def connected_components(adjacent: np.ndarray) -> list[Integers]:
@@ -158,10 +144,15 @@ def connected_components(adjacent: np.ndarray) -> list[Integers]:
     return components
 
 
-def _block_moments(block: Block, rows: Tensor, Q: Tensor, order: int) -> Cumulants:
+def _at(indices: Any) -> Any:
+    """An index into the trailing dimensions."""
+    return (slice(None), *(torch.from_numpy(index) for index in indices))
+
+
+def _block_moments(block: Block, rows: Tensor, Q: Tensor, order: int) -> Derivatives:
     """Derivatives by the cheapest way: compiled without a graph, autograd through a split product, or the list."""
     differentiable = torch.is_grad_enabled() and (rows.requires_grad or Q.requires_grad)
-    evaluator = evaluator_for(block, rows)
+    evaluator = block.evaluator(rows)
     if evaluator == "fused" and order <= 2 and not differentiable:
         return fused_moments(rows, block, order)
     if order <= 1 and evaluator == "split":
@@ -169,5 +160,5 @@ def _block_moments(block: Block, rows: Tensor, Q: Tensor, order: int) -> Cumulan
             argument = rows if rows.requires_grad else rows.detach().requires_grad_()
             value = block.log_theta(argument, Q if differentiable else Q.detach(), "split")
             (mean,) = torch.autograd.grad(value.sum(), argument, create_graph=differentiable)
-        return Cumulants(value if differentiable else value.detach(), mean if order else None, None, None)
+        return (value if differentiable else value.detach(), mean)[: order + 1]
     return block.moments(rows, Q, order)

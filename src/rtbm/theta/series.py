@@ -4,12 +4,11 @@ Both take the local argument x (points, g) and a `Form` (see `geometry`), and re
 coordinates come first. The lists hold one of each pair ±m of oscillating coordinates, counted twice.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from rtbm.theta import kernels
 from rtbm.theta.exponentials import exponentials, half_square
 from rtbm.theta.geometry import Form
 
@@ -31,13 +30,19 @@ class Split(NamedTuple):
     n_osc: int
 
 
-class Cumulants(NamedTuple):
-    """log Z and its derivatives in x up to some order."""
+class SplitFactors(NamedTuple):
+    """The coupling matrix C of the two lists (terms_b, terms_a), and log-size and angle of their own terms at x = 0."""
 
-    log_sum: Tensor
-    first: Tensor | None
-    second: Tensor | None
-    third: Tensor | None
+    real: Tensor
+    imaginary: Tensor  # empty if C is real
+    first_size: Tensor
+    first_angle: Tensor
+    last_size: Tensor
+    last_angle: Tensor
+
+
+Derivatives: TypeAlias = tuple[Tensor, ...]
+"""A logarithm and its first derivatives: entry k is of order k and has k trailing dimensions."""
 
 
 def list_log_sum(x: Tensor, form: Form, terms: Terms) -> Tensor:
@@ -53,26 +58,38 @@ def list_log_sum(x: Tensor, form: Form, terms: Terms) -> Tensor:
     return ((summands * phase.cos()) if o else summands).sum(dim=1).log() + shift
 
 
-def split_log_sum(x: Tensor, form: Form, split: Split) -> Tensor:
-    """log Z as Σ E_b ∘ (CᵀE_a): exponentials for the two short lists, and a matrix product for the rest."""
+def split_factors(form: Form, split: Split) -> SplitFactors:
+    """What the split product needs beside x, computed once for all blocks of rows."""
     a, o = split.first.shape[1], split.n_osc
-    o_a, o_b = min(o, a), max(o - a, 0)
-    compiled = kernels.AVAILABLE and x.dtype == torch.float64 and not x.is_cuda
-    Ea = exponentials(x[:, :a], split.first, form.G[:a, :a], form.Psi[:a, :a], o_a, compiled=compiled)
-    Eb = exponentials(x[:, a:], split.last, form.G[a:, a:], form.Psi[a:, a:], o_b, compiled=compiled)
-    coupling = torch.exp(-split.last @ form.G[a:, :a] @ split.first.mT) * split.multiplicity
-    if o_a and o_b < split.last.shape[1]:
+    size = torch.exp(-split.last @ form.G[a:, :a] @ split.first.mT) * split.multiplicity
+    imaginary = size[:0]
+    if 0 < o < form.G.shape[0]:
         angle = split.last @ form.Psi[a:, :a] @ split.first.mT
-        product = _complex_matmul((coupling * angle.cos(), coupling * angle.sin()), Ea)
-    else:
-        product = _complex_matmul((coupling, None), Ea)
-    total = (product[0] * Eb[0]).sum(dim=0)
-    if product[1] is not None and Eb[1] is not None:
-        total = total - (product[1] * Eb[1]).sum(dim=0)
-    return total.log()
+        size, imaginary = size * angle.cos(), size * angle.sin()
+    return SplitFactors(
+        size,
+        imaginary,
+        -half_square(split.first, form.G[:a, :a]),
+        half_square(split.first, form.Psi[:a, :a]),
+        -half_square(split.last, form.G[a:, a:]),
+        half_square(split.last, form.Psi[a:, a:]),
+    )
 
 
-def list_cumulants(x: Tensor, form: Form, terms: Terms, order: int) -> Cumulants:
+def split_log_sum(x: Tensor, factors: SplitFactors, split: Split) -> Tensor:
+    """log Z as Σ E_b ∘ (C E_a): exponentials for the two short lists, and a matrix product for the rest."""
+    a, o = split.first.shape[1], split.n_osc
+    Ea = exponentials(x[:, :a], factors.first_size, factors.first_angle, split.first, min(o, a))
+    Eb = exponentials(x[:, a:], factors.last_size, factors.last_angle, split.last, max(o - a, 0))
+    coupling = (factors.real, factors.imaginary if factors.imaginary.numel() else None)
+    real, imaginary = _complex_matmul(coupling, Ea)
+    products = real * Eb[0]
+    if imaginary is not None and Eb[1] is not None:
+        products = torch.addcmul(products, imaginary, Eb[1], value=-1)
+    return products.sum(dim=0).log()
+
+
+def list_cumulants(x: Tensor, form: Form, terms: Terms, order: int) -> Derivatives:
     """log Z and its first `order` (≤ 3) derivatives in x: cumulants of m, with m → im where it oscillates."""
     o, points = terms.n_osc, terms.points
     exponent = terms.multiplicity.log() - half_square(points, form.G) + x[:, o:] @ points[:, o:].mT
@@ -91,27 +108,21 @@ def list_cumulants(x: Tensor, form: Form, terms: Terms, order: int) -> Cumulants
         moment = weights @ power.reshape(len(m), -1)
         raw.append((moment.real if o else moment).reshape(len(x), *power.shape[1:]))
         power = power[..., None] * m.reshape(len(m), *([1] * (power.ndim - 1)), -1)
-    return Cumulants(total.log() + shift, *_raw_to_cumulants(raw))
+    return total.log() + shift, *_raw_to_cumulants(raw)
 
 
-def _raw_to_cumulants(raw: list[Tensor]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    first = raw[0] if raw else None
-    second = raw[1] - _outer(raw[0], raw[0]) if len(raw) > 1 else None
-    third = None
+def _raw_to_cumulants(raw: list[Tensor]) -> list[Tensor]:
+    cumulants = raw[:1]
+    if len(raw) > 1:
+        cumulants.append(raw[1] - raw[0][:, :, None] * raw[0][:, None, :])
     if len(raw) > 2:
         pair = torch.einsum("nij,nk->nijk", raw[1], raw[0])
         triple = torch.einsum("ni,nj,nk->nijk", raw[0], raw[0], raw[0])
-        third = raw[2] - pair - pair.permute(0, 1, 3, 2) - pair.permute(0, 3, 1, 2) + 2 * triple
-    return first, second, third
+        cumulants.append(raw[2] - pair - pair.permute(0, 1, 3, 2) - pair.permute(0, 3, 1, 2) + 2 * triple)
+    return cumulants
 
 
-def _outer(a: Tensor, b: Tensor) -> Tensor:
-    return a[:, :, None] * b[:, None, :]
-
-
-def _complex_matmul(
-    a: tuple[Tensor, Tensor | None], b: tuple[Tensor, Tensor | None]
-) -> tuple[Tensor, Tensor | None]:
+def _complex_matmul(a: tuple[Tensor, Tensor | None], b: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
     real, imaginary = a[0] @ b[0], None
     if a[1] is not None:
         imaginary = a[1] @ b[0]

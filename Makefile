@@ -1,0 +1,44 @@
+# `make demo` and `make test` do everything on a fresh machine with Python 3.11 or newer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint docs bench clean
+
+help:
+	@echo "make demo   set up, then show the theta function at work (picture in build/)"
+	@echo "make test   set up, then lint, types, layers, tests and doctests"
+	@echo "make lint   the checks without the tests"
+	@echo "make docs   the documentation, in build/docs"
+	@echo "make bench  speed and accuracy against NumPy, FLINT and a matrix product, in build/"
+	@echo "make clean  remove the environment and everything that was built"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=python3.12')"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: $(READY)
+	$(BIN)/python examples/theta_at_work.py --output build/theta_at_work.png
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest
+
+docs: $(READY)
+	$(BIN)/python docs/pictures.py
+	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
+	@echo "open build/docs/index.html"
+
+bench: $(READY)
+	$(BIN)/python benchmarks/theta.py --output build/theta.json
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
