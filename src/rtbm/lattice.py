@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from rtbm.errors import NotPositiveDefiniteError, TooManyTermsError
 
@@ -20,7 +20,7 @@ LOVASZ = 0.99
 MAX_TERMS = 2**22
 """The largest number of lattice points that is ever enumerated."""
 
-_CHERNOFF = np.linspace(0.01, 0.7, 70)
+_CHERNOFF = np.geomspace(0.01, 0.7, 24)
 
 
 def cholesky(Q: Floats) -> Floats:
@@ -167,22 +167,22 @@ def enumerate_points(
     return points
 
 
-def log_gauss_sum(a: Floats | float, shift: float = 0.0) -> Floats:
+def log_gauss_sum(a: ArrayLike, shift: float = 0.0) -> Floats:
     """log Σ_k exp(−½a(k − shift)²) over the integers, for shift 0 (the largest value) or ½ (the smallest).
 
     >>> float(log_gauss_sum(1000.0, 0.5))  # two points half a step away: log 2 − 125
     -124.30685281944005
     """
-    a = np.asarray(a, dtype=float)[..., None]
-    k = np.arange(1, 6)
-    with np.errstate(over="ignore"):
-        dual = 2 * np.exp(-2 * np.pi**2 * k**2 / a) * np.cos(2 * np.pi * k * shift)
-    if shift:
-        direct = np.log(2) - a[..., 0] / 8 + np.log1p(np.exp(-0.5 * a * (k**2 + k)).sum(-1))
-    else:
-        direct = np.log1p(2 * np.exp(-0.5 * a * k**2).sum(-1))
-    poisson = 0.5 * np.log(2 * np.pi / a[..., 0]) + np.log1p(np.maximum(dual.sum(-1), -0.5))
-    return np.where(a[..., 0] > 2 * np.pi, direct, poisson)
+    a = np.asarray(a, dtype=float)
+    is_large = a > 2 * np.pi
+    b = np.where(is_large, a, 4 * np.pi**2 / a)  # at least 2π: four terms are plenty
+    k2 = np.arange(1, 5) ** 2
+    terms = np.exp(-0.5 * b[..., None] * k2)
+    if not shift:
+        return np.log1p(2 * terms.sum(-1)) + np.where(is_large, 0.0, 0.5 * np.log(2 * np.pi / a))
+    direct = np.log(2) - b / 8 + np.log1p(np.exp(-0.5 * b[..., None] * (k2 + np.sqrt(k2))).sum(-1))
+    poisson = 0.5 * np.log(2 * np.pi / a) + np.log1p(2 * terms @ (-1.0) ** k2)
+    return np.where(is_large, direct, poisson)
 
 
 def squared_radius(norms: Floats, log_smallest: Floats | float, tolerance: float) -> Floats:
@@ -195,9 +195,18 @@ def squared_radius(norms: Floats, log_smallest: Floats | float, tolerance: float
     >>> squared_radius(np.array([2 * np.pi]), 0.0, 1e-12).round(1)
     np.float64(60.4)
     """
-    s = _CHERNOFF.reshape(-1, *([1] * norms.ndim))
-    spread = log_gauss_sum(s * norms).sum(-1)
-    return (2 / (1 - s[..., 0]) * (spread - math.log(tolerance) - log_smallest)).min(axis=0)
+    return radius_from_spread(tail_spread(norms).sum(-1), log_smallest, tolerance)
+
+
+def tail_spread(norms: Floats) -> Floats:
+    """log Σ_k exp(−½ s d k²) for each norm d (...) and each s of the Chernoff grid. Returns (grid, ...)."""
+    return log_gauss_sum(np.multiply.outer(_CHERNOFF, norms))
+
+
+def radius_from_spread(spread: Floats, log_smallest: Floats | float, tolerance: float) -> Floats:
+    """R² from `tail_spread` summed over the coordinates (grid, ...); see `squared_radius`."""
+    s = _CHERNOFF.reshape(-1, *([1] * (spread.ndim - 1)))
+    return (2 / (1 - s) * (spread - math.log(tolerance) - log_smallest)).min(axis=0)
 
 
 def estimate_count(norms: Floats, radius2: Floats | float, widths: Floats) -> float:

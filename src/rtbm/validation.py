@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,6 +77,13 @@ def check_tolerance(tolerance: float) -> float:
     return number
 
 
+def check_vector(vector: Tensor, name: str, g: int) -> Tensor:
+    """Check that a tensor has shape (g,)."""
+    if vector.shape != (g,):
+        raise InvalidInputError(f"{name} must be one vector of shape ({g},), got shape {tuple(vector.shape)}")
+    return vector
+
+
 def check_choice(value: Any, name: str, choices: tuple[Any, ...]) -> Any:
     """Check that `value` is one of `choices`."""
     if value not in choices:
@@ -87,11 +95,10 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     try:
-        tensor = torch.as_tensor(value)
+        # By way of NumPy: torch would round Python numbers to float32.
+        return torch.as_tensor(np.asarray(value))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(f"{name} must be a tensor or an array of numbers, got {value!r} ({error})") from None
-    is_python = not hasattr(value, "dtype")
-    return tensor.to(torch.float64) if is_python and tensor.dtype == torch.float32 else tensor
 
 
 def _check_finite(tensor: Tensor, name: str) -> Tensor:

@@ -11,7 +11,7 @@ from torch.distributions import Distribution, kl_divergence, register_kl
 from rtbm.distributions.lattice_samplers import NearestPlane, Table, make_sampler
 from rtbm.errors import InvalidInputError
 from rtbm.theta.plan import ThetaMoments, ThetaPlan
-from rtbm.validation import as_real, as_vectors
+from rtbm.validation import as_real, as_vectors, check_positive_definite, check_symmetric, check_vector
 
 
 class DiscreteGaussian(Distribution):
@@ -36,11 +36,9 @@ class DiscreteGaussian(Distribution):
     has_rsample = False
 
     def __init__(self, A: Any, a: Any, *, tolerance: float = 1e-12):
-        self.A = as_real(A, "A")
+        self.A = check_positive_definite(check_symmetric(as_real(A, "A"), "A"), "A")
+        self.a = check_vector(as_real(a, "a"), "a", self.A.shape[0])
         self._plan = ThetaPlan(self.A, tolerance=tolerance)
-        self.a = as_vectors(as_real(a, "a"), "a", self._plan.g)
-        if self.a.ndim != 1:
-            raise InvalidInputError(f"a must be one vector ({self._plan.g},), got shape {tuple(self.a.shape)}")
         super().__init__(event_shape=self.a.shape, validate_args=False)
 
     def __repr__(self) -> str:

@@ -83,7 +83,8 @@ class Block:
         U = self.basis(z.device)
         geometry = self.geometry
         with torch.no_grad():
-            grid = self.rounding_grid(z)
+            _, exponent = torch.frexp(z.abs().amax(dim=1, keepdim=True))
+            grid = torch.ldexp(torch.full_like(z[:, :1], self.grid_factor), exponent)
             high = (z + grid) - grid
             coarse = high @ U
         rest = (z - high) @ U
@@ -98,11 +99,18 @@ class Block:
 
     def evaluator(self, rows: Tensor) -> str:
         """The evaluator that the cost model picks for a batch: "list", "split" or "fused"."""
-        geometry, split = self.geometry, None
-        if self.g > 1 and len(rows) > 1 and len(geometry.points) > SMALLEST_SPLIT and self._can_split:
-            split = self.split_size
-        fuse = can_fuse(self.g, rows.device, geometry.norms, geometry.n_osc)
-        return choose_evaluator(len(rows), len(geometry.points), split, fuse)
+        n_terms = len(self.geometry.points)
+        worth_splitting = len(rows) > 1 and n_terms > SMALLEST_SPLIT and self.supports("split", rows.device)
+        split = self.split_size if worth_splitting else None
+        return choose_evaluator(len(rows), n_terms, split, self.supports("fused", rows.device))
+
+    def supports(self, evaluator: str, device: torch.device) -> bool:
+        """Whether an evaluator applies here; the list always does."""
+        if evaluator == "split":
+            return self.g > 1 and self._can_split
+        if evaluator == "fused":
+            return can_fuse(self.g, device, self.geometry.norms, self.geometry.n_osc)
+        return True
 
     @cached_property
     def _can_split(self) -> bool:
@@ -126,10 +134,10 @@ class Block:
             self._forms[device] = make_form(gram, self.geometry.n_osc, self.phase)
         return self._forms[device]
 
-    def rounding_grid(self, z: Tensor) -> Tensor:
-        """The number that, added to z and subtracted again, rounds z so coarsely that z @ U is exact."""
-        largest = z.detach().abs().amax().clamp(min=1.0) * float(np.abs(self.geometry.basis).sum(axis=0).max())
-        return 1.5 * torch.exp2(largest.log2().ceil() + 1)
+    @cached_property
+    def grid_factor(self) -> float:
+        """Times a power of two above |z|, added to z and subtracted again, it rounds z so that z @ U is exact."""
+        return 1.5 * 2.0 ** np.ceil(np.log2(np.abs(self.geometry.basis).sum(axis=0).max()) + 1)
 
     def dtype_for(self, z: Tensor) -> torch.dtype:
         """Single precision only where no exponent is large enough to spoil it."""

@@ -19,7 +19,15 @@ from rtbm.lattice import (
 )
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.geometry import nearest_plane
-from rtbm.validation import as_complex, as_vectors, check_positive_definite, check_symmetric, check_tolerance
+from rtbm.validation import (
+    as_complex,
+    as_real,
+    as_vectors,
+    check_positive_definite,
+    check_symmetric,
+    check_tolerance,
+    check_vector,
+)
 
 TWO_PI = 2 * torch.pi
 LARGEST_LOG = 700.0
@@ -63,12 +71,11 @@ def riemann_theta(
     check_tolerance(tolerance)
     g = omega.shape[0]
     z = as_vectors(as_complex(z, "z"), "z", g)
-    directions = [_vector(d, f"derivatives[{i}]", omega) for i, d in enumerate(derivatives)]
-    alpha, beta = (
-        (_vector(c, name, omega).real for c, name in zip(characteristic, ("alpha", "beta"), strict=True))
-        if characteristic is not None
-        else torch.zeros(2, g, dtype=torch.float64, device=omega.device)
-    )
+    directions = [
+        check_vector(as_complex(d, f"derivatives[{i}]"), f"derivatives[{i}]", g).to(omega.device)
+        for i, d in enumerate(derivatives)
+    ]
+    alpha, beta = _characteristic(characteristic, omega)
     lattice = _Lattice(omega, tolerance, len(directions))
     rows = z.reshape(-1, g)
 
@@ -137,8 +144,17 @@ class _Lattice:
         return torch.pi * (y * solved).sum(1), terms.sum(1)
 
 
-def _vector(value: Any, name: str, omega: Tensor) -> Tensor:
-    vector = as_complex(value, name).to(omega.device)
-    if vector.shape != omega.shape[:1]:
-        raise InvalidInputError(f"{name} must have shape ({omega.shape[0]},), got {tuple(vector.shape)}")
-    return vector
+def _characteristic(characteristic: tuple[Any, Any] | None, omega: Tensor) -> tuple[Tensor, Tensor]:
+    g = omega.shape[0]
+    if characteristic is None:
+        zero = torch.zeros(g, dtype=torch.float64, device=omega.device)
+        return zero, zero
+    if len(characteristic) != 2:
+        raise InvalidInputError(
+            f"characteristic must be a pair (alpha, beta) of vectors ({g},), got {len(characteristic)} entries"
+        )
+    alpha, beta = (
+        check_vector(as_real(c, name), name, g).to(omega.device, torch.float64)
+        for c, name in zip(characteristic, ("alpha", "beta"), strict=True)
+    )
+    return alpha, beta

@@ -29,6 +29,12 @@ class Diagonal:
             np.sqrt(squared_radius(a, log_gauss_sum(a[:, 0], 0.5), tolerance) / a[:, 0]) + 0.5
         )
 
+    @property
+    def n_terms(self) -> int:
+        """The number of terms in all columns together."""
+        columns = int(self.oscillates.sum())
+        return columns * (self.n_cosines + 1) + (len(self.oscillates) - columns) * (2 * self.n_exponentials + 1)
+
     def moments(self, z: Tensor, q: Tensor, order: int) -> Derivatives:
         """log θ̃ of every column of z (points, g) and its first `order` derivatives, each (points, g)."""
         osc = torch.as_tensor(self.oscillates, device=z.device)

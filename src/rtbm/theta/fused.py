@@ -23,7 +23,6 @@ def fused_log_theta(z: Tensor, Q: Tensor, block: Block) -> Tensor:
 def fused_moments(z: Tensor, block: Block, order: int) -> Derivatives:
     """log θ̃ and its z-derivatives up to `order` ≤ 2, without a graph."""
     argument = z.detach().double().contiguous()
-    grid = float(block.rounding_grid(argument))
     N, g = argument.shape
     log_part, total = np.empty(N), np.empty(N)
     mean = np.empty((N if order > 0 else 0, g))
@@ -32,7 +31,7 @@ def fused_moments(z: Tensor, block: Block, order: int) -> Derivatives:
 
     def run(start: int, stop: int) -> None:
         kernels.fused_moments(
-            argument.numpy(), start, stop, (grid, *lattice), *constants, order, log_part, total, mean, covariance
+            argument.numpy(), start, stop, lattice, *constants, order, log_part, total, mean, covariance
         )
 
     threads = min(torch.get_num_threads(), N // POINTS_PER_THREAD)
@@ -82,7 +81,7 @@ def _constants(block: Block) -> tuple[Any, ...]:
         two_pi = np.array(TWO_PI_PARTS if block.phase == "II" else (0.0, 0.0))
         lattice = (geometry.basis, geometry.centre, geometry.plane, geometry.gram)
         block.__dict__["fused"] = (
-            (two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice)),
+            (2 * block.grid_factor, two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice)),
             (form.B.numpy(), form.K.numpy(), float(form.constant), o, (points, log_size, turns)),
         )
     return block.__dict__["fused"]

@@ -26,8 +26,10 @@ from rtbm.lattice import (
     estimate_count,
     log_gauss_sum,
     nearest_plane_matrix,
+    radius_from_spread,
     reduce_basis,
     squared_radius,
+    tail_spread,
 )
 
 TWO_PI = 2 * math.pi
@@ -122,18 +124,29 @@ def nearest_plane(c: Tensor, plane: Tensor) -> Tensor:
 
 
 def _choose_transformed(norms: Floats, phase: str, tolerance: float) -> int:
-    """The number of leading coordinates to transform that leaves the fewest terms without much cancellation."""
+    """The number of leading coordinates to transform that leaves the fewest terms without much cancellation.
+
+    Everything is a sum over coordinates of something known for the norm d (kept) and 4π²/d (transformed), so the sums
+    for every cut come from two tables.
+    """
+    dual = TWO_PI**2 / norms
+    largest, smallest = log_gauss_sum([norms, dual]), log_gauss_sum([norms, dual], 0.5)
+    oscillating_smallest = smallest[::-1] + 0.5 * np.log(TWO_PI / np.array([norms, dual]))
+    spread = np.stack([tail_spread(norms), tail_spread(dual)])
+    osc, pos = (1, 0) if phase == "I" else (0, 1)  # which row oscillates: the transformed one in phase I
     best = (math.inf, 0)
     for t in range(len(norms) + 1):
-        dual, kept = TWO_PI**2 / norms[:t], norms[t:]
-        osc, pos = (dual, kept) if phase == "I" else (kept, dual)
-        log_smallest = _log_smallest(pos, osc)
-        if log_gauss_sum(osc).sum() - _log_smallest(osc[:0], osc) > math.log(MAX_CANCELLATION):
+        rows = np.where(np.arange(len(norms)) < t, 1, 0)
+        columns = np.arange(len(norms))
+        oscillates = rows == osc
+        cancellation = (largest - oscillating_smallest)[osc, oscillates].sum()
+        if cancellation > math.log(MAX_CANCELLATION):
             continue
-        both = np.concatenate([osc, pos])
-        widths = np.concatenate([0 * osc, np.sqrt(pos)])
-        count = estimate_count(both, squared_radius(both, log_smallest, tolerance), widths)
-        best = min(best, (count / 2 if len(osc) else count, t))
+        chosen = np.where(rows, dual, norms)
+        log_smallest = oscillating_smallest[osc, oscillates].sum() + smallest[pos, ~oscillates].sum()
+        radius2 = radius_from_spread(spread[rows, :, columns].sum(axis=0), log_smallest, tolerance)
+        count = estimate_count(chosen, radius2, np.where(oscillates, 0.0, np.sqrt(chosen)))
+        best = min(best, (count / 2 if oscillates.any() else count, t))
     return best[1]
 
 

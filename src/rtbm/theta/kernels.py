@@ -21,6 +21,7 @@ LOG2_E = 1 / math.log(2)
 LN2_HIGH = float.fromhex("0x1.62e42fefa0000p-1")
 LN2_LOW = float.fromhex("0x1.cf79abc9e3b39p-40")
 LOWEST_EXPONENT = -700.0
+EXPONENT_BITS = 0x7FF << 52
 EXP = np.array([1 / math.factorial(k) for k in range(14)])
 SIN_PI = np.array([(-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(11)])
 COS_PI = np.array([(-1) ** k * math.pi ** (2 * k) / math.factorial(2 * k) for k in range(11)])
@@ -108,13 +109,20 @@ def combine(w, target, start, matrix, i, source):
 @_compile
 def recentre(z, begin, count, geometry, w, whole, low, c, n0, s, spare):
     """Basis change and nearest plane (`Block.recentre`) for one block: whole = zU, n0 and s; the rest is work space."""
-    grid, two_pi, U, centre, plane, gram = geometry
+    grid_factor, two_pi, U, centre, plane, gram = geometry
     g = U.shape[0]
+    fill(w, spare, 0.0)
     for i in range(g):
         fill(w, s + i, 0.0)
         fill(w, low + i, 0.0)
+        for b in range(count):
+            w[spare, b] = max(w[spare, b], abs(z[begin + b, i]))
+    bits = w.view(np.int64)
+    for b in range(WIDTH):
+        bits[spare, b] &= EXPONENT_BITS  # the power of two below the largest coordinate
     for j in range(g):
         for b in range(count):
+            grid = grid_factor * w[spare, b]
             w[n0, b] = (z[begin + b, j] + grid) - grid
             w[whole, b] = z[begin + b, j] - w[n0, b]
         for i in range(g):

@@ -53,8 +53,8 @@ class ThetaPlan:
         matrix = (matrix + matrix.T) / 2
         components = connected_components(matrix != 0)
         singles = [c for c in components if len(c) == 1] if len(components) > 1 else []
-        self._single = np.concatenate([*singles, np.empty(0, dtype=np.int64)])
-        self._diagonal = Diagonal(matrix[self._single, self._single], phase, tolerance)
+        self._single = np.array([c[0] for c in singles], dtype=np.int64)
+        self._diagonal = Diagonal(matrix[self._single, self._single], phase, tolerance) if singles else None
         self._blocks = [
             (c, Block(matrix[np.ix_(c, c)], phase, tolerance)) for c in components if len(c) > 1 or not singles
         ]
@@ -67,7 +67,7 @@ class ThetaPlan:
     def __repr__(self) -> str:
         sizes = sorted([*(len(c) for c, _ in self._blocks), *(1 for _ in self._single)], reverse=True)
         terms = sum(len(block.geometry.points) for _, block in self._blocks)
-        terms += len(self._single) * (self._diagonal.n_cosines + self._diagonal.n_exponentials)
+        terms += self._diagonal.n_terms if self._diagonal else 0
         blocks = sizes if len(sizes) <= 6 else f"{len(sizes)} blocks"
         return (
             f"ThetaPlan(g={self.g}, phase={self.phase!r}, tolerance={self.tolerance:g}, blocks={blocks}, terms={terms})"
@@ -79,15 +79,11 @@ class ThetaPlan:
         total = rows.new_zeros(len(rows), dtype=torch.float64)
         if len(rows) == 0:
             return total.to(rows.dtype).reshape(shape)
-        if len(self._single):
-            total = total + self._diagonal_moments(rows, 0)[0].sum(dim=1)
+        if self._diagonal:
+            total = total + self._diagonal_moments(rows, self._diagonal, 0)[0].sum(dim=1)
         for indices, block in self._blocks:
             part, Q = self._restrict(rows, indices)
-            evaluator = block.evaluator(part)
-            if evaluator == "fused":
-                total = total + fused_log_theta(part, Q, block)
-            else:
-                total = total + block.log_theta(part, Q, evaluator)
+            total = total + block_log_theta(block, part, Q, block.evaluator(part))
         return total.to(rows.dtype).reshape(shape)
 
     def moments(self, z: Any, order: int = 2) -> ThetaMoments:
@@ -96,8 +92,8 @@ class ThetaPlan:
         rows, shape = self._flatten(z)
         total = rows.new_zeros(len(rows), dtype=torch.float64)
         tensors = [rows.new_zeros(len(rows), *[self.g] * k, dtype=torch.float64) for k in range(1, order + 1)]
-        if len(rows) and len(self._single):
-            value, *derivatives = self._diagonal_moments(rows, order)
+        if len(rows) and self._diagonal:
+            value, *derivatives = self._diagonal_moments(rows, self._diagonal, order)
             total = total + value.sum(dim=1)
             for tensor, derivative in zip(tensors, derivatives, strict=True):
                 tensor[_at([self._single] * (tensor.ndim - 1))] = derivative
@@ -122,9 +118,16 @@ class ThetaPlan:
         index = torch.from_numpy(indices).to(rows.device)
         return rows[:, index], self.Q[index[:, None], index]
 
-    def _diagonal_moments(self, rows: Tensor, order: int) -> Derivatives:
+    def _diagonal_moments(self, rows: Tensor, diagonal: Diagonal, order: int) -> Derivatives:
         index = torch.from_numpy(self._single).to(rows.device)
-        return self._diagonal.moments(rows[:, index].double(), self.Q.diagonal()[index].double(), order)
+        return diagonal.moments(rows[:, index].double(), self.Q.diagonal()[index].double(), order)
+
+
+def block_log_theta(block: Block, rows: Tensor, Q: Tensor, evaluator: str) -> Tensor:
+    """log θ̃ (points,) of one block by the evaluator "list", "split" or "fused"."""
+    if evaluator == "fused":
+        return fused_log_theta(rows, Q, block)
+    return block.log_theta(rows, Q, evaluator)
 
 
 def connected_components(adjacent: np.ndarray) -> list[Integers]:

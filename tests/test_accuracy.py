@@ -1,0 +1,91 @@
+"""FLINT is the judge: certified values over families chosen to be hard."""
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from families import PHASES, matrices, problems
+from oracle import flint_log_theta
+from rtbm import ThetaPlan, log_theta, theta_moments
+from rtbm.theta.plan import block_log_theta
+from tolerances import FLOAT32, LOG_THETA, allowed
+
+# acb_theta computes all 4^g characteristics: a value at g = 6 takes it many seconds.
+EXAMPLES = {1: 150, 2: 150, 3: 100, 4: 40, 5: 6, 6: 2}
+
+
+@pytest.mark.parametrize("g", EXAMPLES)
+def test_log_theta_against_flint(g: int) -> None:
+    @settings(max_examples=EXAMPLES[g])
+    @given(problems(g))
+    def check(problem: tuple[np.ndarray, np.ndarray, str]) -> None:
+        z, Q, phase = problem
+        expected = flint_log_theta(z, Q, phase)
+        assert abs(float(log_theta(z, Q, phase=phase)) - expected) <= allowed(expected)
+
+    check()
+
+
+@pytest.mark.parametrize("evaluator", ["list", "split", "fused"])
+@settings(max_examples=40)
+@given(st.data())
+def test_every_evaluator_against_flint(evaluator: str, data: st.DataObject) -> None:
+    z, Q, phase = data.draw(st.integers(2, 3).flatmap(problems))
+    plan = ThetaPlan(Q, phase=phase)
+    if len(plan._blocks) != 1 or not plan._blocks[0][1].supports(evaluator, torch.device("cpu")):
+        return
+    block = plan._blocks[0][1]
+    value = float(block_log_theta(block, torch.tensor(z)[None], plan.Q, evaluator))
+    expected = flint_log_theta(z, Q, phase)
+    assert abs(value - expected) <= allowed(expected)
+
+
+@pytest.mark.parametrize(("q", "z"), [(10.0, 5.0), (150.0, 75.0), (1000.0, 500.0), (1e4, 5e3)])
+def test_two_equal_terms_on_the_cell_boundary(q: float, z: float) -> None:
+    expected = flint_log_theta(np.array([z]), np.array([[q]]))
+    assert abs(expected - np.log(2)) < 1e-4
+    assert abs(float(log_theta([z], [[q]])) - expected) <= LOG_THETA
+    moments = theta_moments([z], [[q]])
+    assert abs(float(moments.mean) - 0.5) <= LOG_THETA
+
+
+def test_phase_two_stays_positive_where_it_is_tiny() -> None:
+    expected = flint_log_theta(np.array([np.pi]), np.array([[0.05]]), "II")
+    assert -96 < expected < -95
+    assert abs(float(log_theta([np.pi], [[0.05]], phase="II")) - expected) <= LOG_THETA
+
+
+@settings(max_examples=60)
+@given(st.floats(-2, 3), st.floats(-30, 30), st.sampled_from(PHASES))
+def test_against_jacobi_theta(log_q: float, z: float, phase: str) -> None:
+    q = 10.0**log_q
+    with mpmath.workdps(60):
+        nome = mpmath.exp(-mpmath.mpf(q) / 2)
+        half = mpmath.mpf(z) / 2 * (1 if phase == "II" else mpmath.mpc(0, -1))
+        expected = float(mpmath.log(mpmath.jtheta(3, half, nome).real))
+    assert abs(float(log_theta([z], [[q]], phase=phase)) - expected) <= allowed(expected)
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-5, 1e-9])
+@settings(max_examples=40)
+@given(st.data())
+def test_the_bound_on_the_truncation_holds(tolerance: float, data: st.DataObject) -> None:
+    z, Q, phase = data.draw(st.integers(1, 3).flatmap(problems))
+    fine, coarse = (float(log_theta(z, Q, phase=phase, tolerance=t)) for t in (1e-14, tolerance))
+    assert abs(fine - coarse) <= 1.01 * tolerance + allowed(fine)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_float32_loses_no_more_than_its_own_rounding(data: st.DataObject) -> None:
+    g = data.draw(st.integers(1, 4))
+    Q = data.draw(matrices(g, smallest=-1, largest=2, spread=2)).astype(np.float32)
+    z = np.random.default_rng(g).normal(size=(5, g)).astype(np.float32) * 5
+    phase = data.draw(st.sampled_from(PHASES))
+    single = log_theta(torch.tensor(z), torch.tensor(Q), phase=phase)
+    double = log_theta(z.astype(float), (Q.astype(float) + Q.T.astype(float)) / 2, phase=phase)
+    assert single.dtype == torch.float32
+    assert torch.allclose(single.double(), double, rtol=FLOAT32, atol=FLOAT32)

@@ -1,0 +1,116 @@
+"""The complex theta function: FLINT's values and characteristics, derivatives of any order, overflow."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from flint import acb, acb_mat, ctx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+
+from rtbm import InvalidInputError, riemann_theta
+
+ERROR = 1e-11
+
+
+def make_omega(g: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    X, Y = rng.normal(size=(2, g, g))
+    return X + X.T + 1j * (Y @ Y.T + 0.3 * np.eye(g))
+
+
+def make_z(g: int, seed: int, size: float = 1.0) -> np.ndarray:
+    rng = np.random.default_rng(seed + 1)
+    return size * (rng.normal(size=g) + 1j * rng.normal(size=g))
+
+
+def flint_theta(z: np.ndarray, omega: np.ndarray) -> list[acb]:
+    previous, ctx.prec = ctx.prec, 200
+    try:
+        g = len(z)
+        tau = acb_mat(g, g, [acb(float(w.real), float(w.imag)) for w in omega.flat])
+        return tau.theta(acb_mat(g, 1, [acb(float(x.real), float(x.imag)) for x in z])).entries()
+    finally:
+        ctx.prec = previous
+
+
+def scaled(value: acb, u: torch.Tensor) -> complex:
+    """value · exp(−u), in FLINT's arithmetic so that nothing overflows."""
+    product = value * acb(-float(u)).exp()
+    return complex(float(product.real.mid()), float(product.imag.mid()))
+
+
+@pytest.mark.parametrize("g", [1, 2, 3])
+@settings(max_examples=25)
+@given(seed=st.integers(0, 10**6), size=st.floats(0.01, 5.0))
+def test_values_and_all_half_characteristics(g: int, seed: int, size: float) -> None:
+    z, omega = make_z(g, seed, size), make_omega(g, seed)
+    expected = flint_theta(z, omega)
+    halves = [np.array(c) / 2 for c in itertools.product((0, 1), repeat=g)]
+    for index, (alpha, beta) in enumerate(itertools.product(halves, halves)):
+        u, w = riemann_theta(z, omega, characteristic=(alpha, beta), parts=True)
+        assert abs(complex(w) - scaled(expected[index], u)) <= ERROR * max(1.0, size * 10)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+@pytest.mark.parametrize("characteristic", [None, ([0.5, 0.25], [0.1, 0.0])])
+def test_directional_derivatives_of_any_order(order: int, characteristic: object) -> None:
+    """Against a Taylor coefficient of t ↦ θ(z + t·d), from a fast Fourier transform on a circle."""
+    z, omega, direction = make_z(2, 3, 0.3), make_omega(2, 3), np.array([0.7, -0.4 + 0.2j])
+    points, radius = 64, 0.5
+    circle = radius * np.exp(2j * np.pi * np.arange(points) / points)
+    values = riemann_theta(z + circle[:, None] * direction, omega, characteristic=characteristic).numpy()
+    coefficient = np.fft.fft(values)[order] / points / radius**order
+    derivative = riemann_theta(z, omega, derivatives=[direction] * order, characteristic=characteristic)
+    expected = coefficient * np.prod(np.arange(1, order + 1))
+    assert abs(complex(derivative) - expected) <= 1e-9 * max(1.0, abs(expected))
+
+
+def test_mixed_derivatives_commute_and_are_linear() -> None:
+    z, omega = make_z(3, 5), make_omega(3, 5)
+    a, b, c = np.random.default_rng(0).normal(size=(3, 3))
+
+    def derivative(*directions: np.ndarray) -> complex:
+        return complex(riemann_theta(z, omega, derivatives=directions, parts=True)[1])
+
+    assert abs(derivative(a, b, c) - derivative(c, a, b)) <= 1e-9 * abs(derivative(a, b, c))
+    total = derivative(a + 2 * b, c)
+    assert abs(total - derivative(a, c) - 2 * derivative(b, c)) <= 1e-9 * abs(total)
+
+
+def test_quasi_periodicity() -> None:
+    z, omega = make_z(2, 7), make_omega(2, 7)
+    m1, m2 = np.array([3, -2]), np.array([1, 2])
+    factor = np.exp(-2j * np.pi * (0.5 * m2 @ omega @ m2 + m2 @ z))
+    expected = complex(riemann_theta(z, omega)) * factor
+    assert abs(complex(riemann_theta(z + m1 + omega @ m2, omega)) - expected) <= 1e-9 * abs(expected)
+
+
+def test_parts_never_overflow_and_the_plain_value_says_so() -> None:
+    u, w = riemann_theta([300j, 1e4j], 1j * np.eye(2), parts=True)
+    assert float(u) > 1e8
+    assert torch.isfinite(w.abs())
+    with pytest.raises(InvalidInputError, match="parts=True"):
+        riemann_theta([300j, 1e4j], 1j * np.eye(2))
+
+
+def test_batches_and_zeros() -> None:
+    z = np.array([make_z(2, s) for s in range(6)])
+    omega = make_omega(2, 1)
+    batch = riemann_theta(z.reshape(2, 3, 2), omega)
+    assert batch.shape == (2, 3)
+    assert all(torch.allclose(batch.reshape(-1)[i], riemann_theta(z[i], omega)) for i in range(6))
+    assert riemann_theta(z[:0], omega).shape == (0,)
+    _, odd = riemann_theta([0.0], [[1j]], characteristic=([0.5], [0.5]), parts=True)
+    assert abs(complex(odd)) <= 1e-15  # θ₁(0) = 0
+
+
+def test_autograd_in_z_and_omega() -> None:
+    z = torch.tensor(make_z(2, 1)[None], requires_grad=True)
+    omega = torch.tensor(make_omega(2, 1), requires_grad=True)
+    assert gradcheck(lambda z, w: riemann_theta(z, (w + w.mT) / 2, parts=True), (z, omega))
+    (by_z,) = torch.autograd.grad(riemann_theta(z, omega.detach()).real.sum(), z)
+    gradient = [complex(riemann_theta(z.detach()[0], omega.detach(), derivatives=[d])) for d in np.eye(2)]
+    assert np.allclose(by_z.conj().resolve_conj().numpy()[0], gradient)

@@ -1,0 +1,75 @@
+"""Derivatives by autograd, to second order of everything public, in both phases."""
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from families import PHASES, typical
+from rtbm import log_theta, theta_moments
+
+CASES = [(1, 1.0), (2, 1.0), (2, 8.0), (2, 30.0), (3, 4.0)]
+
+
+def inputs(g: int, scale: float, n: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(g)
+    z = torch.randn(n, g, dtype=torch.float64, generator=generator)
+    factor = torch.linalg.cholesky(torch.tensor(typical(g, scale=scale)))
+    return z.requires_grad_(), factor.requires_grad_()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("g", "scale"), CASES)
+def test_log_theta(g: int, scale: float, phase: str) -> None:
+    def function(z: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        return log_theta(z, factor @ factor.mT, phase=phase)
+
+    assert gradcheck(function, inputs(g, scale))
+    assert gradgradcheck(function, inputs(g, scale))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize(("g", "scale"), [(1, 1.0), (2, 3.0)])
+def test_theta_moments(g: int, scale: float, order: int, phase: str) -> None:
+    def function(z: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return theta_moments(z, factor @ factor.mT, phase=phase, order=order)[: order + 1]
+
+    assert gradcheck(function, inputs(g, scale))
+    assert gradgradcheck(function, inputs(g, scale))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_diagonal_matrices(phase: str) -> None:
+    q = torch.tensor([0.3, 2.0, 9.0, 40.0], dtype=torch.float64, requires_grad=True)
+    z, _ = inputs(4, 1.0)
+
+    def function(z: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return theta_moments(z, torch.diag(q), phase=phase, order=3)
+
+    assert gradcheck(function, (z, q))
+    assert gradgradcheck(function, (z, q))
+    assert gradgradcheck(lambda z, q: log_theta(z, torch.diag(q), phase=phase), (z, q))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("g", "scale"), CASES)
+def test_moments_are_the_derivatives(g: int, scale: float, phase: str) -> None:
+    z, factor = inputs(g, scale)
+    Q = (factor @ factor.mT).detach()
+    moments = theta_moments(z.detach(), Q, phase=phase, order=3)
+    (mean,) = torch.autograd.grad(log_theta(z, Q, phase=phase).sum(), z, create_graph=True)
+    rows = [torch.autograd.grad(mean[:, i].sum(), z, create_graph=True)[0] for i in range(g)]
+    third = [[torch.autograd.grad(row[:, j].sum(), z, retain_graph=True)[0] for j in range(g)] for row in rows]
+    assert torch.allclose(moments.mean, mean, rtol=1e-11, atol=1e-11)
+    assert torch.allclose(moments.covariance, torch.stack(rows, 1), rtol=1e-11, atol=1e-11)
+    assert torch.allclose(moments.third, torch.stack([torch.stack(t, 1) for t in third], 1), rtol=1e-10, atol=1e-10)
+
+
+def test_the_gradient_in_q_is_symmetric_and_float32_stays_float32() -> None:
+    Q = torch.tensor(typical(3), dtype=torch.float32, requires_grad=True)
+    z = torch.randn(5, 3, requires_grad=True)
+    log_theta(z, Q).sum().backward()
+    assert Q.grad is not None
+    assert z.grad is not None
+    assert torch.equal(Q.grad, Q.grad.mT)
+    assert Q.grad.dtype == z.grad.dtype == torch.float32

@@ -1,0 +1,91 @@
+"""Bad input gets an error of our own classes that names the argument and says what to do."""
+
+import numpy as np
+import pytest
+import torch
+
+from rtbm import (
+    DiscreteGaussian,
+    InvalidInputError,
+    NotPositiveDefiniteError,
+    RTBMError,
+    ThetaPlan,
+    log_theta,
+    riemann_theta,
+    theta_moments,
+)
+
+GOOD = np.array([[2.0, 0.5], [0.5, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("z", "Q", "options", "message"),
+    [
+        ([0.0, 0.0], [[2.0, 0.5], [0.4, 1.0]], {}, "Q must be symmetric"),
+        ([0.0, 0.0], [[1.0, 2.0], [2.0, 1.0]], {}, "Q must be positive definite.*-1"),
+        ([0.0, 0.0], [[1.0, 1.0], [1.0, 1.0]], {}, "Q must be positive definite"),
+        ([0.0, 0.0], [[np.nan, 0.0], [0.0, 1.0]], {}, "Q must be finite.*1 NaN"),
+        ([np.inf, 0.0], GOOD, {}, "z must be finite"),
+        ([0.0, 0.0, 0.0], GOOD, {}, r"z must have shape \(\.\.\., 2\).*\(3,\)"),
+        (0.0, GOOD, {}, "z must have shape"),
+        ([0.0, 0.0], [[1.0, 0.0]], {}, r"Q must be one square matrix.*\(1, 2\)"),
+        ([0.0, 0.0], np.ones((3, 2, 2)), {}, "Q must be one square matrix"),
+        ([], np.zeros((0, 0)), {}, "Q must be one square matrix"),
+        ([1j, 0.0], GOOD, {}, "z must be real.*riemann_theta"),
+        ([0.0, 0.0], GOOD * 1j, {}, "Q must be real"),
+        ("zz", GOOD, {}, "z must be a tensor"),
+        ([0.0, 0.0], GOOD, {"phase": "III"}, "phase must be one of 'I', 'II'"),
+        ([0.0, 0.0], GOOD, {"tolerance": 0.0}, "tolerance must be between"),
+        ([0.0, 0.0], GOOD, {"tolerance": 0.5}, "tolerance must be between"),
+        ([0.0, 0.0], GOOD, {"tolerance": float("nan")}, "tolerance must be between"),
+        ([0.0, 0.0], GOOD, {"tolerance": "small"}, "tolerance must be between.*'small'"),
+    ],
+)
+def test_log_theta(z: object, Q: object, options: dict[str, object], message: str) -> None:
+    for function in (log_theta, theta_moments):
+        with pytest.raises(InvalidInputError, match=message) as caught:
+            function(z, Q, **options)
+        assert isinstance(caught.value, RTBMError)
+        assert isinstance(caught.value, ValueError)
+
+
+def test_theta_moments_order() -> None:
+    with pytest.raises(InvalidInputError, match="order must be one of 0, 1, 2, 3, got 4"):
+        theta_moments([0.0, 0.0], GOOD, order=4)
+
+
+def test_not_positive_definite_has_its_own_class() -> None:
+    with pytest.raises(NotPositiveDefiniteError):
+        ThetaPlan(-GOOD)
+    with pytest.raises(NotPositiveDefiniteError, match="imaginary part of omega"):
+        riemann_theta([0.0, 0.0], GOOD)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"omega": [[1j, 0.2], [0.1, 1j]]}, "omega must be symmetric"),
+        ({"z": [0.0]}, r"z must have shape \(\.\.\., 2\)"),
+        ({"z": [np.nan, 0]}, "z must be finite"),
+        ({"derivatives": [[1.0]]}, r"derivatives\[0\] must be one vector of shape \(2,\)"),
+        ({"characteristic": ([0.5], [0.0, 0.0])}, "alpha must be one vector"),
+        ({"characteristic": ([0.5, 0.5],)}, "characteristic must be a pair"),
+        ({"characteristic": ([0.5j, 0.5], [0, 0])}, "alpha must be real"),
+        ({"tolerance": -1}, "tolerance must be between"),
+    ],
+)
+def test_riemann_theta(arguments: dict[str, object], message: str) -> None:
+    good: dict[str, object] = {"z": [0.0, 0.0], "omega": 1j * GOOD}
+    with pytest.raises(InvalidInputError, match=message):
+        riemann_theta(**(good | arguments))
+
+
+def test_discrete_gaussian() -> None:
+    with pytest.raises(InvalidInputError, match="A must be symmetric"):
+        DiscreteGaussian([[2.0, 0.5], [0.4, 1.0]], [0.0, 0.0])
+    with pytest.raises(InvalidInputError, match=r"a must be one vector"):
+        DiscreteGaussian(GOOD, [0.0])
+
+
+def test_importing_changes_no_global_state() -> None:
+    assert torch.get_default_dtype() == torch.float32

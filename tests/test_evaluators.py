@@ -1,0 +1,181 @@
+"""Every evaluator against the reference sum and against each other: values, gradients, chunks, fallbacks."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+
+from families import PHASES, typical
+from rtbm import ThetaPlan, log_theta, theta_moments
+from rtbm.theta import block as block_module
+from rtbm.theta import chunks, exponentials, kernels
+from rtbm.theta.plan import block_log_theta
+from rtbm.theta.reference import reference_log_theta
+from tolerances import LOG_THETA, MOMENTS
+
+CPU = torch.device("cpu")
+EVALUATORS = ("list", "split", "fused")
+
+
+def cases() -> list[tuple[int, float, str]]:
+    return [(g, scale, phase) for g in (1, 2, 3, 4) for scale in (1.0, 4.0, 20.0) for phase in PHASES]
+
+
+def arguments(g: int, n: int = 40, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, g)) * 2
+
+
+@pytest.mark.parametrize("evaluator", EVALUATORS)
+@pytest.mark.parametrize(("g", "scale", "phase"), cases())
+def test_values_against_the_reference_sum(evaluator: str, g: int, scale: float, phase: str) -> None:
+    Q, z = typical(g, scale=scale), arguments(g)
+    plan = ThetaPlan(Q, phase=phase)
+    ((_, block),) = plan._blocks
+    if not block.supports(evaluator, CPU):
+        assert evaluator == "split"
+        assert g == 1
+        return
+    value = block_log_theta(block, torch.tensor(z), plan.Q, evaluator).numpy()
+    cancellation = 1e-3 if phase == "II" and scale == 1.0 else 1.0  # there the reference loses digits, not we
+    assert np.abs(value - reference_log_theta(z, Q, phase)).max() <= LOG_THETA / cancellation
+
+
+@pytest.mark.parametrize("evaluator", ["split", "fused"])
+@pytest.mark.parametrize(("g", "scale", "phase"), [case for case in cases() if case[0] > 1])
+def test_gradients_agree_with_the_list(evaluator: str, g: int, scale: float, phase: str) -> None:
+    Q, z = torch.tensor(typical(g, scale=scale), requires_grad=True), torch.tensor(arguments(g), requires_grad=True)
+    ((_, block),) = ThetaPlan(Q, phase=phase)._blocks
+    weights = torch.linspace(-1, 2, len(z), dtype=torch.float64)
+    expected, got = (
+        torch.autograd.grad(block_log_theta(block, z, Q, name) @ weights, (z, Q)) for name in ("list", evaluator)
+    )
+    for a, b in zip(expected, got, strict=True):
+        assert torch.allclose(a, b, rtol=1e-11, atol=MOMENTS)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_moments_of_the_compiled_pass_agree_with_the_list(phase: str) -> None:
+    for g in (1, 2, 3, 4):
+        plan = ThetaPlan(typical(g, scale=3.0), phase=phase)
+        ((_, block),) = plan._blocks
+        z = torch.tensor(arguments(g, 200))
+        compiled = plan.moments(z)
+        for a, b in zip(block.moments(z, plan.Q, 2), compiled[:3], strict=True):
+            assert torch.allclose(a, b, rtol=1e-11, atol=MOMENTS)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("g", [5, 6])
+def test_split_product_in_higher_dimension(g: int, phase: str) -> None:
+    Q = 2 * np.pi * np.eye(g) + 0.4 * (np.ones((g, g)) - np.eye(g))
+    Q[0, 0] = 60.0 if phase == "I" else 0.5  # a wide spectrum: part of the coordinates is transformed
+    plan = ThetaPlan(Q, phase=phase)
+    ((_, block),) = plan._blocks
+    z = torch.tensor(arguments(g, 100))
+    assert 0 < block.geometry.n_osc < g
+    assert block.evaluator(z) == "split"
+    assert torch.allclose(plan.log_theta(z), block.log_theta(z, plan.Q, "list"), rtol=0, atol=LOG_THETA)
+    first = plan.moments(z, order=1).mean
+    assert torch.allclose(first, block.moments(z, plan.Q, 1)[1], rtol=1e-11, atol=MOMENTS)
+
+
+def test_without_numba_everything_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    Q, z = typical(4, scale=4.0), arguments(4, 300)
+    compiled = log_theta(z, Q)
+    monkeypatch.setattr(kernels, "AVAILABLE", False)
+    ((_, block),) = ThetaPlan(Q)._blocks
+    assert block.evaluator(torch.tensor(z)) == "split"
+    assert torch.allclose(log_theta(z, Q), compiled, rtol=0, atol=LOG_THETA)
+    real, imaginary = exponentials.exponentials(
+        torch.tensor(z), torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64),
+        torch.tensor([[1.0, 0, 0, 1], [0, 1, 1, 0]], dtype=torch.float64), 2,
+    )  # fmt: skip
+    assert imaginary is not None
+    assert np.allclose(real.numpy() + 1j * imaginary.numpy(), np.exp([1j * z[:, 0] + z[:, 3], 1j * z[:, 1] + z[:, 2]]))
+
+
+@pytest.mark.parametrize("evaluator", ["list", "split"])
+def test_chunks_change_nothing(evaluator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> list[torch.Tensor]:
+        Q, z = (
+            torch.tensor(typical(3, scale=6.0), requires_grad=True),
+            torch.tensor(arguments(3, 300), requires_grad=True),
+        )
+        ((_, block),) = ThetaPlan(Q)._blocks
+        value = block.log_theta(z, Q, evaluator)
+        first = torch.autograd.grad(value.sum(), (z, Q), create_graph=True)
+        second = torch.autograd.grad(sum((f**2).sum() for f in first), (z, Q))
+        return [value, *first, *second]
+
+    whole = run()
+    for recompute_above in (chunks.GRAPH_ELEMENTS, 1):
+        monkeypatch.setattr(chunks, "CPU_ELEMENTS", 1)
+        monkeypatch.setattr(chunks, "GRAPH_ELEMENTS", recompute_above)
+        for a, b in zip(whole, run(), strict=True):
+            assert torch.allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_threads_change_nothing() -> None:
+    z, Q = arguments(2, 50_000), typical(2)
+    one = log_theta(z, Q)
+    torch.set_num_threads(2)
+    try:
+        assert torch.equal(log_theta(z, Q), one)
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_any_batch_shape_and_array_like() -> None:
+    Q, z = typical(2), arguments(2, 24)
+    flat = log_theta(z, Q)
+    assert torch.equal(log_theta(z.reshape(2, 3, 4, 2), Q), flat.reshape(2, 3, 4))
+    assert torch.allclose(log_theta(z[0].tolist(), Q.tolist()), flat[0], rtol=1e-14)
+    assert log_theta(z[:0], Q).shape == (0,)
+    assert log_theta(z[:0].reshape(0, 5, 2), Q).shape == (0, 5)
+    moments = theta_moments(z.reshape(2, 12, 2), Q, order=3)
+    assert [tuple(m.shape) for m in moments] == [(2, 12), (2, 12, 2), (2, 12, 2, 2), (2, 12, 2, 2, 2)]
+    assert theta_moments(z, Q, order=0)[1:] == (None, None, None)
+
+
+def test_a_plan_does_the_lattice_work_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    original = block_module.make_geometry
+    monkeypatch.setattr(block_module, "make_geometry", lambda *a: (calls.append(1), original(*a))[1])
+    plan = ThetaPlan(typical(3))
+    for seed in range(5):
+        z = arguments(3, seed=seed)
+        assert torch.equal(plan.log_theta(z), log_theta(z, typical(3)))
+    assert len(calls) == 6  # once for the plan, and once for each call without a plan
+
+
+def test_cost_model_uses_each_evaluator_where_it_pays() -> None:
+    def chosen(Q: np.ndarray, n: int) -> str:
+        ((_, block),) = ThetaPlan(Q)._blocks
+        return block.evaluator(torch.zeros(n, len(Q), dtype=torch.float64))
+
+    crowded = 2 * np.pi * np.eye(6) + 0.3 * np.ones((6, 6))
+    assert chosen(typical(2), 10_000) == "fused"
+    assert chosen(crowded, 1) == "list"
+    assert chosen(crowded, 10_000) == "split"
+
+
+def test_memory_stays_bounded_for_a_million_points() -> None:
+    script = """
+        import resource, torch
+        from rtbm import log_theta
+        torch.manual_seed(0)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        X = torch.rand(4, 4, dtype=torch.float64) * 2 - 1
+        Q = (SCALE * (X @ X.T + 0.5 * torch.eye(4))).requires_grad_()
+        z = torch.randn(10**6, 4, dtype=torch.float64, requires_grad=True)
+        log_theta(z, Q).sum().backward()
+        assert z.grad.isfinite().all() and Q.grad.isfinite().all()
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
+    """
+    for scale in ("1.0", "8.0"):  # the compiled pass, and the split product
+        code = textwrap.dedent(script).replace("SCALE", scale)
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert float(run.stdout) < 2.0, "GiB"

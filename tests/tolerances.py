@@ -1,0 +1,17 @@
+"""Every tolerance of the tests, in one place. They never loosen to make a test pass."""
+
+import numpy as np
+
+LOG_THETA = 1e-11
+"""Relative error of θ̃ (absolute error of its logarithm) at the default tolerance in float64."""
+LAST_PLACES = 4
+"""A float64 logarithm of size L cannot resolve more than spacing(L): so many of those are allowed beside."""
+MOMENTS = 1e-10
+"""Absolute error of mean, covariance and third cumulant, in units of their natural size."""
+FLOAT32 = 2e-6
+P_VALUE = 1e-4
+"""Goodness-of-fit tests with a fixed seed fail below this probability."""
+
+
+def allowed(log_theta: float) -> float:
+    return LOG_THETA + LAST_PLACES * float(np.spacing(abs(log_theta)))
