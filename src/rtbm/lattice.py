@@ -215,7 +215,12 @@ def estimate_count(norms: Floats, radius2: Floats | float, widths: Floats) -> fl
     >>> estimate_count(np.ones(2), 25.0, np.zeros(2))  # π 5²
     78.53981633974483
     """
-    g = len(norms)
-    symmetric = np.poly(-widths)
-    balls = [math.pi ** (j / 2) / math.gamma(j / 2 + 1) * float(radius2) ** (j / 2) for j in range(g, -1, -1)]
-    return float(np.dot(symmetric, balls) / math.sqrt(norms.prod()))
+    faces = [1.0]  # faces[j]: the volumes of the j-dimensional faces of the box, per cell, added up
+    for norm, width in zip(norms.tolist(), widths.tolist(), strict=True):
+        ball, side = 1 / math.sqrt(norm), width / math.sqrt(norm)
+        faces = [ball * a + side * b for a, b in zip([*faces, 0.0], [0.0, *faces], strict=True)]
+    g, radius = len(norms), math.sqrt(radius2)
+    return sum(
+        face * math.pi ** (j / 2) / math.gamma(j / 2 + 1) * radius**j
+        for j, face in zip(range(g, -1, -1), faces, strict=True)
+    )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rtbm.lattice import Floats
+from rtbm.theta import kernels
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.cost import SMALLEST_SPLIT, SplitSize, can_fuse, can_split, choose_evaluator, choose_split
 from rtbm.theta.geometry import TWO_PI_PARTS, Form, make_form, make_geometry, nearest_plane
@@ -28,9 +29,9 @@ class Block:
     def __init__(self, Q: Floats, phase: str, tolerance: float):
         self.g = len(Q)
         self.phase = phase
-        self.geometry = make_geometry(Q, phase, tolerance)
+        self.geometry, form = make_geometry(Q, phase, tolerance)
         self._constants: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
-        self._forms: dict[torch.device, Form] = {}
+        self._forms = {torch.device("cpu"): form}
 
     def log_theta(self, z: Tensor, Q: Tensor, evaluator: str) -> Tensor:
         """log θ̃ (points,) for z (points, g), with the evaluator "list" or "split"; differentiable to any order."""
@@ -109,8 +110,12 @@ class Block:
         if evaluator == "split":
             return self.g > 1 and self._can_split
         if evaluator == "fused":
-            return can_fuse(self.g, device, self.geometry.norms, self.geometry.n_osc)
+            return device.type == "cpu" and self._can_fuse and kernels.AVAILABLE
         return True
+
+    @cached_property
+    def _can_fuse(self) -> bool:
+        return can_fuse(self.g, self.geometry.norms, self.geometry.n_osc)
 
     @cached_property
     def _can_split(self) -> bool:
@@ -130,8 +135,7 @@ class Block:
     def fixed_form(self, device: torch.device) -> Form:
         """The matrices of the sum as constants."""
         if device not in self._forms:
-            gram = self._constant("gram", self.geometry.gram, device)
-            self._forms[device] = make_form(gram, self.geometry.n_osc, self.phase)
+            self._forms[device] = Form(*(matrix.to(device) for matrix in self._forms[torch.device("cpu")]))
         return self._forms[device]
 
     @cached_property

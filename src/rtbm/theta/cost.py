@@ -1,26 +1,26 @@
 """Which evaluator is cheapest: the cost model, in nanoseconds of one core, and the best cut of the split product.
 
-    list    N · T · LIST                                  an exponential or cosine for every term
-    split   N · ((T_a + T_b) · FILL + T_a T_b · PRODUCT)  two short lists, and a matrix product
-            + T_a T_b · LIST                              once: the coupling matrix
-    fused   N · T · FUSED                                 one compiled pass, up to MAX_FUSED_TERMS terms
+    list    N · (200 + T · LIST)                                 an exponential or cosine for every term
+    split   N · (300 + (T_a + T_b) · FILL + T_a T_b · PRODUCT)   two short lists, and a matrix product
+            + T_a T_b · LIST + SETUP                             once: the coupling matrix and small tensors
+    fused   N · (40 + T · FUSED)                                 one compiled pass, for blocks of up to 4 coordinates
 
-The constants were measured with `make bench`; only their ratios matter. `LIST` and `FILL` are costs of torch's
-transcendental functions; compiled tables make `FILL` cheap where numba is installed.
+N is the number of points, T the number of terms. The constants come from `make bench`; only their ratios matter.
+`LIST` is the cost of torch's transcendental functions; compiled tables make `FILL` cheap where numba is installed.
 """
 
 import math
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from rtbm.lattice import Floats, Integers
 from rtbm.theta import kernels
 
-LIST, FUSED, PRODUCT = 20.0, 4.0, 0.15
+LIST, FUSED, PRODUCT = 20.0, 9.0, 0.15
 FILL_TORCH, FILL_COMPILED = 30.0, 3.0
-SPLIT_OVERHEAD = 100_000.0  # building the two lists and a dozen small tensor operations
+LIST_POINT, SPLIT_POINT, FUSED_POINT = 200.0, 300.0, 40.0
+SETUP = 100_000.0
 SMALLEST_SPLIT = 20  # terms; below it a split is not even considered
 MAX_FUSED_SIZE = 4
 MAX_PRODUCT = 2**24  # entries of the coupling matrix: 128 MiB
@@ -36,14 +36,14 @@ class SplitSize(NamedTuple):
 
 def choose_evaluator(n_points: int, n_terms: int, split: SplitSize | None, can_fuse: bool) -> str:
     """The cheapest evaluator for a batch: "list", "split" or "fused"."""
-    costs = {"list": n_points * n_terms * LIST}
+    costs = {"list": n_points * (LIST_POINT + n_terms * LIST)}
     if split is not None:
         product = len(split.first) * len(split.last)
         fill = FILL_COMPILED if kernels.AVAILABLE else FILL_TORCH
         lists = len(split.first) + len(split.last)
-        costs["split"] = n_points * (lists * fill + product * PRODUCT) + product * LIST + SPLIT_OVERHEAD
+        costs["split"] = n_points * (SPLIT_POINT + lists * fill + product * PRODUCT) + product * LIST + SETUP
     if can_fuse:
-        costs["fused"] = n_points * n_terms * FUSED
+        costs["fused"] = n_points * (FUSED_POINT + n_terms * FUSED)
     return min(costs, key=lambda name: costs[name])
 
 
@@ -71,14 +71,9 @@ def can_split(split: SplitSize, G: Floats, norms: Floats, n_osc: int) -> bool:
     return float(reach) < MAX_EXPONENT and float(norms[n_osc:].sum()) / 8 < MAX_EXPONENT
 
 
-def can_fuse(g: int, device: torch.device, norms: Floats, n_osc: int) -> bool:
-    """Whether the compiled pass applies: a CPU, a small block and exponents that cannot overflow."""
-    return (
-        kernels.AVAILABLE
-        and device.type == "cpu"
-        and g <= MAX_FUSED_SIZE
-        and float(norms[n_osc:].sum()) / 8 < MAX_EXPONENT
-    )
+def can_fuse(g: int, norms: Floats, n_osc: int) -> bool:
+    """Whether the compiled pass applies: a small block, and exponents that cannot overflow."""
+    return g <= MAX_FUSED_SIZE and float(norms[n_osc:].sum()) / 8 < MAX_EXPONENT
 
 
 def _unique_rows(rows: Integers) -> Integers:

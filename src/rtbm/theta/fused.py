@@ -17,7 +17,9 @@ POINTS_PER_THREAD = 2**14
 
 def fused_log_theta(z: Tensor, Q: Tensor, block: Block) -> Tensor:
     """log θ̃ (points,) for z (points, g) on the CPU; derivatives beyond the first go through the torch evaluators."""
-    return _FusedLogTheta.apply(z, Q, block)
+    if torch.is_grad_enabled() and (z.requires_grad or Q.requires_grad):
+        return _FusedLogTheta.apply(z, Q, block)
+    return fused_moments(z, block, 0)[0]
 
 
 def fused_moments(z: Tensor, block: Block, order: int) -> Derivatives:

@@ -73,26 +73,18 @@ def make_form(gram: Tensor, n_osc: int, phase: str) -> Form:
     factor = torch.linalg.cholesky(gram[t, t])
     inverse = torch.cholesky_inverse(factor) if factor.numel() else factor
     mix = gram[k, t] @ inverse
-    zeros = gram.new_zeros(g, g)
 
     B = torch.eye(g, dtype=gram.dtype, device=gram.device)
-    B = _with_block(_with_block(B, t, t, TWO_PI * inverse), k, t, -mix)
-    G = _with_block(zeros, t, t, TWO_PI**2 * inverse)
-    G = _with_block(G, k, k, gram[k, k] - mix @ gram[t, k])
-    Psi = _with_block(_with_block(zeros, k, t, -sign * TWO_PI * mix), t, k, -sign * TWO_PI * mix.mT)
-    K = _with_block(zeros, t, t, sign * inverse)
-    n_transformed = inverse.shape[0]
-    constant = 0.5 * n_transformed * math.log(TWO_PI) - factor.diagonal().log().sum()
+    B[t, t], B[k, t] = TWO_PI * inverse, -mix
+    G, K, Psi = (torch.zeros_like(B) for _ in range(3))
+    G[t, t], G[k, k] = TWO_PI**2 * inverse, gram[k, k] - mix @ gram[t, k]
+    K[t, t] = sign * inverse
+    Psi[k, t], Psi[t, k] = -sign * TWO_PI * mix, -sign * TWO_PI * mix.mT
+    constant = 0.5 * len(inverse) * math.log(TWO_PI) - factor.diagonal().log().sum()
     return Form(B, K, G, Psi, constant, gram)
 
 
-def _with_block(matrix: Tensor, rows: slice, columns: slice, block: Tensor) -> Tensor:
-    result = matrix.clone()
-    result[rows, columns] = block
-    return result
-
-
-def make_geometry(Q: Floats, phase: str, tolerance: float) -> Geometry:
+def make_geometry(Q: Floats, phase: str, tolerance: float) -> tuple[Geometry, Form]:
     """Reduce Q, choose what to transform, and list the lattice points that `tolerance` asks for."""
     U, gram = reduce_basis(Q)
     t = _choose_transformed(np.diag(cholesky(gram)) ** 2, phase, tolerance)
@@ -103,7 +95,8 @@ def make_geometry(Q: Floats, phase: str, tolerance: float) -> Geometry:
         U, gram = U[:, order], gram[np.ix_(order, order)]
     n_osc = t if phase == "I" else len(Q) - t
 
-    R = _block_cholesky(make_form(torch.from_numpy(gram), n_osc, phase).G.numpy(), n_osc)
+    form = make_form(torch.from_numpy(gram), n_osc, phase)
+    R = _block_cholesky(form.G.numpy(), n_osc)
     norms = np.diag(R) ** 2
     radius2 = squared_radius(norms, _log_smallest(norms[n_osc:], norms[:n_osc]), tolerance)
     half_widths = np.where(np.arange(len(Q)) < n_osc, 0.0, np.diag(R) / 2)
@@ -112,7 +105,7 @@ def make_geometry(Q: Floats, phase: str, tolerance: float) -> Geometry:
     plane = np.zeros_like(gram)
     plane[n_osc:, n_osc:] = nearest_plane_matrix(R[n_osc:, n_osc:])
     centre = np.linalg.inv(gram) if phase == "I" else np.eye(len(Q)) / TWO_PI
-    return Geometry(phase, U, gram, n_osc, centre, plane, points, norms, math.sqrt(radius2))
+    return Geometry(phase, U, gram, n_osc, centre, plane, points, norms, math.sqrt(radius2)), form
 
 
 def nearest_plane(c: Tensor, plane: Tensor) -> Tensor:
@@ -130,24 +123,29 @@ def _choose_transformed(norms: Floats, phase: str, tolerance: float) -> int:
     for every cut come from two tables.
     """
     dual = TWO_PI**2 / norms
-    largest, smallest = log_gauss_sum([norms, dual]), log_gauss_sum([norms, dual], 0.5)
-    oscillating_smallest = smallest[::-1] + 0.5 * np.log(TWO_PI / np.array([norms, dual]))
-    spread = np.stack([tail_spread(norms), tail_spread(dual)])
-    osc, pos = (1, 0) if phase == "I" else (0, 1)  # which row oscillates: the transformed one in phase I
+    both = np.array([norms, dual])
+    smallest = log_gauss_sum(both, 0.5)  # of a positive sum with these norms
+    oscillating = smallest[::-1] + 0.5 * np.log(TWO_PI / both)  # of an oscillating one
+    cancellation = log_gauss_sum(both) - oscillating
+    if phase == "I":
+        lower, cancels = _every_cut(smallest[0], oscillating[1]), _every_cut(0 * norms, cancellation[1])
+    else:
+        lower, cancels = _every_cut(oscillating[0], smallest[1]), _every_cut(cancellation[0], 0 * norms)
+    radii2 = radius_from_spread(_every_cut(tail_spread(norms), tail_spread(dual)), lower, tolerance)
     best = (math.inf, 0)
-    for t in range(len(norms) + 1):
-        rows = np.where(np.arange(len(norms)) < t, 1, 0)
-        columns = np.arange(len(norms))
-        oscillates = rows == osc
-        cancellation = (largest - oscillating_smallest)[osc, oscillates].sum()
-        if cancellation > math.log(MAX_CANCELLATION):
-            continue
-        chosen = np.where(rows, dual, norms)
-        log_smallest = oscillating_smallest[osc, oscillates].sum() + smallest[pos, ~oscillates].sum()
-        radius2 = radius_from_spread(spread[rows, :, columns].sum(axis=0), log_smallest, tolerance)
-        count = estimate_count(chosen, radius2, np.where(oscillates, 0.0, np.sqrt(chosen)))
-        best = min(best, (count / 2 if oscillates.any() else count, t))
+    for t, radius2 in enumerate(radii2):
+        if cancels[t] <= math.log(MAX_CANCELLATION):
+            oscillates = (np.arange(len(norms)) < t) == (phase == "I")
+            chosen = np.concatenate([dual[:t], norms[t:]])
+            count = estimate_count(chosen, radius2, np.where(oscillates, 0.0, np.sqrt(chosen)))
+            best = min(best, (count / 2 if oscillates.any() else count, t))
     return best[1]
+
+
+def _every_cut(kept: Floats, transformed: Floats) -> Floats:
+    """Σ_{i<t} transformed_i + Σ_{i≥t} kept_i along the last axis (..., g), for t = 0 … g. Returns (..., g + 1)."""
+    change = np.cumsum(transformed - kept, axis=-1)
+    return kept.sum(axis=-1, keepdims=True) + np.concatenate([np.zeros_like(change[..., :1]), change], axis=-1)
 
 
 def _log_smallest(pos: Floats, osc: Floats) -> float:
@@ -159,6 +157,8 @@ def _log_smallest(pos: Floats, osc: Floats) -> float:
 def _reduce_dual_block(Q: Floats, U: Integers, gram: Floats, t: int) -> tuple[Integers, Floats]:
     """Change the first t coordinates so that 4π²Q_tt⁻¹, not Q_tt, is reduced."""
     V, _ = reduce_basis(np.linalg.inv(gram[:t, :t]) * TWO_PI**2)
+    if (np.eye(t) == V).all():
+        return U, gram
     inverse = np.rint(np.linalg.inv(V)).astype(np.int64)
     if (V @ inverse == np.eye(t)).all():
         U = U.copy()

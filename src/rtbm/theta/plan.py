@@ -76,14 +76,15 @@ class ThetaPlan:
     def log_theta(self, z: Any) -> Tensor:
         """log θ̃(z|Q), or log θ̃(iz|Q) in phase II, for z (..., g). Returns (...)."""
         rows, shape = self._flatten(z)
-        total = rows.new_zeros(len(rows), dtype=torch.float64)
         if len(rows) == 0:
-            return total.to(rows.dtype).reshape(shape)
+            return rows.new_zeros(shape)
+        parts = []
         if self._diagonal:
-            total = total + self._diagonal_moments(rows, self._diagonal, 0)[0].sum(dim=1)
+            parts.append(self._diagonal_moments(rows, self._diagonal, 0)[0].sum(dim=1))
         for indices, block in self._blocks:
             part, Q = self._restrict(rows, indices)
-            total = total + block_log_theta(block, part, Q, block.evaluator(part))
+            parts.append(block_log_theta(block, part, Q, block.evaluator(part)))
+        total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
         return total.to(rows.dtype).reshape(shape)
 
     def moments(self, z: Any, order: int = 2) -> ThetaMoments:

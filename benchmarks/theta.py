@@ -1,0 +1,225 @@
+"""Speed of the theta function against a NumPy sum, FLINT's acb_theta and a matrix product, all in one run.
+
+    python benchmarks/theta.py --output build/theta.json
+
+One thread. Times are the best of several runs, after one to warm up; lattice work (our plans, and the reference's list
+of points) is done once and not counted, unless a row says "plan". Q = XXᵀ + ½I with X uniform in [−1, 1] is "typical";
+Q = 2πI plus a small coupling is the "worst" case, where neither the sum nor its Poisson dual is short.
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import flint
+import numpy as np
+import torch
+from flint import acb, acb_mat, arb
+from rich.console import Console
+from rich.table import Table
+
+from rtbm import ThetaPlan, __version__, log_theta
+from rtbm.lattice import cholesky, enumerate_points, log_gauss_sum, nearest_plane_matrix, squared_radius
+from rtbm.theta import kernels
+from rtbm.theta.plan import block_log_theta
+
+POINTS = 10_000
+TARGETS = {
+    "typical g=2": {"speedup over NumPy": 20.0, "speedup over FLINT": 1000.0, "step / value": 4.0},
+    "typical g=3": {"speedup over NumPy": 100.0, "speedup over FLINT": 1000.0, "step / value": 4.0},
+    "typical g=4": {"speedup over NumPy": 100.0, "speedup over FLINT": 1000.0, "step / value": 4.0},
+    "worst g=6": {"part of the matrix product's rate": 0.5},
+    "worst g=8": {"part of the matrix product's rate": 0.5, "1000 points, with plan (s)": 1.0},
+    "worst g=10": {"one point, with plan (s)": 1.0},
+    "one point g=1": {"call (µs)": 200.0},
+    "one point g=2": {"call (µs)": 200.0},
+    "one point g=3": {"call (µs)": 200.0},
+}
+AT_MOST = {"step / value", "1000 points, with plan (s)", "one point, with plan (s)", "call (µs)"}
+
+
+def best_time(function: Callable[[], Any], repeats: int = 7) -> float:
+    """Seconds of the fastest of several calls, after one that is not counted."""
+    function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def typical(g: int) -> np.ndarray:
+    """XXᵀ + ½I with X uniform in [−1, 1]."""
+    X = np.random.default_rng(g).uniform(-1, 1, (g, g))
+    return X @ X.T + 0.5 * np.eye(g)
+
+
+def worst(g: int) -> np.ndarray:
+    """2πI with a small coupling, so that it does not factorise."""
+    E = np.random.default_rng(g).normal(size=(g, g)) * 0.05
+    return 2 * np.pi * np.eye(g) + E + E.T
+
+
+def numpy_sum(z: np.ndarray, Q: np.ndarray, tolerance: float = 1e-8) -> tuple[Callable[[], np.ndarray], int]:
+    """The reference: NumPy's exp over one list of points that serves every z, recentred by nearest plane, in chunks."""
+    R = cholesky(Q)
+    norms, plane = np.diag(R) ** 2, nearest_plane_matrix(R)
+    radius2 = squared_radius(norms, float(log_gauss_sum(norms, 0.5).sum()), tolerance)
+    n = enumerate_points(R, radius2, np.diag(R) / 2).astype(float)
+    constant = -0.5 * np.einsum("ti,ij,tj->t", n, Q, n)
+
+    def run() -> np.ndarray:
+        c = np.linalg.solve(Q, z.T).T
+        n0 = np.rint(c)
+        for i in range(len(Q) - 2, -1, -1):
+            n0[:, i] = np.rint(c[:, i] + (c - n0)[:, i + 1 :] @ plane[i, i + 1 :])
+        w = z - n0 @ Q
+        sums = [np.exp(part @ n.T + constant).sum(axis=1) for part in np.array_split(w, max(1, w.shape[0] // 500))]
+        return 0.5 * (n0 * (z + w)).sum(axis=1) + np.log(np.concatenate(sums))
+
+    return run, len(n)
+
+
+def flint_value(z: np.ndarray, Q: np.ndarray) -> Any:
+    """acb_theta at 53 bits: one point."""
+    flint.ctx.prec = 53
+    two_pi, g = 2 * arb.pi(), len(Q)
+    tau = acb_mat(g, g, [acb(0, arb(float(q)) / two_pi) for q in Q.flat])
+    return tau.theta(acb_mat(g, 1, [acb(0, -arb(float(x)) / two_pi) for x in z]))
+
+
+def training_step(plan: ThetaPlan, z: torch.Tensor) -> None:
+    """Value, z-gradient and Q-gradient."""
+    torch.autograd.grad(plan.log_theta(z).sum(), (z, plan.Q))
+
+
+def bench_typical(g: int) -> dict[str, float]:
+    """Value and training step on a large batch."""
+    Q, z = typical(g), np.random.default_rng(0).normal(size=(POINTS, g))
+    plan, tensor = ThetaPlan(Q), torch.tensor(z)
+    reference, terms = numpy_sum(z, Q)
+    error = float(np.abs(plan.log_theta(tensor).numpy() - reference()).max())
+    learning = ThetaPlan(torch.tensor(Q, requires_grad=True))
+    argument = tensor.clone().requires_grad_()
+    value = best_time(lambda: plan.log_theta(tensor), 25)
+    ours, theirs = value / POINTS, best_time(reference, 3) / POINTS
+    step = best_time(lambda: training_step(learning, argument), 25)
+    flint_time = best_time(lambda: flint_value(z[0], Q), 5)
+    return {
+        "NumPy terms": terms,
+        "NumPy (ns/point)": theirs * 1e9,
+        "FLINT (ns/point)": flint_time * 1e9,
+        "value (ns/point)": ours * 1e9,
+        "step (ns/point)": step / POINTS * 1e9,
+        "speedup over NumPy": theirs / ours,
+        "speedup over FLINT": flint_time / ours,
+        "step / value": step / value,
+        "plan (ms)": best_time(lambda: ThetaPlan(Q)) * 1e3,
+        "largest difference to NumPy": error,
+    }
+
+
+def bench_worst(g: int, points: int) -> dict[str, float]:
+    """The split product against a bare matrix product with the same number of operations."""
+    plan = ThetaPlan(worst(g))
+    z = torch.tensor(np.random.default_rng(0).normal(size=(points, g)))
+    ((_, block),) = plan._blocks
+    split = block.split_size
+    copies = 2 if block.geometry.n_osc else 1  # sine and cosine
+    A = torch.randn(len(split.last), len(split.first), dtype=torch.float64)
+    B = torch.randn(len(split.first), copies * points, dtype=torch.float64)
+    product, value = best_time(lambda: A @ B), best_time(lambda: plan.log_theta(z))
+    learning = ThetaPlan(torch.tensor(worst(g), requires_grad=True))
+    argument = z.clone().requires_grad_()
+    return {
+        "terms": len(block.geometry.points),
+        "matrix product (ns/point)": product / points * 1e9,
+        "matrix product (GFLOP/s)": 2 * A.numel() * B.shape[1] / product / 1e9,
+        "value (ns/point)": value / points * 1e9,
+        "part of the matrix product's rate": product / value,
+        "step / value": best_time(lambda: training_step(learning, argument), 3) / value,
+        "1000 points, with plan (s)": best_time(lambda: log_theta(z[:1000], worst(g)), 3),
+    }
+
+
+def bench_single(g: int) -> dict[str, float]:
+    """One point against a plan."""
+    plan, z = ThetaPlan(typical(g)), torch.zeros(g, dtype=torch.float64)
+    return {"call (µs)": best_time(lambda: plan.log_theta(z), 200) * 1e6}
+
+
+def bench_evaluators(g: int, scale: float, phase: str = "I") -> dict[str, float]:
+    """The three evaluators on the same sum (ns per point), and the split product with torch's own exponentials."""
+    plan = ThetaPlan(scale * typical(g), phase=phase)
+    ((_, block),) = plan._blocks
+    z = torch.tensor(np.random.default_rng(0).normal(size=(POINTS, g)))
+    result = {"terms": float(len(block.geometry.points))}
+    for name in ("fused", "list", "split"):
+        if block.supports(name, z.device):
+            run = best_time(lambda name=name: block_log_theta(block, z, plan.Q, name), 5)
+            result[f"{name} (ns/point)"] = run / POINTS * 1e9
+    if block.supports("split", z.device):
+        kernels.AVAILABLE = False
+        result["split without numba (ns/point)"] = (
+            best_time(lambda: block_log_theta(block, z, plan.Q, "split"), 5) / POINTS * 1e9
+        )
+        kernels.AVAILABLE = True
+    return result
+
+
+def run_all() -> dict[str, dict[str, float]]:
+    """Every row of the report."""
+    results = {}
+    for g in (2, 3, 4):
+        results[f"typical g={g}"] = bench_typical(g)
+    results["worst g=6"] = bench_worst(6, 4000)
+    results["worst g=8"] = bench_worst(8, 1000)
+    results["worst g=10"] = {"one point, with plan (s)": best_time(lambda: log_theta(np.zeros(10), worst(10)), 2)}
+    for g in (1, 2, 3):
+        results[f"one point g={g}"] = bench_single(g)
+    for g, scale, phase in [(1, 1.0, "I"), (2, 1.0, "I"), (3, 1.0, "I"), (4, 1.0, "I"), (3, 1.0, "II"), (4, 10.0, "I")]:
+        results[f"evaluators g={g}, {scale:g} × typical, phase {phase}"] = bench_evaluators(g, scale, phase)
+    return results
+
+
+def judge(row: str, name: str, value: float) -> str:
+    """Whether a figure reaches its target."""
+    target = TARGETS.get(row, {}).get(name)
+    if target is None:
+        return ""
+    reached = value <= target if name in AT_MOST else value >= target
+    return f"{'≤' if name in AT_MOST else '≥'} {target:g}: {'reached' if reached else 'NOT reached'}"
+
+
+def main() -> None:
+    """Run everything, print a table and write the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path("build/theta.json"))
+    output = parser.parse_args().output
+    torch.set_num_threads(1)
+    results = run_all()
+    table = Table("case", "figure", "measured", "target", title="log θ̃ on one CPU thread, float64, tolerance 1e-12")
+    for row, figures in results.items():
+        for name, value in figures.items():
+            table.add_row(row, name, f"{value:.4g}", judge(row, name, value))
+        table.add_section()
+    Console(width=120).print(table)
+    about = {
+        "rtbm": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "numba": kernels.AVAILABLE,
+        "machine": platform.machine(),
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps({"about": about, "results": results}, indent=2))
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Speed of the theta function on a GPU: value and training step, float64 and float32, checked against the CPU.
+
+    python benchmarks/theta_gpu.py --output build/theta_gpu.json
+
+Times are medians of CUDA-event timings. Errors are largest differences to the float64 CPU result on 1000 of the points.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rtbm import DiscreteGaussian, ThetaPlan, riemann_theta, theta_moments
+
+CASES = [("typical", g, 10**6) for g in (1, 2, 4, 6, 8)] + [
+    ("worst", 4, 10**6),
+    ("worst", 6, 10**6),
+    ("worst", 8, 10**5),
+]
+
+
+def make_matrix(kind: str, g: int) -> np.ndarray:
+    """XXᵀ + ½I with X uniform in [−1, 1], or 2πI with a small coupling (see theta.py)."""
+    rng = np.random.default_rng(g)
+    if kind == "typical":
+        X = rng.uniform(-1, 1, (g, g))
+        return X @ X.T + 0.5 * np.eye(g)
+    E = rng.normal(size=(g, g)) * 0.05
+    return 2 * np.pi * np.eye(g) + E + E.T
+
+
+def median_time(function: Callable[[], Any], repeats: int = 9) -> float:
+    """Seconds."""
+    function()
+    times = []
+    for _ in range(repeats):
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        function()
+        stop.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(stop) / 1e3)
+    return float(np.median(times))
+
+
+def run_case(kind: str, g: int, points: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Value and training step for one matrix and dtype."""
+    matrix = make_matrix(kind, g)
+    exact = torch.tensor(np.random.default_rng(1).normal(size=(points, g)))
+    z = exact.to("cuda", dtype).requires_grad_()
+    Q = torch.tensor(matrix, device="cuda", dtype=dtype, requires_grad=True)
+    plan, fixed = ThetaPlan(Q), ThetaPlan(Q.detach())
+
+    def step() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(plan.log_theta(z).sum(), (z, Q))
+
+    some = z.detach()[:1000].double().cpu().requires_grad_()
+    same_Q = Q.detach().double().cpu().requires_grad_()
+    expected = ThetaPlan(same_Q).log_theta(some)
+    (by_z,) = torch.autograd.grad(expected.sum(), some)
+    torch.cuda.reset_peak_memory_stats()
+    value, training = median_time(lambda: fixed.log_theta(z.detach())), median_time(step)
+    ((_, block),) = plan._blocks
+    got = fixed.log_theta(z.detach()[:1000])
+    return {
+        "case": f"{kind} g={g}",
+        "dtype": str(dtype).removeprefix("torch."),
+        "points": points,
+        "terms": len(block.geometry.points),
+        "evaluator": block.evaluator(z),
+        "value (ns/point)": value / points * 1e9,
+        "step (ns/point)": training / points * 1e9,
+        "peak memory (GiB)": torch.cuda.max_memory_allocated() / 2**30,
+        "error": float((got.double().cpu() - expected).abs().max()),
+        "gradient error": float((step()[0][:1000].double().cpu() - by_z).abs().max()),
+    }
+
+
+def check_everything_else() -> None:
+    """Phase II, third cumulants, the complex function and sampling agree with the CPU."""
+    Q = torch.tensor(make_matrix("typical", 3))
+    z = torch.tensor(np.random.default_rng(2).normal(size=(500, 3)))
+    for phase in ("I", "II"):
+        for scale in (1.0, 6.0, 60.0):
+            there = theta_moments(z.cuda(), scale * Q.cuda(), phase=phase, order=3)
+            here = theta_moments(z, scale * Q, phase=phase, order=3)
+            for a, b in zip(there, here, strict=True):
+                assert torch.allclose(a.cpu(), b, rtol=1e-10, atol=1e-10), (phase, scale)
+    diagonal = torch.diag(torch.linspace(0.1, 60, 50, dtype=torch.float64))
+    wide = torch.tensor(np.random.default_rng(3).normal(size=(500, 50)))
+    difference = ThetaPlan(diagonal.cuda()).log_theta(wide.cuda()).cpu() - ThetaPlan(diagonal).log_theta(wide)
+    assert difference.abs().max() < 1e-10
+    omega = 0.3 + 1j * Q
+    assert torch.allclose(riemann_theta(z.cuda() + 0.1j, omega.cuda()).cpu(), riemann_theta(z + 0.1j, omega))
+    hidden = DiscreteGaussian(Q.cuda(), torch.ones(3, dtype=torch.float64, device="cuda"))
+    draws = hidden.sample((200_000,), generator=torch.Generator("cuda").manual_seed(0))
+    assert ((draws.mean(0) - hidden.mean) / (hidden.variance / 200_000).sqrt()).abs().max() < 5
+    print("phase II, moments, diagonal, complex and samples agree with the CPU")
+
+
+def main() -> None:
+    """Run everything, print a table and write the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path("build/theta_gpu.json"))
+    output = parser.parse_args().output
+    check_everything_else()
+    results = []
+    for kind, g, points in CASES:
+        for dtype in (torch.float64, torch.float32):
+            row = run_case(kind, g, points, dtype)
+            results.append(row)
+            print("  ".join(f"{k}: {v:.3g}" if isinstance(v, float) else f"{v}" for k, v in row.items()), flush=True)
+    rates = {}
+    for dtype in (torch.float64, torch.float32):
+        a = torch.randn(8192, 8192, device="cuda", dtype=dtype)
+        rates[str(dtype)] = 2 * 8192**3 / median_time(lambda a=a: a @ a, 5) / 1e12
+        print(f"matrix product {dtype}: {rates[str(dtype)]:.1f} TFLOP/s")
+    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "matrix product (TFLOP/s)": rates}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps({"about": about, "results": results}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
