@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rtbm import DiscreteGaussian, ThetaPlan, riemann_theta, theta_moments
+from rtbm import ThetaPlan
 
 CASES = [("typical", g, 10**6) for g in (1, 2, 4, 6, 8)] + [
     ("worst", 4, 10**6),
@@ -62,6 +62,7 @@ def run_case(kind: str, g: int, points: int, dtype: torch.dtype) -> dict[str, An
     same_Q = Q.detach().double().cpu().requires_grad_()
     expected = ThetaPlan(same_Q).log_theta(some)
     (by_z,) = torch.autograd.grad(expected.sum(), some)
+    expected = expected.detach()
     torch.cuda.reset_peak_memory_stats()
     value, training = median_time(lambda: fixed.log_theta(z.detach())), median_time(step)
     ((_, block),) = plan._blocks
@@ -80,34 +81,11 @@ def run_case(kind: str, g: int, points: int, dtype: torch.dtype) -> dict[str, An
     }
 
 
-def check_everything_else() -> None:
-    """Phase II, third cumulants, the complex function and sampling agree with the CPU."""
-    Q = torch.tensor(make_matrix("typical", 3))
-    z = torch.tensor(np.random.default_rng(2).normal(size=(500, 3)))
-    for phase in ("I", "II"):
-        for scale in (1.0, 6.0, 60.0):
-            there = theta_moments(z.cuda(), scale * Q.cuda(), phase=phase, order=3)
-            here = theta_moments(z, scale * Q, phase=phase, order=3)
-            for a, b in zip(there, here, strict=True):
-                assert torch.allclose(a.cpu(), b, rtol=1e-10, atol=1e-10), (phase, scale)
-    diagonal = torch.diag(torch.linspace(0.1, 60, 50, dtype=torch.float64))
-    wide = torch.tensor(np.random.default_rng(3).normal(size=(500, 50)))
-    difference = ThetaPlan(diagonal.cuda()).log_theta(wide.cuda()).cpu() - ThetaPlan(diagonal).log_theta(wide)
-    assert difference.abs().max() < 1e-10
-    omega = 0.3 + 1j * Q
-    assert torch.allclose(riemann_theta(z.cuda() + 0.1j, omega.cuda()).cpu(), riemann_theta(z + 0.1j, omega))
-    hidden = DiscreteGaussian(Q.cuda(), torch.ones(3, dtype=torch.float64, device="cuda"))
-    draws = hidden.sample((200_000,), generator=torch.Generator("cuda").manual_seed(0))
-    assert ((draws.mean(0) - hidden.mean) / (hidden.variance / 200_000).sqrt()).abs().max() < 5
-    print("phase II, moments, diagonal, complex and samples agree with the CPU")
-
-
 def main() -> None:
     """Run everything, print a table and write the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("build/theta_gpu.json"))
     output = parser.parse_args().output
-    check_everything_else()
     results = []
     for kind, g, points in CASES:
         for dtype in (torch.float64, torch.float32):

@@ -72,7 +72,7 @@ class DiscreteGaussian(Distribution):
         return -0.5 * ((value @ self.A) * value).sum(dim=-1) - value @ self.a - self.log_normalizer
 
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
-        """Independent exact draws (*sample_shape, g), integers stored in the dtype of a."""
+        """Independent exact draws of shape sample_shape + (g,): integers, stored in the dtype of a."""
         shape = torch.Size(sample_shape)
         draws = self._sampler.sample(shape.numel(), generator)
         return draws.to(self.a.dtype).reshape(*shape, self._plan.g)

@@ -27,7 +27,7 @@ class ThetaMoments(NamedTuple):
 
 
 class ThetaPlan:
-    """θ̃(·|Q) for a fixed Q: reduction, truncation and the choice of evaluator are done here, once.
+    """The theta function of one fixed Q: reduction, truncation and the choice of evaluators, done once.
 
     Parameters
     ----------

@@ -1,0 +1,12 @@
+"""Sphinx configuration."""
+
+project = "rtbm"
+author = "The rtbm developers"
+copyright = "2026, The rtbm developers"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_enable_extensions = ["colon_fence"]
+html_theme = "furo"
+html_title = "rtbm"
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+exclude_patterns = ["_build"]

@@ -1,0 +1,59 @@
+"""The GPU gives what the CPU gives. Without a GPU there is nothing to compare."""
+
+import numpy as np
+import pytest
+import torch
+
+from families import PHASES, typical
+from rtbm import DiscreteGaussian, InvalidInputError, ThetaPlan, log_theta, riemann_theta, theta_moments
+from tolerances import FLOAT32, LOG_THETA, MOMENTS
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def arguments(g: int, n: int = 500) -> torch.Tensor:
+    return torch.tensor(np.random.default_rng(2).normal(size=(n, g)) * 3)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("scale", [1.0, 6.0, 60.0])
+@pytest.mark.parametrize("g", [1, 2, 3])
+def test_moments(g: int, scale: float, phase: str) -> None:
+    Q, z = torch.tensor(typical(g, scale=scale)), arguments(g)
+    there, here = theta_moments(z.cuda(), Q.cuda(), phase=phase, order=3), theta_moments(z, Q, phase=phase, order=3)
+    for a, b in zip(there, here, strict=True):
+        assert torch.allclose(a.cpu(), b, rtol=1e-10, atol=MOMENTS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("g", [2, 4, 6])
+def test_values_and_gradients(g: int, phase: str, dtype: torch.dtype) -> None:
+    Q = torch.tensor(typical(g, scale=3.0)).to(dtype)
+    z = arguments(g).to(dtype)
+    results = []
+    for device in ("cuda", "cpu"):
+        inputs = [t.to(device, dtype if device == "cuda" else torch.float64).requires_grad_() for t in (z, Q)]
+        value = log_theta(*inputs, phase=phase)
+        results.append([value, *torch.autograd.grad(value.sum(), inputs)])
+    error = LOG_THETA if dtype == torch.float64 else FLOAT32
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a.cpu().double(), b, rtol=10 * error, atol=10 * error)
+
+
+def test_diagonal_complex_and_samples() -> None:
+    diagonal, wide = torch.diag(torch.linspace(0.1, 60, 50, dtype=torch.float64)), arguments(50)
+    there = ThetaPlan(diagonal.cuda()).log_theta(wide.cuda())
+    assert torch.allclose(there.cpu(), log_theta(wide, diagonal), rtol=0, atol=50 * LOG_THETA)
+    Q, z = torch.tensor(typical(3)), arguments(3)
+    omega = 0.3 + 1j * Q
+    assert torch.allclose(riemann_theta(z.cuda() + 0.1j, omega.cuda()).cpu(), riemann_theta(z + 0.1j, omega))
+    hidden = DiscreteGaussian(Q.cuda(), torch.ones(3, dtype=torch.float64, device="cuda"))
+    draws = hidden.sample((200_000,), generator=torch.Generator("cuda").manual_seed(0))
+    assert draws.is_cuda
+    assert ((draws.mean(0) - hidden.mean) / (hidden.variance / 200_000).sqrt()).abs().max() < 5
+
+
+def test_devices_do_not_mix_silently() -> None:
+    with pytest.raises(InvalidInputError, match=r"z is on cpu and Q on cuda"):
+        log_theta(arguments(2), torch.tensor(typical(2)).cuda())
