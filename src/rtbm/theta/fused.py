@@ -77,13 +77,14 @@ def _constants(block: Block) -> tuple[Any, ...]:
         geometry, form = block.geometry, block.fixed_form(torch.device("cpu"))
         o = geometry.n_osc
         points = geometry.points[(geometry.points != 0).any(axis=1)].astype(float)
-        G, Psi = form.G.numpy(), form.Psi.numpy()
+        B, K, G, Psi = (matrix.numpy() for matrix in form[:4])
+        U = geometry.basis.astype(float)
         log_size = np.log(1.0 + (points[:, :o] != 0).any(axis=1)) - 0.5 * np.einsum("ti,ij,tj->t", points, G, points)
         turns = 0.5 * np.einsum("ti,ij,tj->t", points, Psi, points) / TWO_PI
         two_pi = np.array(TWO_PI_PARTS if block.phase == "II" else (0.0, 0.0))
         lattice = (geometry.basis, geometry.centre, geometry.plane, geometry.gram)
         block.__dict__["fused"] = (
             (2 * block.grid_factor, two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice)),
-            (form.B.numpy(), form.K.numpy(), float(form.constant), o, (points, log_size, turns)),
+            (B, K, U @ B.T, U @ K @ U.T, float(form.constant), o, (points, log_size, turns)),
         )
     return block.__dict__["fused"]

@@ -196,9 +196,9 @@ def add_term(points, t, n_osc, log_size, turns, order, w, x, work, total, first,
 
 
 @_compile
-def write_covariance(w, first, second, constant, W, row, result, begin, count):
-    """result = constant + Wᵀ(second − first firstᵀ)W for one block; second holds its lower triangle."""
-    g = W.shape[0]
+def write_covariance(w, first, second, constant, back, row, result, begin, count):
+    """result = constant + M(second − first firstᵀ)Mᵀ with M = back; second holds its lower triangle."""
+    g = back.shape[0]
     for i in range(g):
         for j in range(i + 1):
             for b in range(WIDTH):
@@ -207,28 +207,29 @@ def write_covariance(w, first, second, constant, W, row, result, begin, count):
         for i in range(g):
             fill(w, row + i, 0.0)
             for j in range(g):
-                add_scaled(w, row + i, W[j, k], second + max(i, j) * g + min(i, j))
+                add_scaled(w, row + i, back[k, j], second + max(i, j) * g + min(i, j))
         for i in range(k + 1):
             fill(w, row + g, constant[i, k])
             for j in range(g):
-                add_scaled(w, row + g, W[j, i], row + j)
+                add_scaled(w, row + g, back[i, j], row + j)
             for b in range(count):
                 result[begin + b, i, k] = w[row + g, b]
                 result[begin + b, k, i] = w[row + g, b]
 
 
 @_compile
-def fused_moments(z, start, stop, geometry, B, K, constant, n_osc, terms, order, log_part, total, mean, covariance):
+def fused_moments(
+    z, start, stop, geometry, B, K, back, curvature, constant, n_osc, terms, order, log_part, total, mean, covariance
+):
     """log θ̃ = log_part + log total for the points start…stop, with mean (order ≥ 1) and covariance (order 2).
 
-    One pass: basis change, nearest plane, the terms in the list, and the way back to the user's coordinates.
+    One pass: basis change, nearest plane, the terms in the list, and the way back to the user's coordinates, with
+    back = UBᵀ and curvature = UKUᵀ.
     """
     points, log_size, turns = terms
     U = geometry[2]
     is_first_phase = geometry[1][0] == 0.0
     g = U.shape[0]
-    W, UKU = B @ U.T, U @ K @ U.T
-    back = np.ascontiguousarray(W.T)
     whole, low, c, n0, s, x, Ks, first = 0, g, 2 * g, 3 * g, 4 * g, 5 * g, 6 * g, 7 * g
     second, row, work, Z = 8 * g, 8 * g + g * g, 9 * g + g * g + 1, 9 * g + g * g + 6
     w = np.zeros((Z + 1, WIDTH))
@@ -272,7 +273,7 @@ def fused_moments(z, start, stop, geometry, B, K, constant, n_osc, terms, order,
             for b in range(count):
                 mean[begin + b, i] = w[work, b]
         if order == 2:
-            write_covariance(w, first, second, UKU, W, row, covariance, begin, count)
+            write_covariance(w, first, second, curvature, back, row, covariance, begin, count)
 
 
 @_compile
