@@ -82,6 +82,25 @@ def test_split_product_in_higher_dimension(g: int, phase: str) -> None:
     assert torch.allclose(first, block.moments(z, plan.Q, 1)[1], rtol=1e-11, atol=MOMENTS)
 
 
+def test_compiled_elementary_functions() -> None:
+    w = np.zeros((5, kernels.WIDTH))
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        exponents = rng.uniform(-690, 700, kernels.WIDTH)
+        w[0] = exponents
+        kernels.exp_row(w, 0, 1, 2, 3)
+        assert np.abs(w[3] / np.exp(exponents) - 1).max() <= 2 * np.finfo(float).eps
+        turns = rng.uniform(-30, 30, kernels.WIDTH)
+        w[0] = turns
+        kernels.sin_cos_row(w, 0, 1, 2)
+        angle = 2 * np.pi * (turns - np.rint(turns))
+        assert np.abs(w[1] - np.sin(angle)).max() <= 8 * np.finfo(float).eps
+        assert np.abs(w[2] - np.cos(angle)).max() <= 8 * np.finfo(float).eps
+    w[0] = -1e9
+    kernels.exp_row(w, 0, 1, 2, 3)
+    assert (w[3] < 1e-300).all()
+
+
 def test_without_numba_everything_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
     Q, z = typical(4, scale=4.0), arguments(4, 300)
     compiled = log_theta(z, Q)

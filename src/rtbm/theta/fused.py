@@ -79,12 +79,15 @@ def _constants(block: Block) -> tuple[Any, ...]:
         points = geometry.points[(geometry.points != 0).any(axis=1)].astype(float)
         B, K, G, Psi = (matrix.numpy() for matrix in form[:4])
         U = geometry.basis.astype(float)
+        oscillates = np.arange(block.g) < o
+        units = np.where(oscillates, TWO_PI, 1.0)  # the kernel measures angles in turns
+        slope = np.where(oscillates, 1.0, 0.0) if block.phase == "I" else np.where(oscillates, 0.0, -1 / TWO_PI)
         log_size = np.log(1.0 + (points[:, :o] != 0).any(axis=1)) - 0.5 * np.einsum("ti,ij,tj->t", points, G, points)
         turns = 0.5 * np.einsum("ti,ij,tj->t", points, Psi, points) / TWO_PI
         two_pi = np.array(TWO_PI_PARTS if block.phase == "II" else (0.0, 0.0))
         lattice = (geometry.basis, geometry.centre, geometry.plane, geometry.gram)
         block.__dict__["fused"] = (
             (2 * block.grid_factor, two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice)),
-            (B, K, U @ B.T, U @ K @ U.T, float(form.constant), o, (points, log_size, turns)),
+            ((B / units[:, None], slope, U @ B.T, U @ K @ U.T, float(form.constant)), o, (points, log_size, turns)),
         )
     return block.__dict__["fused"]

@@ -218,47 +218,61 @@ def write_covariance(w, first, second, constant, back, row, result, begin, count
 
 
 @_compile
-def fused_moments(
-    z, start, stop, geometry, B, K, back, curvature, constant, n_osc, terms, order, log_part, total, mean, covariance
-):
+def write_value(w, whole, n0, s, x, Z, spare, slope, constant, is_first_phase, log_part, total, begin, count):
+    """log θ̃ = log_part + log total: constant, ½sᵀKs with Ks = slope ∘ x, and in phase I ½n₀·(z + s)."""
+    fill(w, spare, constant)
+    for i in range(slope.shape[0]):
+        if slope[i] != 0.0:
+            for b in range(WIDTH):
+                w[spare, b] += 0.5 * slope[i] * w[s + i, b] * w[x + i, b]
+        if is_first_phase:
+            for b in range(WIDTH):
+                w[spare, b] += 0.5 * w[n0 + i, b] * (w[whole + i, b] + w[s + i, b])
+    for b in range(count):
+        log_part[begin + b] = w[spare, b]
+        total[begin + b] = w[Z, b]
+
+
+@_compile
+def write_mean(w, n0, x, first, spare, U, slope, back, is_first_phase, result, begin, count):
+    """result = U(n₀ + Ks) + M·first with M = back; without n₀ in phase II."""
+    for i in range(U.shape[0]):
+        fill(w, spare, 0.0)
+        for j in range(U.shape[1]):
+            if is_first_phase:
+                add_scaled(w, spare, U[i, j], n0 + j)
+            add_scaled(w, spare, U[i, j] * slope[j], x + j)
+            add_scaled(w, spare, back[i, j], first + j)
+        for b in range(count):
+            result[begin + b, i] = w[spare, b]
+
+
+@_compile
+def fused_moments(z, start, stop, geometry, form, n_osc, terms, order, log_part, total, mean, covariance):
     """log θ̃ = log_part + log total for the points start…stop, with mean (order ≥ 1) and covariance (order 2).
 
-    One pass: basis change, nearest plane, the terms in the list, and the way back to the user's coordinates, with
-    back = UBᵀ and curvature = UKUᵀ.
+    One pass: basis change, nearest plane, the terms in the list, and the way back to the user's coordinates. In `form`,
+    B has its oscillating rows in turns, Ks = slope ∘ x, back = UBᵀ and curvature = UKUᵀ.
     """
+    B, slope, back, curvature, constant = form
     points, log_size, turns = terms
     U = geometry[2]
     is_first_phase = geometry[1][0] == 0.0
     g = U.shape[0]
-    whole, low, c, n0, s, x, Ks, first = 0, g, 2 * g, 3 * g, 4 * g, 5 * g, 6 * g, 7 * g
-    second, row, work, Z = 8 * g, 8 * g + g * g, 9 * g + g * g + 1, 9 * g + g * g + 6
+    whole, low, c, n0, s, x, first, second = 0, g, 2 * g, 3 * g, 4 * g, 5 * g, 6 * g, 7 * g
+    row, work, Z = 7 * g + g * g, 8 * g + g * g + 1, 8 * g + g * g + 6
     w = np.zeros((Z + 1, WIDTH))
     for begin in range(start, stop, WIDTH):
         count = min(WIDTH, stop - begin)
         recentre(z, begin, count, geometry, w, whole, low, c, n0, s, work)
         for i in range(g):
             combine(w, x + i, 0.0, B, i, s)
-            combine(w, Ks + i, 0.0, K, i, s)
-            if i < n_osc:
-                for b in range(WIDTH):
-                    w[x + i, b] *= 1 / (2 * math.pi)
         if order > 0:
             w[first : first + g + g * g] = 0.0
         fill(w, Z, 1.0)
         for t in range(points.shape[0]):
             add_term(points, t, n_osc, log_size[t], turns[t], order, w, x, work, Z, first, second)
-
-        fill(w, work, constant)
-        for i in range(g):
-            for b in range(WIDTH):
-                w[work, b] += 0.5 * w[s + i, b] * w[Ks + i, b]
-            if is_first_phase:
-                for b in range(WIDTH):
-                    w[work, b] += 0.5 * w[n0 + i, b] * (w[whole + i, b] + w[s + i, b])
-                    w[Ks + i, b] += w[n0 + i, b]
-        for b in range(count):
-            log_part[begin + b] = w[work, b]
-            total[begin + b] = w[Z, b]
+        write_value(w, whole, n0, s, x, Z, work, slope, constant, is_first_phase, log_part, total, begin, count)
         if order == 0:
             continue
         for b in range(WIDTH):
@@ -266,12 +280,7 @@ def fused_moments(
         for i in range(g + g * g):
             for b in range(WIDTH):
                 w[first + i, b] *= w[Z, b]
-        for i in range(g):
-            combine(w, work, 0.0, U, i, Ks)
-            for j in range(g):
-                add_scaled(w, work, back[i, j], first + j)
-            for b in range(count):
-                mean[begin + b, i] = w[work, b]
+        write_mean(w, n0, x, first, work, U, slope, back, is_first_phase, mean, begin, count)
         if order == 2:
             write_covariance(w, first, second, curvature, back, row, covariance, begin, count)
 
