@@ -70,8 +70,8 @@ def numpy_sum(
 ) -> tuple[Callable[[], np.ndarray], int]:
     """The reference: NumPy's exp over one list of points, recentred by nearest plane, in chunks.
 
-    The list holds what every z needs for `tolerance`; `bare` takes the ellipsoid ½nᵀQn ≤ −log tolerance instead, which is
-    shorter and guarantees nothing.
+    The list holds what every z needs for `tolerance`; `bare` takes the ellipsoid ½nᵀQn ≤ −log tolerance instead, which
+    is shorter and guarantees nothing.
     """
     R = cholesky(Q)
     norms, plane = np.diag(R) ** 2, nearest_plane_matrix(R)
@@ -141,7 +141,7 @@ def bench_worst(g: int, points: int) -> dict[str, float]:
     """The split product against a bare matrix product with the same number of operations."""
     plan = ThetaPlan(worst(g))
     z = torch.tensor(np.random.default_rng(0).normal(size=(points, g)))
-    ((_, block),) = plan._blocks
+    ((_, block),) = plan.blocks
     split = block.split_size
     copies = 2 if block.geometry.n_osc else 1  # sine and cosine
     A = torch.randn(len(split.last), len(split.first), dtype=torch.float64)
@@ -169,7 +169,7 @@ def bench_single(g: int) -> dict[str, float]:
 def bench_evaluators(g: int, scale: float, phase: str = "I") -> dict[str, float]:
     """The three evaluators on the same sum (ns per point), and the split product with torch's own exponentials."""
     plan = ThetaPlan(scale * typical(g), phase=phase)
-    ((_, block),) = plan._blocks
+    ((_, block),) = plan.blocks
     z = torch.tensor(np.random.default_rng(0).normal(size=(POINTS, g)))
     result = {"terms": float(len(block.geometry.points))}
     for name in ("fused", "list", "split"):

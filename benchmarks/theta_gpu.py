@@ -65,7 +65,7 @@ def run_case(kind: str, g: int, points: int, dtype: torch.dtype) -> dict[str, An
     expected = expected.detach()
     torch.cuda.reset_peak_memory_stats()
     value, training = median_time(lambda: fixed.log_theta(z.detach())), median_time(step)
-    ((_, block),) = plan._blocks
+    ((_, block),) = plan.blocks
     got = fixed.log_theta(z.detach()[:1000])
     return {
         "case": f"{kind} g={g}",

@@ -43,8 +43,7 @@ def measure(g: int, n: int = 20_000) -> tuple[str, str, str, str]:
     few = 5 if g > 3 else 50
     expected = reference_log_theta(z[:few].detach().numpy(), Q.detach().numpy())
     error = np.abs(value[:few].detach().numpy() - expected).max()
-    terms = sum(len(block.geometry.points) for _, block in plan._blocks)
-    return str(g), str(terms), f"{seconds / n * 1e9:.0f} ns", f"{error:.0e}"
+    return str(g), str(plan.n_terms), f"{seconds / n * 1e9:.0f} ns", f"{error:.0e}"
 
 
 def draw_means(axes: Axes, phase: str) -> None:
@@ -71,7 +70,7 @@ def draw_terms(axes: Axes, g: int = 4) -> None:
             width = np.sqrt(norms) * (row == 0)
             counts[row, i] = max(1, estimate_count(norms, squared_radius(norms, smallest, 1e-12), width))
     coupling = 1e-3 * (np.ones((g, g)) - np.eye(g))
-    chosen = [len(ThetaPlan(value * np.eye(g) + coupling)._blocks[0][1].geometry.points) for value in q]
+    chosen = [ThetaPlan(value * np.eye(g) + coupling).n_terms for value in q]
     axes.loglog(q, counts[0], "--", color=COLOURS[1], label="sum over n")
     axes.loglog(q, counts[1], "--", color=COLOURS[2], label="Poisson dual")
     axes.loglog(q, chosen, color=COLOURS[0], lw=2, label="taken (±m counted once)")

@@ -5,7 +5,9 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from families import PHASES, typical
-from rtbm import log_theta, theta_moments
+from rtbm import ThetaPlan, log_theta, theta_moments
+from rtbm.theta.plan import block_log_theta
+from tolerances import MOMENTS, SAME
 
 CASES = [(1, 1.0), (2, 1.0), (2, 8.0), (2, 30.0), (3, 4.0)]
 
@@ -28,6 +30,19 @@ def test_log_theta(g: int, scale: float, phase: str) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("evaluator", ["list", "split", "fused"])
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_every_evaluator_twice(scale: float, evaluator: str, phase: str) -> None:
+    def function(z: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        Q = factor @ factor.mT
+        ((_, block),) = ThetaPlan(Q, phase=phase).blocks
+        return block_log_theta(block, z, Q, evaluator)
+
+    assert gradcheck(function, inputs(2, scale))
+    assert gradgradcheck(function, inputs(2, scale))
+
+
+@pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("order", [1, 2, 3])
 @pytest.mark.parametrize(("g", "scale"), [(1, 1.0), (2, 3.0)])
 def test_theta_moments(g: int, scale: float, order: int, phase: str) -> None:
@@ -39,16 +54,34 @@ def test_theta_moments(g: int, scale: float, order: int, phase: str) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_diagonal_matrices(phase: str) -> None:
+def test_diagonal_given_as_a_vector(phase: str) -> None:
     q = torch.tensor([0.3, 2.0, 9.0, 40.0], dtype=torch.float64, requires_grad=True)
     z, _ = inputs(4, 1.0)
 
     def function(z: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return theta_moments(z, torch.diag(q), phase=phase, order=3)
+        return theta_moments(z, q, phase=phase, order=3)
 
     assert gradcheck(function, (z, q))
     assert gradgradcheck(function, (z, q))
-    assert gradgradcheck(lambda z, q: log_theta(z, torch.diag(q), phase=phase), (z, q))
+    assert gradgradcheck(lambda z, q: log_theta(z, q, phase=phase), (z, q))
+    for a, b in zip(function(z, q), theta_moments(z, torch.diag(q.detach()), phase=phase, order=3), strict=True):
+        assert torch.allclose(a, b, rtol=SAME, atol=SAME)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_zeros_of_a_matrix_have_derivatives_too(phase: str) -> None:
+    """At a diagonal Q the derivative by Q_01 is ∓½E[n₀]E[n₁], not zero."""
+
+    def function(z: torch.Tensor, off_diagonal: torch.Tensor) -> torch.Tensor:
+        Q = torch.diag(torch.tensor([1.0, 2.0, 0.7], dtype=torch.float64)) + off_diagonal + off_diagonal.mT
+        return log_theta(z, Q, phase=phase)
+
+    z, _ = inputs(3, 1.0)
+    zeros = torch.zeros(3, 3, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(function, (z, zeros))
+    assert gradgradcheck(function, (z, zeros))
+    (gradient,) = torch.autograd.grad(function(z, zeros).sum(), zeros)
+    assert abs(float(gradient[0, 1])) > 0.01
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -60,9 +93,9 @@ def test_moments_are_the_derivatives(g: int, scale: float, phase: str) -> None:
     (mean,) = torch.autograd.grad(log_theta(z, Q, phase=phase).sum(), z, create_graph=True)
     rows = [torch.autograd.grad(mean[:, i].sum(), z, create_graph=True)[0] for i in range(g)]
     third = [[torch.autograd.grad(row[:, j].sum(), z, retain_graph=True)[0] for j in range(g)] for row in rows]
-    assert torch.allclose(moments.mean, mean, rtol=1e-11, atol=1e-11)
-    assert torch.allclose(moments.covariance, torch.stack(rows, 1), rtol=1e-11, atol=1e-11)
-    assert torch.allclose(moments.third, torch.stack([torch.stack(t, 1) for t in third], 1), rtol=1e-10, atol=1e-10)
+    assert torch.allclose(moments.mean, mean, rtol=SAME, atol=SAME)
+    assert torch.allclose(moments.covariance, torch.stack(rows, 1), rtol=SAME, atol=SAME)
+    assert torch.allclose(moments.third, torch.stack([torch.stack(t, 1) for t in third], 1), rtol=MOMENTS, atol=MOMENTS)
 
 
 def test_the_gradient_in_q_is_symmetric_and_float32_stays_float32() -> None:

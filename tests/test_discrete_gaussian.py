@@ -6,13 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import kl_divergence
 
 from families import typical
 from rtbm import DiscreteGaussian, InvalidInputError, SamplingError
 from rtbm.distributions import lattice_samplers
 from rtbm.distributions.lattice_samplers import NearestPlane, Table
-from tolerances import MOMENTS, P_VALUE
+from tolerances import FLOAT32, MOMENTS, P_VALUE
 
 
 def make(g: int, scale: float = 2.0, seed: int = 0) -> DiscreteGaussian:
@@ -58,7 +59,8 @@ def test_samples_fit_the_probabilities(g: int, scale: float, sampler: type, monk
     hidden = make(g, scale, seed=g)
     n = 100_000
     draws = hidden.sample((n,), generator=torch.Generator().manual_seed(5))
-    assert isinstance(hidden._sampler, sampler)
+    ((_, block),) = hidden._sampler.groups
+    assert isinstance(block, sampler)
     reach = 12 if g < 3 else 8
     points = box(g, reach) + hidden.mean.round()
     expected = hidden.log_prob(points).exp() * n
@@ -71,7 +73,8 @@ def test_larger_lattices_use_the_accept_step_and_match_the_moments() -> None:
     hidden = make(9, 3.0)
     n = 100_000
     draws = hidden.sample((n,), generator=torch.Generator().manual_seed(1))
-    assert isinstance(hidden._sampler, NearestPlane)
+    ((_, block),) = hidden._sampler.groups
+    assert isinstance(block, NearestPlane)
     error = (draws.mean(0) - hidden.mean) / (hidden.variance / n).sqrt()
     assert float(error.abs().max()) < 4.5
     assert torch.allclose(torch.cov(draws.mT), hidden.covariance_matrix, atol=0.02)
@@ -79,8 +82,8 @@ def test_larger_lattices_use_the_accept_step_and_match_the_moments() -> None:
 
 
 def test_hundreds_of_independent_units() -> None:
-    q = torch.linspace(0.1, 8, 200, dtype=torch.float64)
-    hidden = DiscreteGaussian(torch.diag(q), torch.linspace(-3, 3, 200, dtype=torch.float64))
+    q = torch.linspace(0.1, 8, 400, dtype=torch.float64)
+    hidden = DiscreteGaussian(torch.diag(q), torch.linspace(-3, 3, 400, dtype=torch.float64))
     draws = hidden.sample((20_000,), generator=torch.Generator().manual_seed(2))
     error = (draws.mean(0) - hidden.mean) / (hidden.variance / 20_000).sqrt()
     assert float(error.abs().max()) < 5.0
@@ -93,20 +96,63 @@ def test_seeds_shapes_and_dtypes() -> None:
     assert torch.equal(one, two)
     assert one.shape == (3, 4, 2)
     assert hidden.sample().shape == (2,)
+    assert hidden.sample(5).shape == (5, 2)
+    mixed = DiscreteGaussian(torch.eye(2), np.zeros(2))
+    assert mixed.log_prob([0, 1]).dtype == mixed.sample().dtype == torch.float64
     assert hidden.sample((0,)).shape == (0, 2)
     assert torch.equal(one, one.round())
     single = DiscreteGaussian(torch.eye(2), torch.zeros(2))
     assert single.sample((2,)).dtype == single.mean.dtype == torch.float32
 
 
-def test_gradients_reach_the_parameters() -> None:
+def test_gradients_of_everything() -> None:
+    factor = torch.linalg.cholesky(torch.tensor(typical(2))).requires_grad_()
+    a = torch.tensor([3.3, -0.7], dtype=torch.float64, requires_grad=True)
+    other = make(2, 3.0)
+
+    def function(factor: torch.Tensor, a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        p = DiscreteGaussian(factor @ factor.mT, a)
+        return p.log_normalizer, p.log_prob([[1, -2], [0, 3]]), p.mean, p.covariance_matrix, p.entropy(), p.kl(other)
+
+    assert gradcheck(function, (factor, a))
+    assert gradgradcheck(function, (factor, a))
+
+
+def test_gradients_do_not_depend_on_what_was_asked_before() -> None:
     A, a = torch.tensor(typical(2), requires_grad=True), torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    hidden = DiscreteGaussian(A, a)
-    (hidden.entropy() + hidden.log_prob([1, -2]) + hidden.mean.sum()).backward()
-    assert A.grad is not None
-    assert a.grad is not None
-    assert A.grad.abs().sum() > 0
-    assert a.grad.abs().sum() > 0
+    fresh = torch.autograd.grad(DiscreteGaussian(A, a).log_prob([1, 0]), (A, a))
+    asked = DiscreteGaussian(A, a)
+    with torch.no_grad():
+        assert not asked.mean.requires_grad
+    for _ in range(2):
+        for x, y in zip(torch.autograd.grad(asked.log_prob([1, 0]), (A, a)), fresh, strict=True):
+            assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("distance", [1e3, 1e6, 1e9])
+def test_nothing_is_lost_far_from_zero(distance: float) -> None:
+    A = np.array([[2.0, 0.25], [0.25, 1.5]])  # A times an integer point is exact
+    centre = np.array([distance, -distance])
+    here, there = DiscreteGaussian(A, [0.5, 0.25]), DiscreteGaussian(A, np.array([0.5, 0.25]) - A @ centre)
+    h = torch.tensor([[1.0, -2.0], [0.0, 1.0]], dtype=torch.float64)
+    assert abs(float(there.entropy() - here.entropy())) <= MOMENTS
+    assert torch.allclose(there.log_prob(h + torch.tensor(centre)), here.log_prob(h), rtol=0, atol=MOMENTS)
+    assert torch.allclose(there.mean - torch.tensor(centre), here.mean, rtol=0, atol=1e-15 * distance + MOMENTS)
+    q = DiscreteGaussian(2 * A, -2 * A @ centre)
+    assert abs(float(there.kl(q) - here.kl(DiscreteGaussian(2 * A, [0.0, 0.0])))) <= MOMENTS
+    single = DiscreteGaussian(
+        torch.tensor(A, dtype=torch.float32), -torch.tensor(A @ [300.0, -300.0], dtype=torch.float32)
+    )
+    assert abs(float(single.entropy()) - float(DiscreteGaussian(A, [0.0, 0.0]).entropy())) <= FLOAT32
+
+
+def test_blocks_are_sampled_on_their_own() -> None:
+    A = torch.block_diag(*[torch.tensor([[20.0, 7.0], [7.0, 20.0]], dtype=torch.float64)] * 10)
+    hidden = DiscreteGaussian(A, torch.linspace(-40, 40, 20, dtype=torch.float64))
+    draws = hidden.sample(50_000, generator=torch.Generator().manual_seed(3))
+    assert len(hidden._sampler.groups) == 10
+    error = (draws.mean(0) - hidden.mean).abs() / (hidden.variance / 50_000 + 1e-6).sqrt()
+    assert float(error.max()) < 5.0
 
 
 def test_errors() -> None:
@@ -115,8 +161,9 @@ def test_errors() -> None:
         hidden.log_prob([0.5, 1.0])
     with pytest.raises(InvalidInputError, match=r"a must be one vector"):
         DiscreteGaussian(np.eye(2), np.zeros((3, 2)))
-    with pytest.raises(InvalidInputError, match="same dimension"):
-        hidden.kl(make(3))
+    for other in (make(3), torch.distributions.Normal(0.0, 1.0)):
+        with pytest.raises(InvalidInputError, match="other must be a DiscreteGaussian with g = 2"):
+            hidden.kl(other)
 
 
 def test_a_sampler_that_would_not_finish_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,14 @@ GOOD = np.array([[2.0, 0.5], [0.5, 1.0]])
         ([0.0, 0.0], GOOD, {"tolerance": 0.0}, "tolerance must be between"),
         ([0.0, 0.0], GOOD, {"tolerance": 0.5}, "tolerance must be between"),
         ([0.0, 0.0], GOOD, {"tolerance": float("nan")}, "tolerance must be between"),
-        ([0.0, 0.0], GOOD, {"tolerance": "small"}, "tolerance must be between.*'small'"),
+        ([0.0, 0.0], GOOD, {"tolerance": "1e-8"}, "tolerance must be between.*'1e-8'"),
+        ([0.0, 0.0], GOOD, {"phase": np.array(["I", "II"])}, "phase must be one of"),
+        ([0.0, 0.0, 0.0], [[1.0]], {}, r"add a last dimension, z\[\.\.\., None\]"),
+        ([0.0, 0.0], [1.0, -2.0], {}, "Q must be positive definite.*smallest -2"),
+        ([0.0, 0.0], torch.eye(2).to_sparse(), {}, "Q must be a dense tensor"),
+        ([1e100, 0.0], GOOD, {}, "z is too large"),
+        ([1e17, 0.0], GOOD, {"phase": "II"}, "z is too large"),
+        ([0.0, 0.0], [[1e-20, 0.9], [0.9, 1e20]], {}, "too unbalanced"),
     ],
 )
 def test_log_theta(z: object, Q: object, options: dict[str, object], message: str) -> None:
@@ -52,6 +59,19 @@ def test_log_theta(z: object, Q: object, options: dict[str, object], message: st
 def test_theta_moments_order() -> None:
     with pytest.raises(InvalidInputError, match="order must be one of 0, 1, 2, 3, got 4"):
         theta_moments([0.0, 0.0], GOOD, order=4)
+
+
+def test_order_must_be_an_integer() -> None:
+    with pytest.raises(InvalidInputError, match=r"order must be one of 0, 1, 2, 3, got 2\.0"):
+        theta_moments([0.0, 0.0], GOOD, order=2.0)
+
+
+def test_a_plan_notices_that_its_matrix_was_changed() -> None:
+    Q = torch.tensor(GOOD)
+    plan = ThetaPlan(Q)
+    Q.data *= 2
+    with pytest.raises(InvalidInputError, match="make a new ThetaPlan"):
+        plan.log_theta([0.0, 0.0])
 
 
 def test_not_positive_definite_has_its_own_class() -> None:
@@ -71,6 +91,8 @@ def test_not_positive_definite_has_its_own_class() -> None:
         ({"characteristic": ([0.5], [0.0, 0.0])}, "alpha must be one vector"),
         ({"characteristic": ([0.5, 0.5],)}, "characteristic must be a pair"),
         ({"characteristic": ([0.5j, 0.5], [0, 0])}, "alpha must be real"),
+        ({"characteristic": 0.5}, "characteristic must be a pair"),
+        ({"derivatives": 2}, "derivatives must be a sequence"),
         ({"tolerance": -1}, "tolerance must be between"),
     ],
 )

@@ -6,6 +6,10 @@ LOG_THETA = 1e-11
 """Relative error of θ̃ (absolute error of its logarithm) at the default tolerance in float64."""
 LAST_PLACES = 4
 """A float64 logarithm of size L cannot resolve more than spacing(L): so many of those are allowed beside."""
+SAME = 1e-11
+"""Two ways to the same number, relative or absolute, where both are well conditioned."""
+WORSE = 1e-9
+"""The same where conditioning or a numerical comparison costs two digits."""
 MOMENTS = 1e-10
 """Absolute error of mean, covariance and third cumulant, in units of their natural size."""
 FLOAT32 = 2e-6

@@ -28,8 +28,8 @@ class TooManyTermsError(RTBMError, ArithmeticError):
         self.terms = int(min(terms, 1e300))
         self.limit = limit
         super().__init__(
-            f"the lattice sum would need about {terms:.3g} terms, and the limit is {limit}: use fewer hidden "
-            "units, a diagonal or block-diagonal matrix, or a larger tolerance"
+            f"the lattice sum would need about {terms:.3g} terms, and the limit is {limit}: use fewer "
+            "coordinates, a larger tolerance, or a diagonal matrix given as a vector of its entries"
         )
 
 

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rtbm.errors import NotPositiveDefiniteError, TooManyTermsError
+from rtbm.errors import InvalidInputError, NotPositiveDefiniteError, TooManyTermsError
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
 
 LOVASZ = 0.99
+LARGEST_INTEGER = 2.0**50
+"""Integers up to here are exact in float64, with room to add a few."""
 MAX_TERMS = 2**22
 """The largest number of lattice points that is ever enumerated."""
 
@@ -76,9 +78,18 @@ def reduce_basis(Q: Floats) -> tuple[Integers, Floats]:
         step = _lll(cholesky(reduced))
         if (step == np.eye(g)).all():
             break
+        if (np.abs(total.astype(float)) @ np.abs(step)).max() > LARGEST_INTEGER:
+            raise _unbalanced(Q)
         total = total @ step
         reduced = change_basis(Q, total)
     return total, reduced
+
+
+def _unbalanced(Q: Floats) -> InvalidInputError:
+    return InvalidInputError(
+        f"the matrix is too unbalanced to be reduced in float64: its diagonal runs from {np.diag(Q).min():.3g} to "
+        f"{np.diag(Q).max():.3g} with large entries beside it; rescale the problem"
+    )
 
 
 def _lll(R: Floats) -> Integers:
@@ -90,6 +101,8 @@ def _lll(R: Floats) -> Integers:
     while k < g:
         for j in range(k - 1, -1, -1):
             q = round(R[j, k] / R[j, j])
+            if abs(q) > LARGEST_INTEGER:
+                raise _unbalanced(R.T @ R)
             if q:
                 R[:, k] -= q * R[:, j]
                 U[:, k] -= q * U[:, j]
@@ -105,6 +118,23 @@ def _lll(R: Floats) -> Integers:
         R[k, k] = abs(R[k, k])
         k = max(k - 1, 1)
     return U
+
+
+def connected_components(adjacent: NDArray[np.bool_]) -> list[Integers]:
+    """The groups of indices that a symmetric pattern of non-zeros connects, in increasing order.
+
+    >>> [c.tolist() for c in connected_components(np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1]]) > 0)]
+    [[0, 2], [1]]
+    """
+    left, components = set(range(len(adjacent))), []
+    while left:
+        group, frontier = set(), {min(left)}
+        while frontier:
+            group |= frontier
+            frontier = {int(j) for i in frontier for j in np.flatnonzero(adjacent[i])} - group
+        components.append(np.array(sorted(group), dtype=np.int64))
+        left -= group
+    return components
 
 
 def nearest_point(R: Floats, centre: Floats) -> Floats:
@@ -215,12 +245,11 @@ def estimate_count(norms: Floats, radius2: Floats | float, widths: Floats) -> fl
     >>> estimate_count(np.ones(2), 25.0, np.zeros(2))  # π 5²
     78.53981633974483
     """
-    faces = [1.0]  # faces[j]: the volumes of the j-dimensional faces of the box, per cell, added up
-    for norm, width in zip(norms.tolist(), widths.tolist(), strict=True):
-        ball, side = 1 / math.sqrt(norm), width / math.sqrt(norm)
-        faces = [ball * a + side * b for a, b in zip([*faces, 0.0], [0.0, *faces], strict=True)]
-    g, radius = len(norms), math.sqrt(radius2)
-    return sum(
-        face * math.pi ** (j / 2) / math.gamma(j / 2 + 1) * radius**j
-        for j, face in zip(range(g, -1, -1), faces, strict=True)
-    )
+    log_radius = 0.5 * math.log(radius2)
+    faces = np.zeros(1)  # faces[j]: log of the volumes of the box's faces of dimension j, per cell, added up
+    with np.errstate(divide="ignore"):
+        for ball, side in zip(-0.5 * np.log(norms), np.log(widths / np.sqrt(norms)), strict=True):
+            faces = np.logaddexp(np.append(faces, -np.inf) + ball, np.append(-np.inf, faces) + side)
+    j = np.arange(len(norms), -1, -1)
+    log_balls = j * (0.5 * math.log(math.pi) + log_radius) - np.array([math.lgamma(k / 2 + 1) for k in j])
+    return math.exp(min(float(np.logaddexp.reduce(faces + log_balls)), 700.0))

@@ -1,6 +1,7 @@
 """Checks on what users pass in. Every failure names the argument, what was got and what to do."""
 
 import math
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
 
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-15, 0.1
-_SYMMETRY = 1e-10  # of the largest entry; rounding in X @ X.T stays far below
+_SYMMETRY, _SYMMETRY_FLOAT32 = 1e-10, 1e-5  # of the largest entry; rounding in X @ X.T stays far below
 
 
 def as_real(value: Any, name: str) -> Tensor:
@@ -28,12 +29,11 @@ def as_complex(value: Any, name: str) -> Tensor:
     return _check_finite(_as_tensor(value, name).to(torch.complex128), name)
 
 
-def as_vectors(value: Any, name: str, g: int) -> Tensor:
-    """Check that the last dimension of the tensor `value` is g."""
+def check_vectors(value: Tensor, name: str, g: int) -> Tensor:
+    """Check that the last dimension of a tensor is g."""
     if value.ndim == 0 or value.shape[-1] != g:
-        raise InvalidInputError(
-            f"{name} must have shape (..., {g}) to go with a {g}×{g} matrix, got {tuple(value.shape)}"
-        )
+        hint = f": add a last dimension, {name}[..., None]" if g == 1 else ""
+        raise InvalidInputError(f"{name} must have shape (..., {g}), got {tuple(value.shape)}{hint}")
     return value
 
 
@@ -43,7 +43,7 @@ def check_symmetric(matrix: Tensor, name: str) -> Tensor:
         raise InvalidInputError(f"{name} must be one square matrix (g, g) with g ≥ 1, got shape {tuple(matrix.shape)}")
     detached = matrix.detach()
     asymmetry = float((detached - detached.mT).abs().max())
-    limit = _SYMMETRY if matrix.dtype not in (torch.float32,) else 1e-5
+    limit = _SYMMETRY_FLOAT32 if matrix.dtype == torch.float32 else _SYMMETRY
     if asymmetry > limit * float(detached.abs().max()):
         raise InvalidInputError(
             f"{name} must be symmetric, but entries differ from their mirror images by {asymmetry:.3g}: "
@@ -66,10 +66,7 @@ def check_positive_definite(matrix: Tensor, name: str) -> Tensor:
 
 def check_tolerance(tolerance: float) -> float:
     """Check that a truncation tolerance is a number that floating point can honour."""
-    try:
-        number = float(tolerance)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = float(tolerance) if isinstance(tolerance, Real) else math.nan
     if not SMALLEST_TOLERANCE <= number <= LARGEST_TOLERANCE:
         raise InvalidInputError(
             f"tolerance must be between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}, got {tolerance!r}"
@@ -84,21 +81,34 @@ def check_vector(vector: Tensor, name: str, g: int) -> Tensor:
     return vector
 
 
+def check_same_device(first: Tensor, first_name: str, second: Tensor, second_name: str) -> None:
+    """Check that two tensors are on one device."""
+    if first.device != second.device:
+        raise InvalidInputError(
+            f"{first_name} is on {first.device} and {second_name} on {second.device}: move one of them with .to(device)"
+        )
+
+
 def check_choice(value: Any, name: str, choices: tuple[Any, ...]) -> Any:
     """Check that `value` is one of `choices`."""
-    if value not in choices:
+    if not isinstance(value, int | str) or value not in choices:
         raise InvalidInputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
 
 
 def _as_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
+        if value.layout != torch.strided:
+            raise InvalidInputError(f"{name} must be a dense tensor, got layout {value.layout}: call .to_dense()")
         return value
     try:
-        # By way of NumPy: torch would round Python numbers to float32.
-        return torch.as_tensor(np.asarray(value))
+        array = np.asarray(value)  # torch would round Python numbers to float32
+        if not array.flags.writeable or min(array.strides, default=0) < 0:
+            array = array.copy()
+        return torch.as_tensor(array)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInputError(f"{name} must be a tensor or an array of numbers, got {value!r} ({error})") from None
+        kind = type(value).__name__
+        raise InvalidInputError(f"{name} must be a tensor or an array of numbers, got a {kind} ({error})") from None
 
 
 def _check_finite(tensor: Tensor, name: str) -> Tensor:

@@ -11,6 +11,7 @@ from rtbm.lattice import (
     Floats,
     Integers,
     cholesky,
+    connected_components,
     enumerate_points,
     log_gauss_sum,
     nearest_plane_matrix,
@@ -24,6 +25,7 @@ MAX_TABLE = 2**18
 LEFT_OUT = 1e-15  # total probability outside a table or window
 MAX_PROPOSALS = 10**6
 """The nearest-plane sampler gives up when it accepts less than one proposal in this many."""
+SMALLEST_ROUND = 4096
 _ROUND_ELEMENTS = 2**22
 
 
@@ -59,7 +61,7 @@ class NearestPlane(NamedTuple):
     def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
         """n independent draws (n, g): rounds of proposals until enough are accepted."""
         g = len(self.norms)
-        round_size = max(1, min(2 * n, _ROUND_ELEMENTS // (2 * max(self.reach) + 1)))
+        round_size = max(1, min(max(2 * n, SMALLEST_ROUND), _ROUND_ELEMENTS // (2 * max(self.reach) + 1)))
         accepted, proposed = [self.centre.new_zeros(0, g)], 0
         while sum(map(len, accepted)) < n:
             if proposed > MAX_PROPOSALS and sum(map(len, accepted)) * MAX_PROPOSALS < proposed:
@@ -90,14 +92,37 @@ class NearestPlane(NamedTuple):
         return points, log_accept
 
 
-def make_sampler(A: Floats, centre: Floats, device: torch.device) -> Table | NearestPlane:
-    """The cheaper exact sampler for the form A (g, g) and centre c (g,)."""
+class Independent(NamedTuple):
+    """Samplers for groups of coordinates that do not depend on each other."""
+
+    groups: list[tuple[Tensor, Table | NearestPlane]]
+    g: int
+
+    def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """n independent draws (n, g)."""
+        draws = torch.empty(n, self.g, dtype=torch.float64, device=self.groups[0][0].device)
+        for indices, sampler in self.groups:
+            draws[:, indices] = sampler.sample(n, generator)
+        return draws
+
+
+def make_sampler(A: Floats, centre: Floats, device: torch.device) -> Independent:
+    """An exact sampler for the form A (g, g) and centre c (g,), block by block; single coordinates go together."""
+    components = connected_components(A != 0)
+    groups = [c for c in components if len(c) > 1]
+    single = [c[0] for c in components if len(c) == 1]
+    if single:
+        groups.append(np.array(single))
+    samplers = [(torch.as_tensor(c, device=device), _block_sampler(A[np.ix_(c, c)], centre[c], device)) for c in groups]
+    return Independent(samplers, len(A))
+
+
+def _block_sampler(A: Floats, centre: Floats, device: torch.device) -> Table | NearestPlane:
     U, reduced = reduce_basis(A)
     R = cholesky(reduced)
-    norms = np.diag(R) ** 2
     local = np.linalg.solve(U, centre)
     closest = 0.5 * float(((R @ (nearest_point(R, local) - local)) ** 2).sum())
-    radius2 = float(squared_radius(norms, -closest, LEFT_OUT))
+    radius2 = float(squared_radius(np.diag(R) ** 2, -closest, LEFT_OUT))
     try:
         return _make_table(U, R, local, radius2, device)
     except TooManyTermsError:

@@ -1,16 +1,33 @@
 """One indecomposable theta function: the lattice work done once, then values and derivatives for any batch."""
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.lattice import Floats
+from rtbm.lattice import LARGEST_INTEGER, Floats
 from rtbm.theta import kernels
 from rtbm.theta.chunks import in_chunks
-from rtbm.theta.cost import SMALLEST_SPLIT, SplitSize, can_fuse, can_split, choose_evaluator, choose_split
-from rtbm.theta.geometry import TWO_PI_PARTS, Form, make_form, make_geometry, nearest_plane
+from rtbm.theta.cost import (
+    MAX_EXPONENT,
+    MAX_FUSED_SIZE,
+    SMALLEST_SPLIT,
+    SplitSize,
+    can_split,
+    choose_evaluator,
+    choose_split,
+)
+from rtbm.theta.geometry import (
+    TWO_PI_PARTS,
+    Form,
+    exact_product,
+    make_form,
+    make_geometry,
+    modulo_two_pi,
+    nearest_plane,
+)
 from rtbm.theta.series import (
     Derivatives,
     Split,
@@ -22,6 +39,8 @@ from rtbm.theta.series import (
     split_log_sum,
 )
 
+LARGEST_FLOAT32_EXPONENT = 4.0
+
 
 class Block:
     """The sum for one matrix Q (g, g), phase and tolerance; `geometry` explains the symbols."""
@@ -29,9 +48,13 @@ class Block:
     def __init__(self, Q: Floats, phase: str, tolerance: float):
         self.g = len(Q)
         self.phase = phase
-        self.geometry, form = make_geometry(Q, phase, tolerance)
+        with torch.inference_mode(False):
+            self.geometry, form = make_geometry(Q, phase, tolerance)
         self._constants: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
         self._forms = {torch.device("cpu"): form}
+        to_lattice = np.abs(self.geometry.basis @ self.geometry.centre).sum(axis=0).max()
+        self.largest_argument = LARGEST_INTEGER / max(float(to_lattice), 1.0)
+        self.compiled: Any = None  # what the compiled pass keeps here
 
     def log_theta(self, z: Tensor, Q: Tensor, evaluator: str) -> Tensor:
         """log θ̃ (points,) for z (points, g), with the evaluator "list" or "split"; differentiable to any order."""
@@ -78,20 +101,17 @@ class Block:
     def recentre(self, z: Tensor, form: Form) -> tuple[Tensor, Tensor, Tensor]:
         """Split off the nearest lattice point: returns s (points, g), n₀ (points, g) and the offset (points,).
 
-        The basis change is exact: z is cut into a part on a coarse grid, whose integer combinations do not round,
-        and a small rest. Derivatives flow through the rest.
+        In phase II only z modulo 2π matters, and it is reduced before the basis change as well as after. The basis
+        change does not round.
         """
         U = self.basis(z.device)
-        geometry = self.geometry
+        low = torch.zeros_like(z)
+        if self.phase == "II":
+            z, low = modulo_two_pi(z)
+        coarse, rest = exact_product(z, low, U)
         with torch.no_grad():
-            _, exponent = torch.frexp(z.abs().amax(dim=1, keepdim=True))
-            grid = torch.ldexp(torch.full_like(z[:, :1], self.grid_factor), exponent)
-            high = (z + grid) - grid
-            coarse = high @ U
-        rest = (z - high) @ U
-        with torch.no_grad():
-            c = (coarse + rest) @ self._constant("centre", geometry.centre, z.device)
-            n0 = nearest_plane(c, self._constant("plane", geometry.plane, z.device))
+            c = (coarse + rest) @ self._constant("centre", self.geometry.centre, z.device)
+            n0 = nearest_plane(c, self._constant("plane", self.geometry.plane, z.device))
         if self.phase == "I":
             s = (coarse - n0 @ form.gram) + rest
             return s, n0, 0.5 * (n0 * (coarse + rest + s)).sum(dim=1)
@@ -110,17 +130,17 @@ class Block:
         if evaluator == "split":
             return self.g > 1 and self._can_split
         if evaluator == "fused":
-            return device.type == "cpu" and self._can_fuse and kernels.AVAILABLE
+            return device.type == "cpu" and kernels.AVAILABLE and self._can_fuse
         return True
 
     @cached_property
     def _can_fuse(self) -> bool:
-        return can_fuse(self.g, self.geometry.norms, self.geometry.n_osc)
+        return self.g <= MAX_FUSED_SIZE and self.geometry.largest_exponent < MAX_EXPONENT
 
     @cached_property
     def _can_split(self) -> bool:
         G = self.fixed_form(torch.device("cpu")).G.numpy()
-        return can_split(self.split_size, G, self.geometry.norms, self.geometry.n_osc)
+        return can_split(self.split_size, G, self.geometry.factor, self.geometry.n_osc)
 
     def form(self, Q: Tensor) -> Form:
         """The matrices of the sum: exact in value, and differentiable in Q if it asks for that."""
@@ -135,18 +155,13 @@ class Block:
     def fixed_form(self, device: torch.device) -> Form:
         """The matrices of the sum as constants."""
         if device not in self._forms:
-            self._forms[device] = Form(*(matrix.to(device) for matrix in self._forms[torch.device("cpu")]))
+            with torch.inference_mode(False):
+                self._forms[device] = Form(*(matrix.to(device) for matrix in self._forms[torch.device("cpu")]))
         return self._forms[device]
-
-    @cached_property
-    def grid_factor(self) -> float:
-        """Times a power of two above |z|, added to z and subtracted again, it rounds z so that z @ U is exact."""
-        return 1.5 * 2.0 ** np.ceil(np.log2(np.abs(self.geometry.basis).sum(axis=0).max()) + 1)
 
     def dtype_for(self, z: Tensor) -> torch.dtype:
         """Single precision only where no exponent is large enough to spoil it."""
-        pos = self.geometry.norms[self.geometry.n_osc :]
-        return torch.float64 if pos.sum() / 8 > 4 else z.dtype
+        return torch.float64 if self.geometry.largest_exponent > LARGEST_FLOAT32_EXPONENT else z.dtype
 
     def basis(self, device: torch.device) -> Tensor:
         """U as a tensor."""
@@ -175,5 +190,6 @@ class Block:
     ) -> Tensor:
         key = (name, dtype, device)
         if key not in self._constants:
-            self._constants[key] = torch.as_tensor(np.ascontiguousarray(array), dtype=dtype, device=device)
+            with torch.inference_mode(False):  # so that training can use it later
+                self._constants[key] = torch.as_tensor(np.ascontiguousarray(array), dtype=dtype, device=device)
         return self._constants[key]

@@ -20,7 +20,7 @@ def in_chunks(function: Callable[..., Any], rows: Tensor, constants: Sequence[Te
     The function returns a tensor, or a tuple of tensors, with one row for each row of its argument.
     """
     elements = GPU_ELEMENTS if rows.is_cuda else CPU_ELEMENTS
-    size = max(64, elements // max(width, 1))
+    size = max(1, elements // max(width, 1))
     if len(rows) <= size:
         return function(rows, *constants)
     keeps_graph = torch.is_grad_enabled() and any(t.requires_grad for t in (rows, *constants))

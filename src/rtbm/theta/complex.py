@@ -11,6 +11,7 @@ from rtbm.errors import InvalidInputError
 from rtbm.lattice import (
     Floats,
     Integers,
+    change_basis,
     cholesky,
     enumerate_points,
     nearest_plane_matrix,
@@ -18,18 +19,18 @@ from rtbm.lattice import (
     squared_radius,
 )
 from rtbm.theta.chunks import in_chunks
-from rtbm.theta.geometry import nearest_plane
+from rtbm.theta.geometry import TWO_PI, exact_product, nearest_plane
 from rtbm.validation import (
     as_complex,
     as_real,
-    as_vectors,
     check_positive_definite,
+    check_same_device,
     check_symmetric,
     check_tolerance,
     check_vector,
+    check_vectors,
 )
 
-TWO_PI = 2 * torch.pi
 LARGEST_LOG = 700.0
 
 
@@ -52,9 +53,11 @@ def riemann_theta(
     omega : (g, g) complex, symmetric, with positive definite imaginary part.
     derivatives : direction vectors (g,); the result is the directional derivative of order len(derivatives).
     characteristic : (α, β), two real vectors (g,); by default both are zero.
-    tolerance : bounds the truncation error of the oscillating part w below, in units of max(1, Π_j ‖2π d_j‖) with
-        ‖d‖² = dᵀ(2π Im Ω)⁻¹d. (θ has zeros, so no bound can be relative to θ itself.)
-    parts : if true, return (u, w) with θ = exp(u)·w, u = π Im(z)ᵀ(Im Ω)⁻¹Im(z) and w bounded: nothing overflows.
+    tolerance : bounds the truncation error of w below. (θ has zeros, so no bound can be relative to θ itself.) With
+        derivatives it is in units of Π_j 2π(‖d_j‖ + |d_j·n₀|), with ‖d‖² = dᵀ(2π Im Ω)⁻¹d and n₀ the lattice point next
+        to −(Im Ω)⁻¹Im(z). Rounding of the phases adds about 1e-16·u where Ω has a real part.
+    parts : if true, return (u, w) with θ = exp(u)·w and u = π Im(z)ᵀ(Im Ω)⁻¹Im(z). Without derivatives w is bounded,
+        with them it grows like a power of z: nothing overflows.
 
     Returns
     -------
@@ -70,7 +73,10 @@ def riemann_theta(
     check_positive_definite(omega.imag, "the imaginary part of omega")
     check_tolerance(tolerance)
     g = omega.shape[0]
-    z = as_vectors(as_complex(z, "z"), "z", g)
+    if not isinstance(derivatives, Sequence | np.ndarray | Tensor):
+        raise InvalidInputError(f"derivatives must be a sequence of vectors ({g},), got {derivatives!r}")
+    z = check_vectors(as_complex(z, "z"), "z", g)
+    check_same_device(z, "z", omega, "omega")
     directions = [
         check_vector(as_complex(d, f"derivatives[{i}]"), f"derivatives[{i}]", g).to(omega.device)
         for i, d in enumerate(derivatives)
@@ -98,9 +104,11 @@ class _Lattice:
     """Reduced basis, offsets and nearest-plane matrix for the quadratic form 2π Im Ω."""
 
     def __init__(self, omega: Tensor, tolerance: float, order: int):
-        form = TWO_PI * omega.detach().imag.cpu().numpy()
-        self.basis, reduced = reduce_basis((form + form.T) / 2)
-        R = cholesky(reduced)
+        form = omega.detach().cpu().numpy()
+        form = (form + form.T) / 2
+        self.basis, self.imaginary = reduce_basis(form.imag)
+        self.real = change_basis(form.real, self.basis)
+        R = cholesky(TWO_PI * self.imaginary)
         self.plane = nearest_plane_matrix(R)
         radius2 = self._radius2(np.diag(R) ** 2, tolerance, order)
         self.offsets: Integers = enumerate_points(R, radius2, np.diag(R) / 2)
@@ -113,17 +121,21 @@ class _Lattice:
             radius2 = float(squared_radius(norms, 0.0, tolerance * radius2 ** (-order / 2)))
         return radius2
 
+    def _reduced(self, part: Tensor, value: Floats) -> Tensor:
+        """UᵀMU for the real or imaginary part M of Ω: exact in value, and differentiable."""
+        U = torch.as_tensor(self.basis, dtype=torch.float64, device=part.device)
+        symmetric = 0.5 * (part + part.mT)
+        change = U.mT @ (symmetric - symmetric.detach()) @ U
+        return torch.as_tensor(value, device=part.device) + change
+
     def evaluate(
         self, z: Tensor, omega: Tensor, alpha: Tensor, beta: Tensor, directions: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """(u, w) for the rows of z."""
-        U = torch.as_tensor(self.basis, dtype=torch.complex128, device=z.device)
-        form = 0.5 * (U.mT @ (omega + omega.mT) @ U)
-        inverse = torch.linalg.inv(U)
-        a = inverse.real @ alpha  # n + α in reduced coordinates
-        argument = (z + beta) @ U
-        X, Y = form.real, form.imag
-        x, y = argument.real, argument.imag
+        U = torch.as_tensor(self.basis, dtype=torch.float64, device=z.device)
+        X, Y = self._reduced(omega.real, self.real), self._reduced(omega.imag, self.imaginary)
+        a = torch.linalg.solve(U, alpha)  # n + α in reduced coordinates
+        x, y = (_times_basis(part, U) for part in ((z + beta).real, z.imag))
         factor = torch.linalg.cholesky(Y)
         solved = torch.cholesky_solve(y.mT, factor).mT
         n = nearest_plane(-solved.detach() - a, torch.as_tensor(self.plane, device=z.device)) + a
@@ -137,11 +149,16 @@ class _Lattice:
         decay = 0.5 * ((delta @ Y) * delta).sum(1) + v @ delta.mT + 0.5 * (whitened**2).sum(0)[:, None]
         terms = torch.polar(torch.exp(-TWO_PI * decay), TWO_PI * (local_turns - local_turns.detach().round()))
         for direction in directions:
-            local = direction @ U
+            local = direction @ U.to(direction.dtype)
             terms = terms * (2j * torch.pi) * (n.to(local.dtype) @ local)[:, None] + terms * (
                 2j * torch.pi * (delta.to(local.dtype) @ local)
             )
         return torch.pi * (y * solved).sum(1), terms.sum(1)
+
+
+def _times_basis(part: Tensor, U: Tensor) -> Tensor:
+    coarse, rest = exact_product(part, torch.zeros_like(part), U)
+    return coarse + rest
 
 
 def _characteristic(characteristic: tuple[Any, Any] | None, omega: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,9 +166,9 @@ def _characteristic(characteristic: tuple[Any, Any] | None, omega: Tensor) -> tu
     if characteristic is None:
         zero = torch.zeros(g, dtype=torch.float64, device=omega.device)
         return zero, zero
-    if len(characteristic) != 2:
+    if not isinstance(characteristic, Sequence | np.ndarray | Tensor) or len(characteristic) != 2:
         raise InvalidInputError(
-            f"characteristic must be a pair (alpha, beta) of vectors ({g},), got {len(characteristic)} entries"
+            f"characteristic must be a pair (alpha, beta) of vectors ({g},), got {characteristic!r}"
         )
     alpha, beta = (
         check_vector(as_real(c, name), name, g).to(omega.device, torch.float64)

@@ -24,7 +24,7 @@ SETUP = 100_000.0
 SMALLEST_SPLIT = 20  # terms; below it a split is not even considered
 MAX_FUSED_SIZE = 4
 MAX_PRODUCT = 2**24  # entries of the coupling matrix: 128 MiB
-MAX_EXPONENT = 300.0  # beyond it, factors of the split product might overflow
+MAX_EXPONENT = 600.0  # beyond it, factors of a product might overflow
 
 
 class SplitSize(NamedTuple):
@@ -62,24 +62,28 @@ def choose_split(points: Integers, n_osc: int) -> SplitSize:
     return best
 
 
-def can_split(split: SplitSize, G: Floats, norms: Floats, n_osc: int) -> bool:
-    """Whether the coupling matrix fits in memory and none of its factors overflows."""
-    cut = split.first.shape[1]
+def can_split(split: SplitSize, G: Floats, R: Floats, n_osc: int) -> bool:
+    """Whether the coupling matrix fits in memory and no factor of the product overflows.
+
+    In the cell |x_j| ≤ ½Σ_i|R_ij|R_ii, so a factor exp(px − ½p²G_jj) is at most exp(½x²/G_jj). What couples the
+    coordinates is bounded by the largest entries of the lists.
+    """
     if len(split.first) * len(split.last) > MAX_PRODUCT:
         return False
-    reach = np.abs(split.first).max(axis=0) @ np.abs(G[:cut, cut:]) @ np.abs(split.last).max(axis=0)
-    return float(reach) < MAX_EXPONENT and float(norms[n_osc:].sum()) / 8 < MAX_EXPONENT
-
-
-def can_fuse(g: int, norms: Floats, n_osc: int) -> bool:
-    """Whether the compiled pass applies: a small block, and exponents that cannot overflow."""
-    return g <= MAX_FUSED_SIZE and float(norms[n_osc:].sum()) / 8 < MAX_EXPONENT
+    diagonal = np.diag(G)
+    largest = 0.5 * (np.abs(R).T @ np.diag(R))
+    own = (largest**2 / (2 * diagonal))[n_osc:].sum()
+    reach = np.concatenate([np.abs(part).max(axis=0) for part in split])
+    coupled = 0.5 * reach @ np.abs(G - np.diag(diagonal)) @ reach
+    return float(own + coupled) < MAX_EXPONENT
 
 
 def _unique_rows(rows: Integers) -> Integers:
     """The distinct rows in lexical order."""
     low = rows.min(axis=0)
     extent = rows.max(axis=0) - low + 1
+    if math.prod(extent.tolist()) >= 2**62:
+        return np.unique(rows, axis=0)
     keys = np.ravel_multi_index(tuple((rows - low).T), tuple(extent))
     if extent.prod() < 2**24:
         present = np.zeros(extent.prod(), dtype=bool)

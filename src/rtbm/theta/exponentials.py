@@ -14,14 +14,16 @@ def half_square(points: Tensor, matrix: Tensor) -> Tensor:
 
 
 def exponentials(
-    x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, n_osc: int
+    x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, curvature: Tensor, n_osc: int
 ) -> tuple[Tensor, Tensor | None]:
     """Real and imaginary part, both (terms, N), of exp(log_size + i·angle + m·x) for points m (terms, g) and x (N, g).
 
     The first n_osc coordinates of x stand for ix; without them the imaginary part is None. In double precision on the
     CPU the table is filled with powers by a compiled kernel; otherwise every entry takes torch's exp, cos and sin.
+    `curvature` (g,), the diagonal of G, does not change the result: the kernel multiplies factors exp(px − ½p²G_jj),
+    which stay small where exp(px) would overflow.
     """
-    real, imaginary = _Exponentials.apply(x, log_size, angle, points, n_osc)
+    real, imaginary = _Exponentials.apply(x, log_size, angle, points, curvature, n_osc)
     return real, (imaginary if n_osc else None)
 
 
@@ -29,9 +31,14 @@ class _Exponentials(torch.autograd.Function):
     """The derivatives are the exponentials themselves, so nothing but the result is kept for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, n_osc: int) -> Any:
+    def forward(
+        ctx: Any, x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, curvature: Tensor, n_osc: int
+    ) -> Any:
         compiled = kernels.AVAILABLE and x.dtype == torch.float64 and not x.is_cuda
-        real, imaginary = (_fill if compiled else _evaluate)(x, log_size, angle, points, n_osc)
+        if compiled:
+            real, imaginary = _fill(x, log_size, angle, points, curvature, n_osc)
+        else:
+            real, imaginary = _evaluate(x, log_size, angle, points, n_osc)
         ctx.save_for_backward(points, real, imaginary)
         ctx.n_osc = n_osc
         return real, imaginary
@@ -48,7 +55,7 @@ class _Exponentials(torch.autograd.Function):
         grad_x = (
             torch.cat([by_angle.mT @ points[:, :o], by_size.mT @ points[:, o:]], dim=1) if o else by_size.mT @ points
         )
-        return grad_x, by_size.sum(dim=1), by_angle.sum(dim=1) if o else None, None, None
+        return grad_x, by_size.sum(dim=1), by_angle.sum(dim=1) if o else None, None, None, None
 
 
 def _evaluate(x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, o: int) -> tuple[Tensor, Tensor]:
@@ -60,16 +67,21 @@ def _evaluate(x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, o: int
     return size * turned.cos(), size * turned.sin()
 
 
-def _fill(x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, o: int) -> tuple[Tensor, Tensor]:
+def _fill(
+    x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, curvature: Tensor, o: int
+) -> tuple[Tensor, Tensor]:
     real = x.new_empty(len(points), len(x))
     imaginary = x.new_empty(*(real.shape if o else (0, 0)))
     integers = points.long()
+    half = 0.5 * curvature.detach()
+    half[:o] = 0.0
     kernels.fill_exponentials(
         x.detach().mT.contiguous().numpy(),
         integers.numpy(),
         integers.abs().amax(dim=0).numpy(),
         o,
-        log_size.detach().exp().numpy(),
+        half.numpy(),
+        (log_size.detach() + points**2 @ half).exp().numpy(),
         angle.detach().numpy() / (2 * torch.pi),
         real.numpy(),
         imaginary.numpy(),

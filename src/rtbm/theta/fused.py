@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rtbm.theta import kernels
 from rtbm.theta.block import Block
-from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS
+from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS, grid_factor
 from rtbm.theta.series import Derivatives
 
 POINTS_PER_THREAD = 2**14
@@ -73,7 +73,7 @@ class _FusedLogTheta(torch.autograd.Function):
 
 def _constants(block: Block) -> tuple[Any, ...]:
     """What the kernel needs to know of a block, as contiguous arrays."""
-    if "fused" not in block.__dict__:
+    if block.compiled is None:
         geometry, form = block.geometry, block.fixed_form(torch.device("cpu"))
         o = geometry.n_osc
         points = geometry.points[(geometry.points != 0).any(axis=1)].astype(float)
@@ -84,10 +84,10 @@ def _constants(block: Block) -> tuple[Any, ...]:
         slope = np.where(oscillates, 1.0, 0.0) if block.phase == "I" else np.where(oscillates, 0.0, -1 / TWO_PI)
         log_size = np.log(1.0 + (points[:, :o] != 0).any(axis=1)) - 0.5 * np.einsum("ti,ij,tj->t", points, G, points)
         turns = 0.5 * np.einsum("ti,ij,tj->t", points, Psi, points) / TWO_PI
-        two_pi = np.array(TWO_PI_PARTS if block.phase == "II" else (0.0, 0.0))
+        two_pi = np.array(TWO_PI_PARTS if block.phase == "II" else (0.0, 0.0, 0.0))
         lattice = (geometry.basis, geometry.centre, geometry.plane, geometry.gram)
-        block.__dict__["fused"] = (
-            (2 * block.grid_factor, two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice)),
+        block.compiled = (
+            (2 * grid_factor(geometry.basis), two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice)),
             ((B / units[:, None], slope, U @ B.T, U @ K @ U.T, float(form.constant)), o, (points, log_size, turns)),
         )
-    return block.__dict__["fused"]
+    return block.compiled

@@ -33,8 +33,8 @@ from rtbm.lattice import (
 )
 
 TWO_PI = 2 * math.pi
-# 2π = high + low to 1e-20; their products with integers below 2^20 are exact.
-TWO_PI_PARTS = (6.2831853069365025, 2.4308402025215864e-10)
+# 2π in three parts, to 1e-36; the products of the first two with integers below 2^20 are exact.
+TWO_PI_PARTS = (6.2831853069365025, 2.4308402025215864e-10, 8.089064995183803e-21)
 MAX_CANCELLATION = 100.0
 """An oscillating sum is used only where Σ|terms| ≤ 100 |Σ terms| is certain."""
 
@@ -60,8 +60,13 @@ class Geometry(NamedTuple):
     centre: Floats  # lattice coordinates of the argument: c = z' @ centre
     plane: Floats  # nearest-plane matrix
     points: Integers  # (terms, g): one of each ±pair of the oscillating coordinates
-    norms: Floats  # Gram-Schmidt norms of G
+    factor: Floats  # upper triangular R with G = RᵀR
     radius: float  # R of the certified truncation, in units where G = 1
+
+    @property
+    def largest_exponent(self) -> float:
+        """No term of the sum exceeds the exponential of this: ½‖residual‖² in the positive coordinates."""
+        return float((np.diag(self.factor)[self.n_osc :] ** 2).sum()) / 8
 
 
 def make_form(gram: Tensor, n_osc: int, phase: str) -> Form:
@@ -105,7 +110,36 @@ def make_geometry(Q: Floats, phase: str, tolerance: float) -> tuple[Geometry, Fo
     plane = np.zeros_like(gram)
     plane[n_osc:, n_osc:] = nearest_plane_matrix(R[n_osc:, n_osc:])
     centre = np.linalg.inv(gram) if phase == "I" else np.eye(len(Q)) / TWO_PI
-    return Geometry(phase, U, gram, n_osc, centre, plane, points, norms, math.sqrt(radius2)), form
+    return Geometry(phase, U, gram, n_osc, centre, plane, points, R, math.sqrt(radius2)), form
+
+
+def grid_factor(U: Floats | Integers) -> float:
+    """Times a power of two above |z|, added to z and subtracted again, it rounds z so that zU is exact."""
+    return 1.5 * 2.0 ** math.ceil(math.log2(float(np.abs(U).sum(axis=0).max())) + 1)
+
+
+def exact_product(z: Tensor, low: Tensor, U: Tensor) -> tuple[Tensor, Tensor]:
+    """(z + low) @ U as a large part that is exact, and a small rest.
+
+    z (points, g) is cut into a part on a coarse grid, whose integer combinations do not round, and what is left, which
+    joins `low`. Derivatives flow through the rest.
+    """
+    with torch.no_grad():
+        _, exponent = torch.frexp(z.abs().amax(dim=1, keepdim=True))
+        grid = torch.ldexp(torch.full_like(z[:, :1], grid_factor(U.cpu().numpy())), exponent)
+        high = (z + grid) - grid
+        coarse = high @ U
+    return coarse, ((z - high) + low) @ U
+
+
+def modulo_two_pi(z: Tensor) -> tuple[Tensor, Tensor]:
+    """z modulo 2π as a number and its rounding error, exact for |z| up to about 6·10⁶."""
+    with torch.no_grad():
+        periods = (z / TWO_PI).round()
+    exact = z - periods * TWO_PI_PARTS[0]
+    reduced = exact - periods * TWO_PI_PARTS[1]
+    error = (exact - reduced) - periods * TWO_PI_PARTS[1]
+    return reduced, (error - periods * TWO_PI_PARTS[2]).detach()
 
 
 def nearest_plane(c: Tensor, plane: Tensor) -> Tensor:

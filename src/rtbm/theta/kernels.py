@@ -31,7 +31,11 @@ def _compile(function: Any) -> Any:
     """Compile without reassociation: the rounding tricks rely on the order of operations."""
     if njit is None:
         return function
-    return njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz"})(function)
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz"}}
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder to keep compiled code in
+        return njit(**options)(function)
 
 
 # All work space is one array w (rows, WIDTH); functions get row numbers, since views would cost reference counts.
@@ -107,30 +111,47 @@ def combine(w, target, start, matrix, i, source):
 
 
 @_compile
-def recentre(z, begin, count, geometry, w, whole, low, c, n0, s, spare):
-    """Basis change and nearest plane (`Block.recentre`) for one block: whole = zU, n0 and s; the rest is work space."""
-    grid_factor, two_pi, U, centre, plane, gram = geometry
+def change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, spare):
+    """whole = zU (phase II: z modulo 2π), and the same as s + low with s exact; c, n0 and spare are work space."""
+    grid_factor, two_pi, U = geometry[:3]
     g = U.shape[0]
     fill(w, spare, 0.0)
     for i in range(g):
         fill(w, s + i, 0.0)
         fill(w, low + i, 0.0)
         for b in range(count):
-            w[spare, b] = max(w[spare, b], abs(z[begin + b, i]))
+            w[c + i, b] = z[begin + b, i]
+            w[whole + i, b] = 0.0
+        if two_pi[0] != 0.0:  # phase II: z modulo 2π, and its rounding error
+            for b in range(WIDTH):
+                periods = (w[c + i, b] * (1 / (2 * math.pi)) + ROUND) - ROUND
+                exact = w[c + i, b] - periods * two_pi[0]
+                w[c + i, b] = exact - periods * two_pi[1]
+                w[whole + i, b] = ((exact - w[c + i, b]) - periods * two_pi[1]) - periods * two_pi[2]
+        for b in range(WIDTH):
+            w[spare, b] = max(w[spare, b], abs(w[c + i, b]))
     bits = w.view(np.int64)
     for b in range(WIDTH):
         bits[spare, b] &= EXPONENT_BITS  # the power of two below the largest coordinate
     for j in range(g):
-        for b in range(count):
+        for b in range(WIDTH):
             grid = grid_factor * w[spare, b]
-            w[n0, b] = (z[begin + b, j] + grid) - grid
-            w[whole, b] = z[begin + b, j] - w[n0, b]
+            coarse = (w[c + j, b] + grid) - grid
+            w[whole + j, b] += w[c + j, b] - coarse
+            w[n0, b] = coarse
         for i in range(g):
             add_scaled(w, s + i, U[j, i], n0)
-            add_scaled(w, low + i, U[j, i], whole)
+            add_scaled(w, low + i, U[j, i], whole + j)
     for i in range(g):
         for b in range(WIDTH):
             w[whole + i, b] = w[s + i, b] + w[low + i, b]
+
+
+@_compile
+def recentre(geometry, w, whole, low, c, n0, s, spare):
+    """Nearest plane: n0, and s + low minus n0 in the place of s (`Block.recentre`); c and spare are work space."""
+    two_pi, centre, plane, gram = geometry[1], geometry[3], geometry[4], geometry[5]
+    g = gram.shape[0]
     for i in range(g - 1, -1, -1):
         combine(w, c + i, 0.0, centre, i, whole)
         for b in range(WIDTH):
@@ -264,7 +285,8 @@ def fused_moments(z, start, stop, geometry, form, n_osc, terms, order, log_part,
     w = np.zeros((Z + 1, WIDTH))
     for begin in range(start, stop, WIDTH):
         count = min(WIDTH, stop - begin)
-        recentre(z, begin, count, geometry, w, whole, low, c, n0, s, work)
+        change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, work)
+        recentre(geometry, w, whole, low, c, n0, s, work)
         for i in range(g):
             combine(w, x + i, 0.0, B, i, s)
         if order > 0:
@@ -322,17 +344,17 @@ def multiply_complex(w, target, left, right):
 
 
 @_compile
-def tabulate_exponentials(w, x, reach, table, spare):
-    """Real exponentials exp(p·x), p = −reach…reach, in every second row of the table."""
+def tabulate_exponentials(w, x, half, reach, table, spare):
+    """Real exponentials exp(p·x − p²·half), p = −reach…reach, in every second row of the table."""
     for p in range(-reach, reach + 1):
-        fill(w, spare, 0.0)
+        fill(w, spare, -p * p * half)
         add_scaled(w, spare, float(p), x)
         exp_row(w, spare, spare + 1, spare + 2, table + 2 * (reach + p))
 
 
 @_compile
-def fill_exponentials(x, points, reach, n_osc, size, turns, real, imag):
-    """real + i·imag = size · exp(2πi·turns + m·x), with x → ix where it oscillates; rows of `points` in lexical order.
+def fill_exponentials(x, points, reach, n_osc, half, size, turns, real, imag):
+    """real + i·imag = size · exp(2πi·turns + m·x − m²·half), with x → ix where it oscillates; `points` is sorted.
 
     x is (g, N), the result (terms, N). Powers of exp(x_j) are tabulated, and a row starts from the product of the
     coordinates that it shares with the row before.
@@ -355,7 +377,7 @@ def fill_exponentials(x, points, reach, n_osc, size, turns, real, imag):
                 sin_cos_row(w, work + 1, work + 3, work + 2)
                 tabulate_powers(w, work + 2, reach[j], tables[j])
             else:
-                tabulate_exponentials(w, work, reach[j], tables[j], work + 1)
+                tabulate_exponentials(w, work, half[j], reach[j], tables[j], work + 1)
         for t in range(terms):
             j = 0
             while t > 0 and j < g and points[t, j] == points[t - 1, j]:

@@ -6,13 +6,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.errors import InvalidInputError
-from rtbm.lattice import Integers
+from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
+from rtbm.lattice import LARGEST_INTEGER, Integers, connected_components
 from rtbm.theta.block import Block
 from rtbm.theta.diagonal import Diagonal
 from rtbm.theta.fused import fused_log_theta, fused_moments
 from rtbm.theta.series import Derivatives
-from rtbm.validation import as_real, as_vectors, check_choice, check_positive_definite, check_symmetric, check_tolerance
+from rtbm.validation import (
+    as_real,
+    check_choice,
+    check_positive_definite,
+    check_same_device,
+    check_symmetric,
+    check_tolerance,
+    check_vectors,
+)
 
 FLOAT32_TOLERANCE = 1e-8  # a tighter one would be lost in rounding
 
@@ -31,57 +39,80 @@ class ThetaPlan:
 
     Parameters
     ----------
-    Q : (g, g) real, symmetric, positive definite. If it requires a gradient, results are differentiable in it.
+    Q : (g, g) real, symmetric, positive definite; or (g,), the diagonal of a diagonal matrix. If it requires a
+        gradient, results are differentiable in it. A matrix without gradient is taken apart into its blocks; one with
+        gradient is not, since its zeros have derivatives too: for hundreds of independent units, pass the vector.
     phase : "I" for θ̃(z|Q), "II" for θ̃(iz|Q).
-    tolerance : bounds the truncation error of θ̃ relative to θ̃ itself, at every argument.
+    tolerance : bounds the truncation error of θ̃ relative to θ̃ itself, at every argument; at least 1e-8 for float32.
+
+    Attributes
+    ----------
+    blocks : the dense blocks as pairs (indices, Block); `diagonal_indices` are the coordinates that are on their own.
 
     >>> plan = ThetaPlan([[2.0, 0.5], [0.5, 1.0]])
     >>> plan.log_theta([[0.1, 0.2], [10.0, -3.0]])
     tensor([ 1.5781, 43.8438], dtype=torch.float64)
     >>> plan
     ThetaPlan(g=2, phase='I', tolerance=1e-12, blocks=[2], terms=4)
+    >>> ThetaPlan([0.5, 1.0, 30.0])
+    ThetaPlan(g=3, phase='I', tolerance=1e-12, blocks=[1, 1, 1], terms=7)
     """
 
     def __init__(self, Q: Any, *, phase: str = "I", tolerance: float = 1e-12):
-        self.Q = check_symmetric(as_real(Q, "Q"), "Q")
+        self.Q = as_real(Q, "Q")
         self.phase = check_choice(phase, "phase", ("I", "II"))
         self.tolerance = check_tolerance(tolerance)
-        check_positive_definite(self.Q, "Q")
         if self.Q.dtype == torch.float32:
-            tolerance = max(tolerance, FLOAT32_TOLERANCE)
-        matrix = self.Q.detach().double().cpu().numpy()
-        matrix = (matrix + matrix.T) / 2
-        components = connected_components(matrix != 0)
-        singles = [c for c in components if len(c) == 1] if len(components) > 1 else []
-        self._single = np.array([c[0] for c in singles], dtype=np.int64)
-        self._diagonal = Diagonal(matrix[self._single, self._single], phase, tolerance) if singles else None
-        self._blocks = [
-            (c, Block(matrix[np.ix_(c, c)], phase, tolerance)) for c in components if len(c) > 1 or not singles
-        ]
+            self.tolerance = max(self.tolerance, FLOAT32_TOLERANCE)
+        self._snapshot = self.Q.detach().clone()
+        values = self._snapshot.double().cpu().numpy()
+        self.blocks: list[tuple[Integers, Block]] = []
+        self.diagonal_indices = np.arange(len(values)) if values.ndim == 1 else np.empty(0, dtype=np.int64)
+        if values.ndim == 1:
+            _check_diagonal(values)
+        else:
+            check_positive_definite(check_symmetric(self.Q, "Q"), "Q")
+            self._decompose((values + values.T) / 2)
+        q = values if values.ndim == 1 else values[self.diagonal_indices, self.diagonal_indices]
+        self._diagonal = Diagonal(q, phase, self.tolerance) if len(q) else None
+        self._largest = min([block.largest_argument for _, block in self.blocks] + [LARGEST_INTEGER * min([*q, 1.0])])
+
+    def _decompose(self, matrix: np.ndarray) -> None:
+        everything = np.arange(len(matrix))
+        components = [everything] if self.Q.requires_grad else connected_components(matrix != 0)
+        if len(components) > 1:
+            self.diagonal_indices = np.array([c[0] for c in components if len(c) == 1], dtype=np.int64)
+            components = [c for c in components if len(c) > 1]
+        self.blocks = [(c, Block(matrix[np.ix_(c, c)], self.phase, self.tolerance)) for c in components]
 
     @property
     def g(self) -> int:
         """The number of coordinates."""
         return self.Q.shape[0]
 
+    @property
+    def n_terms(self) -> int:
+        """The number of terms in the sums of all blocks together."""
+        diagonal = self._diagonal.n_terms if self._diagonal else 0
+        return diagonal + sum(len(block.geometry.points) for _, block in self.blocks)
+
     def __repr__(self) -> str:
-        sizes = sorted([*(len(c) for c, _ in self._blocks), *(1 for _ in self._single)], reverse=True)
-        terms = sum(len(block.geometry.points) for _, block in self._blocks)
-        terms += self._diagonal.n_terms if self._diagonal else 0
-        blocks = sizes if len(sizes) <= 6 else f"{len(sizes)} blocks"
+        sizes = sorted([*(len(c) for c, _ in self.blocks), *(1 for _ in self.diagonal_indices)], reverse=True)
+        blocks = sizes if len(sizes) <= 6 else f"<{len(sizes)} blocks>"
         return (
-            f"ThetaPlan(g={self.g}, phase={self.phase!r}, tolerance={self.tolerance:g}, blocks={blocks}, terms={terms})"
+            f"ThetaPlan(g={self.g}, phase={self.phase!r}, tolerance={self.tolerance:g}, blocks={blocks}, "
+            f"terms={self.n_terms})"
         )
 
     def log_theta(self, z: Any) -> Tensor:
         """log θ̃(z|Q), or log θ̃(iz|Q) in phase II, for z (..., g). Returns (...)."""
         rows, shape = self._flatten(z)
         if len(rows) == 0:
-            return rows.new_zeros(shape)
+            return rows.sum(dim=1).reshape(shape)
         parts = []
         if self._diagonal:
             parts.append(self._diagonal_moments(rows, self._diagonal, 0)[0].sum(dim=1))
-        for indices, block in self._blocks:
+        for indices, block in self.blocks:
             part, Q = self._restrict(rows, indices)
             parts.append(block_log_theta(block, part, Q, block.evaluator(part)))
         total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
@@ -91,14 +122,14 @@ class ThetaPlan:
         """log θ̃ and its z-derivatives up to `order` (0 to 3) for z (..., g)."""
         check_choice(order, "order", (0, 1, 2, 3))
         rows, shape = self._flatten(z)
-        total = rows.new_zeros(len(rows), dtype=torch.float64)
+        total = rows.sum(dim=1).double() * 0
         tensors = [rows.new_zeros(len(rows), *[self.g] * k, dtype=torch.float64) for k in range(1, order + 1)]
         if len(rows) and self._diagonal:
             value, *derivatives = self._diagonal_moments(rows, self._diagonal, order)
             total = total + value.sum(dim=1)
             for tensor, derivative in zip(tensors, derivatives, strict=True):
-                tensor[_at([self._single] * (tensor.ndim - 1))] = derivative
-        for indices, block in self._blocks if len(rows) else ():
+                tensor[_at([self.diagonal_indices] * (tensor.ndim - 1))] = derivative
+        for indices, block in self.blocks if len(rows) else ():
             part, Q = self._restrict(rows, indices)
             value, *derivatives = _block_moments(block, part, Q, order)
             total = total + value
@@ -108,10 +139,18 @@ class ThetaPlan:
         return ThetaMoments(*values, *[None] * (3 - order))
 
     def _flatten(self, z: Any) -> tuple[Tensor, torch.Size]:
-        z = as_vectors(as_real(z, "z"), "z", self.g)
-        if z.device != self.Q.device:
-            raise InvalidInputError(f"z is on {z.device} and Q on {self.Q.device}: move one of them with .to(device)")
-        return z.to(torch.promote_types(z.dtype, self.Q.dtype)).reshape(-1, self.g), z.shape[:-1]
+        z = check_vectors(as_real(z, "z"), "z", self.g)
+        check_same_device(z, "z", self.Q, "Q")
+        if not torch.equal(self.Q, self._snapshot):
+            raise InvalidInputError("Q was changed in place after this plan was made: make a new ThetaPlan")
+        rows = z.to(torch.promote_types(z.dtype, self.Q.dtype)).reshape(-1, self.g)
+        largest = float(torch.linalg.vector_norm(rows.detach(), torch.inf)) if len(rows) else 0.0
+        if largest > self._largest:
+            raise InvalidInputError(
+                f"z is too large: {largest:.3g}, where float64 can tell lattice points apart up to {self._largest:.3g} "
+                "for this Q"
+            )
+        return rows, z.shape[:-1]
 
     def _restrict(self, rows: Tensor, indices: Integers) -> tuple[Tensor, Tensor]:
         if len(indices) == self.g:
@@ -120,8 +159,9 @@ class ThetaPlan:
         return rows[:, index], self.Q[index[:, None], index]
 
     def _diagonal_moments(self, rows: Tensor, diagonal: Diagonal, order: int) -> Derivatives:
-        index = torch.from_numpy(self._single).to(rows.device)
-        return diagonal.moments(rows[:, index].double(), self.Q.diagonal()[index].double(), order)
+        index = torch.from_numpy(self.diagonal_indices).to(rows.device)
+        q = self.Q if self.Q.ndim == 1 else self.Q.diagonal()[index]
+        return diagonal.moments(rows[:, index].double(), q.double(), order)
 
 
 def block_log_theta(block: Block, rows: Tensor, Q: Tensor, evaluator: str) -> Tensor:
@@ -131,21 +171,12 @@ def block_log_theta(block: Block, rows: Tensor, Q: Tensor, evaluator: str) -> Te
     return block.log_theta(rows, Q, evaluator)
 
 
-def connected_components(adjacent: np.ndarray) -> list[Integers]:
-    """The groups of indices that a symmetric pattern of non-zeros connects, in increasing order.
-
-    >>> [c.tolist() for c in connected_components(np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1]]) > 0)]
-    [[0, 2], [1]]
-    """
-    left, components = set(range(len(adjacent))), []
-    while left:
-        group, frontier = set(), {min(left)}
-        while frontier:
-            group |= frontier
-            frontier = {int(j) for i in frontier for j in np.flatnonzero(adjacent[i])} - group
-        components.append(np.array(sorted(group), dtype=np.int64))
-        left -= group
-    return components
+def _check_diagonal(q: np.ndarray) -> None:
+    if len(q) == 0 or not (q > 0).all():
+        raise NotPositiveDefiniteError(
+            f"Q must be positive definite: its diagonal must hold positive numbers, got {len(q)} entries"
+            + (f" with smallest {q.min():.3g}" if len(q) else "")
+        )
 
 
 def _at(indices: Any) -> Any:
@@ -159,10 +190,12 @@ def _block_moments(block: Block, rows: Tensor, Q: Tensor, order: int) -> Derivat
     evaluator = block.evaluator(rows)
     if evaluator == "fused" and order <= 2 and not differentiable:
         return fused_moments(rows, block, order)
-    if order <= 1 and evaluator == "split":
-        with torch.enable_grad():
-            argument = rows if rows.requires_grad else rows.detach().requires_grad_()
+    if order == 0:
+        return (block_log_theta(block, rows, Q, evaluator),)
+    if order == 1 and evaluator == "split":
+        with torch.inference_mode(False), torch.enable_grad():
+            argument = rows if rows.requires_grad else rows.detach().clone().requires_grad_()
             value = block.log_theta(argument, Q if differentiable else Q.detach(), "split")
             (mean,) = torch.autograd.grad(value.sum(), argument, create_graph=differentiable)
-        return (value if differentiable else value.detach(), mean)[: order + 1]
+        return (value, mean) if differentiable else (value.detach(), mean)
     return block.moments(rows, Q, order)

@@ -39,6 +39,7 @@ class SplitFactors(NamedTuple):
     first_angle: Tensor
     last_size: Tensor
     last_angle: Tensor
+    curvature: Tensor  # the diagonal of G
 
 
 Derivatives: TypeAlias = tuple[Tensor, ...]
@@ -73,14 +74,16 @@ def split_factors(form: Form, split: Split) -> SplitFactors:
         half_square(split.first, form.Psi[:a, :a]),
         -half_square(split.last, form.G[a:, a:]),
         half_square(split.last, form.Psi[a:, a:]),
+        form.G.diagonal(),
     )
 
 
 def split_log_sum(x: Tensor, factors: SplitFactors, split: Split) -> Tensor:
     """log Z as Σ E_b ∘ (C E_a): exponentials for the two short lists, and a matrix product for the rest."""
     a, o = split.first.shape[1], split.n_osc
-    Ea = exponentials(x[:, :a], factors.first_size, factors.first_angle, split.first, min(o, a))
-    Eb = exponentials(x[:, a:], factors.last_size, factors.last_angle, split.last, max(o - a, 0))
+    d = factors.curvature
+    Ea = exponentials(x[:, :a], factors.first_size, factors.first_angle, split.first, d[:a], min(o, a))
+    Eb = exponentials(x[:, a:], factors.last_size, factors.last_angle, split.last, d[a:], max(o - a, 0))
     coupling = (factors.real, factors.imaginary if factors.imaginary.numel() else None)
     real, imaginary = _complex_matmul(coupling, Ea)
     products = real * Eb[0]
@@ -103,12 +106,16 @@ def list_cumulants(x: Tensor, form: Form, terms: Terms, order: int) -> Derivativ
     total = total.real if o else total
     weights = weights / total[:, None]
 
-    raw, power = [], m
-    for _ in range(order):
-        moment = weights @ power.reshape(len(m), -1)
-        raw.append((moment.real if o else moment).reshape(len(x), *power.shape[1:]))
-        power = power[..., None] * m.reshape(len(m), *([1] * (power.ndim - 1)), -1)
+    raw = [_weighted_power(weights, m, k) for k in range(1, order + 1)]
     return total.log() + shift, *_raw_to_cumulants(raw)
+
+
+def _weighted_power(weights: Tensor, m: Tensor, order: int) -> Tensor:
+    """Re Σ_t weights_nt m_t ⊗ … ⊗ m_t: a matrix product for each leading index; no temporary exceeds `weights`."""
+    if order == 1:
+        product = weights @ m
+        return product.real if product.is_complex() else product
+    return torch.stack([_weighted_power(weights * m[:, i], m, order - 1) for i in range(m.shape[1])], dim=1)
 
 
 def _raw_to_cumulants(raw: list[Tensor]) -> list[Tensor]:
