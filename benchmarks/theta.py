@@ -22,6 +22,7 @@ from flint import acb, acb_mat, arb
 from rich.console import Console
 from rich.table import Table
 
+from matrices import typical, worst
 from rtbm import ThetaPlan, __version__, log_theta
 from rtbm.lattice import cholesky, enumerate_points, log_gauss_sum, nearest_plane_matrix, squared_radius
 from rtbm.theta import kernels
@@ -51,18 +52,6 @@ def best_time(function: Callable[[], Any], repeats: int = 7) -> float:
         function()
         times.append(time.perf_counter() - start)
     return min(times)
-
-
-def typical(g: int) -> np.ndarray:
-    """XXᵀ + ½I with X uniform in [−1, 1]."""
-    X = np.random.default_rng(g).uniform(-1, 1, (g, g))
-    return X @ X.T + 0.5 * np.eye(g)
-
-
-def worst(g: int) -> np.ndarray:
-    """2πI with a small coupling, so that it does not factorise."""
-    E = np.random.default_rng(g).normal(size=(g, g)) * 0.05
-    return 2 * np.pi * np.eye(g) + E + E.T
 
 
 def numpy_sum(
@@ -143,7 +132,8 @@ def bench_worst(g: int, points: int) -> dict[str, float]:
     z = torch.tensor(np.random.default_rng(0).normal(size=(points, g)))
     ((_, block),) = plan.blocks
     split = block.split_size
-    copies = 2 if block.geometry.n_osc else 1  # sine and cosine
+    assert block.geometry.n_osc == g, "sine and cosine go through one real matrix"
+    copies = 2
     A = torch.randn(len(split.last), len(split.first), dtype=torch.float64)
     B = torch.randn(len(split.first), copies * points, dtype=torch.float64)
     product, value = best_time(lambda: A @ B), best_time(lambda: plan.log_theta(z))
@@ -178,10 +168,11 @@ def bench_evaluators(g: int, scale: float, phase: str = "I") -> dict[str, float]
             result[f"{name} (ns/point)"] = run / POINTS * 1e9
     if block.supports("split", z.device):
         kernels.AVAILABLE = False
-        result["split without numba (ns/point)"] = (
-            best_time(lambda: block_log_theta(block, z, plan.Q, "split"), 5) / POINTS * 1e9
-        )
-        kernels.AVAILABLE = True
+        try:
+            run = best_time(lambda: block_log_theta(block, z, plan.Q, "split"), 5)
+        finally:
+            kernels.AVAILABLE = True
+        result["split without numba (ns/point)"] = run / POINTS * 1e9
     return result
 
 

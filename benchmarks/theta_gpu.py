@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from matrices import MATRICES
 from rtbm import ThetaPlan
 
 CASES = [("typical", g, 10**6) for g in (1, 2, 4, 6, 8)] + [
@@ -21,16 +22,6 @@ CASES = [("typical", g, 10**6) for g in (1, 2, 4, 6, 8)] + [
     ("worst", 6, 10**6),
     ("worst", 8, 10**5),
 ]
-
-
-def make_matrix(kind: str, g: int) -> np.ndarray:
-    """XXᵀ + ½I with X uniform in [−1, 1], or 2πI with a small coupling (see theta.py)."""
-    rng = np.random.default_rng(g)
-    if kind == "typical":
-        X = rng.uniform(-1, 1, (g, g))
-        return X @ X.T + 0.5 * np.eye(g)
-    E = rng.normal(size=(g, g)) * 0.05
-    return 2 * np.pi * np.eye(g) + E + E.T
 
 
 def median_time(function: Callable[[], Any], repeats: int = 9) -> float:
@@ -49,7 +40,7 @@ def median_time(function: Callable[[], Any], repeats: int = 9) -> float:
 
 def run_case(kind: str, g: int, points: int, dtype: torch.dtype) -> dict[str, Any]:
     """Value and training step for one matrix and dtype."""
-    matrix = make_matrix(kind, g)
+    matrix = MATRICES[kind](g)
     exact = torch.tensor(np.random.default_rng(1).normal(size=(points, g)))
     z = exact.to("cuda", dtype).requires_grad_()
     Q = torch.tensor(matrix, device="cuda", dtype=dtype, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Certified values from FLINT, in interval arithmetic, and the families of hard cases that the tests draw from."""
+"""Certified values from FLINT, in interval arithmetic."""
 
 import numpy as np
 from flint import acb, acb_mat, arb, ctx

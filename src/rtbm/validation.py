@@ -14,19 +14,29 @@ SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-15, 0.1
 _SYMMETRY, _SYMMETRY_FLOAT32 = 1e-10, 1e-5  # of the largest entry; rounding in X @ X.T stays far below
 
 
-def as_real(value: Any, name: str) -> Tensor:
-    """Return `value` as a finite float32 or float64 tensor (integers and lists become float64)."""
+def as_real(value: Any, name: str, *, finite: bool = True) -> Tensor:
+    """Return `value` as a float32 or float64 tensor (integers and lists become float64), checked to be finite."""
     tensor = _as_tensor(value, name)
     if tensor.is_complex():
         raise InvalidInputError(f"{name} must be real, got {tensor.dtype}: for a complex argument use riemann_theta")
     if tensor.dtype not in (torch.float32, torch.float64):
         tensor = tensor.to(torch.float64)
-    return _check_finite(tensor, name)
+    return check_finite(tensor, name) if finite else tensor
 
 
 def as_complex(value: Any, name: str) -> Tensor:
     """Return `value` as a finite complex128 tensor."""
-    return _check_finite(_as_tensor(value, name).to(torch.complex128), name)
+    return check_finite(_as_tensor(value, name).to(torch.complex128), name)
+
+
+def check_finite(tensor: Tensor, name: str) -> Tensor:
+    """Check that a tensor holds neither NaN nor infinity."""
+    total = complex(tensor.detach().sum())
+    if not (math.isfinite(total.real) and math.isfinite(total.imag)):  # a cheap sign; only then look closer
+        bad = int((~torch.isfinite(tensor.detach())).sum())
+        if bad:
+            raise InvalidInputError(f"{name} must be finite, got {bad} NaN or infinite entries of {tensor.numel()}")
+    return tensor
 
 
 def check_vectors(value: Tensor, name: str, g: int) -> Tensor:
@@ -109,12 +119,3 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(value).__name__
         raise InvalidInputError(f"{name} must be a tensor or an array of numbers, got a {kind} ({error})") from None
-
-
-def _check_finite(tensor: Tensor, name: str) -> Tensor:
-    total = complex(tensor.detach().sum())
-    if not (math.isfinite(total.real) and math.isfinite(total.imag)):  # a cheap sign; only then look closer
-        bad = int((~torch.isfinite(tensor.detach())).sum())
-        if bad:
-            raise InvalidInputError(f"{name} must be finite, got {bad} NaN or infinite entries of {tensor.numel()}")
-    return tensor

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 CPU_ELEMENTS = 2**19
-"""Elements of one temporary on the CPU: about the second-level cache."""
+"""Elements of one temporary on the CPU: 4 MiB."""
 GPU_ELEMENTS = 2**26
 GRAPH_ELEMENTS = 2**23
 """Above this many elements in all, the backward pass recomputes a block instead of keeping its temporaries."""

@@ -75,14 +75,15 @@ def _fill(
     integers = points.long()
     half = 0.5 * curvature.detach()
     half[:o] = 0.0
+    size = (log_size.detach() + points**2 @ half).exp()
     kernels.fill_exponentials(
         x.detach().mT.contiguous().numpy(),
         integers.numpy(),
         integers.abs().amax(dim=0).numpy(),
         o,
         half.numpy(),
-        (log_size.detach() + points**2 @ half).exp().numpy(),
-        angle.detach().numpy() / (2 * torch.pi),
+        (size * angle.detach().cos()).numpy(),
+        (size * angle.detach().sin()).numpy(),
         real.numpy(),
         imaginary.numpy(),
     )

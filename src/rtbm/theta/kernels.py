@@ -344,6 +344,16 @@ def multiply_complex(w, target, left, right):
 
 
 @_compile
+def write_complex(w, left, right, re, im, real, imag, t, begin, count):
+    """Row t of real + i·imag = (re + i·im) · left · right, for one block of points."""
+    for b in range(count):
+        x = w[left, b] * w[right, b] - w[left + 1, b] * w[right + 1, b]
+        y = w[left, b] * w[right + 1, b] + w[left + 1, b] * w[right, b]
+        real[t, begin + b] = x * re - y * im
+        imag[t, begin + b] = x * im + y * re
+
+
+@_compile
 def tabulate_exponentials(w, x, half, reach, table, spare):
     """Real exponentials exp(p·x − p²·half), p = −reach…reach, in every second row of the table."""
     for p in range(-reach, reach + 1):
@@ -353,8 +363,8 @@ def tabulate_exponentials(w, x, half, reach, table, spare):
 
 
 @_compile
-def fill_exponentials(x, points, reach, n_osc, half, size, turns, real, imag):
-    """real + i·imag = size · exp(2πi·turns + m·x − m²·half), with x → ix where it oscillates; `points` is sorted.
+def fill_exponentials(x, points, reach, n_osc, half, start_real, start_imag, real, imag):
+    """real + i·imag = start · exp(m·x − m²·half), with x → ix where it oscillates; `points` is sorted.
 
     x is (g, N), the result (terms, N). Powers of exp(x_j) are tabulated, and a row starts from the product of the
     coordinates that it shares with the row before.
@@ -363,7 +373,7 @@ def fill_exponentials(x, points, reach, n_osc, half, size, turns, real, imag):
     tables = np.zeros(g + 1, dtype=np.int64)
     for j in range(g):
         tables[j + 1] = tables[j] + 2 * (2 * reach[j] + 1)
-    prefix, work = tables[g], tables[g] + 2 * (g + 1)
+    prefix, work = tables[g], tables[g] + 2 * g
     w = np.zeros((work + 6, WIDTH))
     fill(w, prefix, 1.0)
     for begin in range(0, x.shape[1], WIDTH):
@@ -380,22 +390,15 @@ def fill_exponentials(x, points, reach, n_osc, half, size, turns, real, imag):
                 tabulate_exponentials(w, work, half[j], reach[j], tables[j], work + 1)
         for t in range(terms):
             j = 0
-            while t > 0 and j < g and points[t, j] == points[t - 1, j]:
+            while t > 0 and j < g - 1 and points[t, j] == points[t - 1, j]:
                 j += 1
-            while j < g:
-                source, target, factor = prefix + 2 * j, prefix + 2 * j + 2, tables[j] + 2 * (reach[j] + points[t, j])
-                if n_osc:
-                    multiply_complex(w, target, source, factor)
-                else:
-                    for b in range(WIDTH):
-                        w[target, b] = w[source, b] * w[factor, b]
+            while j < g - 1:
+                source, factor = prefix + 2 * j, tables[j] + 2 * (reach[j] + points[t, j])
+                multiply_complex(w, source + 2, source, factor)
                 j += 1
-            product = prefix + 2 * g
+            source, factor = prefix + 2 * j, tables[j] + 2 * (reach[j] + points[t, j])
             if n_osc:
-                re, im = size[t] * math.cos(2 * math.pi * turns[t]), size[t] * math.sin(2 * math.pi * turns[t])
-                for b in range(count):
-                    real[t, begin + b] = w[product, b] * re - w[product + 1, b] * im
-                    imag[t, begin + b] = w[product, b] * im + w[product + 1, b] * re
+                write_complex(w, source, factor, start_real[t], start_imag[t], real, imag, t, begin, count)
             else:
                 for b in range(count):
-                    real[t, begin + b] = w[product, b] * size[t]
+                    real[t, begin + b] = w[source, b] * w[factor, b] * start_real[t]

@@ -15,6 +15,7 @@ from rtbm.theta.series import Derivatives
 from rtbm.validation import (
     as_real,
     check_choice,
+    check_finite,
     check_positive_definite,
     check_same_device,
     check_symmetric,
@@ -139,13 +140,14 @@ class ThetaPlan:
         return ThetaMoments(*values, *[None] * (3 - order))
 
     def _flatten(self, z: Any) -> tuple[Tensor, torch.Size]:
-        z = check_vectors(as_real(z, "z"), "z", self.g)
+        z = check_vectors(as_real(z, "z", finite=False), "z", self.g)
         check_same_device(z, "z", self.Q, "Q")
         if not torch.equal(self.Q, self._snapshot):
             raise InvalidInputError("Q was changed in place after this plan was made: make a new ThetaPlan")
         rows = z.to(torch.promote_types(z.dtype, self.Q.dtype)).reshape(-1, self.g)
         largest = float(torch.linalg.vector_norm(rows.detach(), torch.inf)) if len(rows) else 0.0
-        if largest > self._largest:
+        if not largest <= self._largest:
+            check_finite(rows, "z")
             raise InvalidInputError(
                 f"z is too large: {largest:.3g}, where float64 can tell lattice points apart up to {self._largest:.3g} "
                 "for this Q"
