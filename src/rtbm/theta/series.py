@@ -89,7 +89,7 @@ def split_log_sum(x: Tensor, factors: SplitFactors, split: Split) -> Tensor:
     products = real * Eb[0]
     if imaginary is not None and Eb[1] is not None:
         products = torch.addcmul(products, imaginary, Eb[1], value=-1)
-    return products.sum(dim=0).log()
+    return (products.new_ones(len(products)) @ products).log()  # faster than a sum over the first dimension
 
 
 def list_cumulants(x: Tensor, form: Form, terms: Terms, order: int) -> Derivatives:
