@@ -54,8 +54,8 @@ def riemann_theta(
     derivatives : direction vectors (g,); the result is the directional derivative of order len(derivatives).
     characteristic : (α, β), two real vectors (g,); by default both are zero.
     tolerance : bounds the truncation error of w below. (θ has zeros, so no bound can be relative to θ itself.) With
-        derivatives it is in units of Π_j 2π(‖d_j‖ + |d_j·n₀|), with ‖d‖² = dᵀ(2π Im Ω)⁻¹d and n₀ the lattice point next
-        to −(Im Ω)⁻¹Im(z). Rounding of the phases adds about 1e-16·u where Ω has a real part.
+        derivatives it is in units of Π_j 2π(‖d_j‖ + abs(d_j·n₀)), with ‖d‖² = dᵀ(2π Im Ω)⁻¹d and n₀ the lattice point
+        next to −(Im Ω)⁻¹Im(z). Rounding of the phases adds about 1e-16·u where Ω has a real part.
     parts : if true, return (u, w) with θ = exp(u)·w and u = π Im(z)ᵀ(Im Ω)⁻¹Im(z). Without derivatives w is bounded,
         with them it grows like a power of z: nothing overflows.
 

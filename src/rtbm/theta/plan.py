@@ -38,6 +38,9 @@ class ThetaMoments(NamedTuple):
 class ThetaPlan:
     """The theta function of one fixed Q: reduction, truncation and the choice of evaluators, done once.
 
+    The attribute `blocks` holds the dense blocks as pairs (indices, Block), and `diagonal_indices` the coordinates that
+    are on their own; `n_terms` counts the terms of all sums.
+
     Parameters
     ----------
     Q : (g, g) real, symmetric, positive definite; or (g,), the diagonal of a diagonal matrix. If it requires a
@@ -45,10 +48,6 @@ class ThetaPlan:
         gradient is not, since its zeros have derivatives too: for hundreds of independent units, pass the vector.
     phase : "I" for θ̃(z|Q), "II" for θ̃(iz|Q).
     tolerance : bounds the truncation error of θ̃ relative to θ̃ itself, at every argument; at least 1e-8 for float32.
-
-    Attributes
-    ----------
-    blocks : the dense blocks as pairs (indices, Block); `diagonal_indices` are the coordinates that are on their own.
 
     >>> plan = ThetaPlan([[2.0, 0.5], [0.5, 1.0]])
     >>> plan.log_theta([[0.1, 0.2], [10.0, -3.0]])
@@ -145,7 +144,8 @@ class ThetaPlan:
         if not torch.equal(self.Q, self._snapshot):
             raise InvalidInputError("Q was changed in place after this plan was made: make a new ThetaPlan")
         rows = z.to(torch.promote_types(z.dtype, self.Q.dtype)).reshape(-1, self.g)
-        largest = float(torch.linalg.vector_norm(rows.detach(), torch.inf)) if len(rows) else 0.0
+        low, high = (float(end) for end in rows.detach().aminmax()) if len(rows) else (0.0, 0.0)
+        largest = max(high, -low)
         if not largest <= self._largest:
             check_finite(rows, "z")
             raise InvalidInputError(
