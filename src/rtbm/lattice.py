@@ -245,11 +245,18 @@ def estimate_count(norms: Floats, radius2: Floats | float, widths: Floats) -> fl
     >>> estimate_count(np.ones(2), 25.0, np.zeros(2))  # π 5²
     78.53981633974483
     """
-    log_radius = 0.5 * math.log(radius2)
-    faces = np.zeros(1)  # faces[j]: log of the volumes of the box's faces of dimension j, per cell, added up
-    with np.errstate(divide="ignore"):
-        for ball, side in zip(-0.5 * np.log(norms), np.log(widths / np.sqrt(norms)), strict=True):
-            faces = np.logaddexp(np.append(faces, -np.inf) + ball, np.append(-np.inf, faces) + side)
-    j = np.arange(len(norms), -1, -1)
-    log_balls = j * (0.5 * math.log(math.pi) + log_radius) - np.array([math.lgamma(k / 2 + 1) for k in j])
-    return math.exp(min(float(np.logaddexp.reduce(faces + log_balls)), 700.0))
+    faces = [0.0]  # faces[j]: log of Σ over the box's faces of dimension j of face volume · R^(g−j), per cell
+    for norm, width in zip(norms.tolist(), widths.tolist(), strict=True):
+        ball = 0.5 * math.log(float(radius2) / norm)
+        side = math.log(width / math.sqrt(norm)) if width else -math.inf
+        faces = [_log_add(a + ball, b + side) for a, b in zip([*faces, -math.inf], [-math.inf, *faces], strict=True)]
+    total = -math.inf
+    for j, face in enumerate(faces):
+        dimension = len(norms) - j
+        total = _log_add(total, face + 0.5 * dimension * math.log(math.pi) - math.lgamma(dimension / 2 + 1))
+    return math.exp(min(total, 700.0))
+
+
+def _log_add(a: float, b: float) -> float:
+    low, high = min(a, b), max(a, b)
+    return high if low == -math.inf else high + math.log1p(math.exp(low - high))
