@@ -9,4 +9,5 @@ html_theme = "furo"
 html_title = "rtbm"
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
+napoleon_use_rtype = False
 exclude_patterns = ["_build"]

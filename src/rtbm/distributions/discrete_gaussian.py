@@ -29,10 +29,15 @@ class DiscreteGaussian(Distribution):
 
     Parameters
     ----------
-    A : (g, g) real, symmetric, positive definite.
-    a : (g,) real.
-    tolerance : bounds the truncation error of the normaliser, relative to it.
+    A : (g, g)
+        Real, symmetric, positive definite.
+    a : (g,)
+        Real.
+    tolerance : float
+        Bounds the truncation error of the normaliser, relative to it.
 
+    Examples
+    --------
     >>> hidden = DiscreteGaussian([[10.0]], [-5.0])  # 0 or 1 with equal odds
     >>> hidden.mean, hidden.log_prob([[0.0], [1.0]]).exp().round(decimals=4)
     (tensor([0.5000], dtype=torch.float64), tensor([0.5000, 0.5000], dtype=torch.float64))
@@ -98,6 +103,8 @@ class DiscreteGaussian(Distribution):
     def kl(self, other: "DiscreteGaussian") -> Tensor:
         """The Kullback-Leibler divergence Σ P log(P/P') from this distribution to another on the same lattice.
 
+        Examples
+        --------
         >>> p, q = DiscreteGaussian([[1.0]], [0.0]), DiscreteGaussian([[2.0]], [0.5])
         >>> p.kl(p).abs() < 1e-14, p.kl(q) > 0
         (tensor(True), tensor(True))

@@ -43,26 +43,35 @@ def riemann_theta(
     tolerance: float = 1e-12,
     parts: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The Riemann theta function of a general complex matrix.
+    """The Riemann theta function of a general complex matrix::
 
         θ[α,β](z|Ω) = Σ_{n∈ℤ^g} exp(2πi(½(n+α)ᵀΩ(n+α) + (n+α)ᵀ(z+β)))
 
     Parameters
     ----------
-    z : (..., g) complex or real.
-    omega : (g, g) complex, symmetric, with positive definite imaginary part.
-    derivatives : direction vectors (g,); the result is the directional derivative of order len(derivatives).
-    characteristic : (α, β), two real vectors (g,); by default both are zero.
-    tolerance : bounds the truncation error of w below. (θ has zeros, so no bound can be relative to θ itself.) With
-        derivatives it is in units of Π_j 2π(‖d_j‖ + abs(d_j·n₀)), with ‖d‖² = dᵀ(2π Im Ω)⁻¹d and n₀ the lattice point
-        next to −(Im Ω)⁻¹Im(z). Rounding of the phases adds about 1e-16·u where Ω has a real part.
-    parts : if true, return (u, w) with θ = exp(u)·w and u = π Im(z)ᵀ(Im Ω)⁻¹Im(z). Without derivatives w is bounded,
-        with them it grows like a power of z: nothing overflows.
+    z : (..., g)
+        Complex or real.
+    omega : (g, g)
+        Complex, symmetric, with positive definite imaginary part.
+    derivatives : sequence of (g,)
+        Direction vectors; the result is the directional derivative of order len(derivatives).
+    characteristic : pair of (g,)
+        The real vectors α and β; by default both are zero.
+    tolerance : float
+        Bounds the truncation error of w below. (θ has zeros, so no bound can be relative to θ itself.) With derivatives
+        it is in units of Π_j 2π(‖d_j‖ + abs(d_j·n₀)), with ‖d‖² = dᵀ(2π Im Ω)⁻¹d and n₀ the lattice point next to
+        −(Im Ω)⁻¹Im(z). Rounding of the phases adds about 1e-16·u where Ω has a real part.
+    parts : bool
+        If true, return (u, w) with θ = exp(u)·w and u = π Im(z)ᵀ(Im Ω)⁻¹Im(z). Without derivatives w is bounded, with
+        them it grows like a power of z: nothing overflows.
 
     Returns
     -------
-    Complex tensor (...), or the pair (u real, w complex); differentiable in z and Ω.
+    Tensor (...)
+        Complex; or the pair (u real, w complex). Differentiable in z and Ω.
 
+    Examples
+    --------
     >>> riemann_theta([0.0], [[1j]])  # π^¼ / Γ(¾)
     tensor(1.0864+0.j, dtype=torch.complex128)
     >>> u, w = riemann_theta([1000j], [[1j]], parts=True)

@@ -43,12 +43,17 @@ class ThetaPlan:
 
     Parameters
     ----------
-    Q : (g, g) real, symmetric, positive definite; or (g,), the diagonal of a diagonal matrix. If it requires a
-        gradient, results are differentiable in it. A matrix without gradient is taken apart into its blocks; one with
-        gradient is not, since its zeros have derivatives too: for hundreds of independent units, pass the vector.
-    phase : "I" for θ̃(z|Q), "II" for θ̃(iz|Q).
-    tolerance : bounds the truncation error of θ̃ relative to θ̃ itself, at every argument; at least 1e-8 for float32.
+    Q : (g, g) or (g,)
+        Real, symmetric, positive definite; or the diagonal of a diagonal matrix. If it requires a gradient, results are
+        differentiable in it. A matrix without gradient is taken apart into its blocks; one with gradient is not, since
+        its zeros have derivatives too: for hundreds of independent units, pass the vector.
+    phase : "I" or "II"
+        θ̃(z|Q) or θ̃(iz|Q).
+    tolerance : float
+        Bounds the truncation error of θ̃ relative to θ̃ itself, at every argument; at least 1e-8 for float32.
 
+    Examples
+    --------
     >>> plan = ThetaPlan([[2.0, 0.5], [0.5, 1.0]])
     >>> plan.log_theta([[0.1, 0.2], [10.0, -3.0]])
     tensor([ 1.5781, 43.8438], dtype=torch.float64)
