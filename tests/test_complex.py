@@ -112,6 +112,11 @@ def test_parts_never_overflow_and_the_plain_value_says_so() -> None:
         riemann_theta([300j, 1e4j], 1j * np.eye(2))
 
 
+def test_an_argument_beyond_float64_is_an_error() -> None:
+    with pytest.raises(InvalidInputError, match=r"Im\(z\) is too large"):
+        riemann_theta([1e17j], [[1.3j]], parts=True)
+
+
 def test_batches_and_zeros() -> None:
     z = np.array([make_z(2, s) for s in range(6)])
     omega = make_omega(2, 1)

@@ -146,6 +146,43 @@ def test_nothing_is_lost_far_from_zero(distance: float) -> None:
     assert abs(float(single.entropy()) - float(DiscreteGaussian(A, [0.0, 0.0]).entropy())) <= FLOAT32
 
 
+def test_a_skewed_matrix_loses_nothing() -> None:
+    for M in (1e3, 1e5, 1e7):
+        A, a = np.array([[1.0, M], [M, M**2 + 1]]), np.array([0.3, 0.4 + 0.3 * M])
+        skewed, plain = DiscreteGaussian(A, a), DiscreteGaussian(np.eye(2), [0.3, 0.4])
+        U = torch.tensor([[1.0, -M], [0.0, 1.0]], dtype=torch.float64)  # UᵀAU = I
+        h = torch.tensor([[1.0, -2.0], [0.0, 1.0]], dtype=torch.float64)
+        rounding = MOMENTS + 1e-15 * M  # of 0.4 + 0.3 M
+        assert abs(float(skewed.entropy() - plain.entropy())) <= rounding
+        assert abs(float(skewed.log_normalizer - plain.log_normalizer)) <= rounding
+        assert torch.allclose(skewed.log_prob(h @ U.mT), plain.log_prob(h), rtol=0, atol=rounding)
+        draws = skewed.sample(20_000, generator=torch.Generator().manual_seed(0)) @ torch.linalg.inv(U).mT
+        assert torch.allclose(draws.mean(0), plain.mean, atol=0.05)
+        assert (
+            abs(float(skewed.kl(DiscreteGaussian(A, 0 * a)) - plain.kl(DiscreteGaussian(np.eye(2), [0, 0]))))
+            <= rounding
+        )
+
+
+def test_a_distribution_is_a_value() -> None:
+    points = box(2, 9)
+    A, a = torch.tensor(typical(2)), torch.zeros(2, dtype=torch.float64)
+    hidden = DiscreteGaussian(A, a)
+    before = hidden.log_prob(points)
+    A.mul_(2)
+    a.add_(1)
+    assert torch.equal(hidden.log_prob(points), before)
+    assert abs(float(before.exp().sum()) - 1) <= MOMENTS
+
+
+def test_the_gradient_in_the_matrix_is_symmetric() -> None:
+    A = torch.tensor([[2.0, 0.25], [0.25, 1.5]], dtype=torch.float64, requires_grad=True)
+    hidden = DiscreteGaussian(A, [-2e3, 1.5e3])
+    for function in (hidden.log_normalizer, hidden.log_prob([1000, -999]), hidden.entropy()):
+        (gradient,) = torch.autograd.grad(function, A)
+        assert torch.allclose(gradient, gradient.mT, rtol=1e-12)
+
+
 def test_blocks_are_sampled_on_their_own() -> None:
     A = torch.block_diag(*[torch.tensor([[20.0, 7.0], [7.0, 20.0]], dtype=torch.float64)] * 10)
     hidden = DiscreteGaussian(A, torch.linspace(-40, 40, 20, dtype=torch.float64))

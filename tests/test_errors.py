@@ -66,6 +66,12 @@ def test_order_must_be_an_integer() -> None:
         theta_moments([0.0, 0.0], GOOD, order=2.0)
 
 
+def test_the_limit_on_z_is_where_lattice_points_blur() -> None:
+    assert log_theta([1e14, -3e13], [1e-3, 1e3], phase="II").isfinite()
+    with pytest.raises(InvalidInputError, match="z is too large"):
+        log_theta([1e14, -3e13], [1e-3, 1e3])
+
+
 def test_a_plan_notices_that_its_matrix_was_changed() -> None:
     Q = torch.tensor(GOOD)
     plan = ThetaPlan(Q)

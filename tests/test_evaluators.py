@@ -14,7 +14,7 @@ from rtbm.theta import block as block_module
 from rtbm.theta import chunks, exponentials, kernels
 from rtbm.theta.plan import block_log_theta
 from rtbm.theta.reference import reference_log_theta
-from tolerances import LOG_THETA, MOMENTS, SAME
+from tolerances import FLOAT32, LOG_THETA, MOMENTS, SAME
 
 CPU = torch.device("cpu")
 EVALUATORS = ("list", "split", "fused")
@@ -160,6 +160,30 @@ def test_numba_may_be_missing_altogether() -> None:
     value, mean = map(float, run.stdout.split())
     assert abs(value - float(log_theta([5.0], [[10.0]]))) <= LOG_THETA
     assert abs(mean + float(theta_moments([1.0], [[2.0]]).mean)) <= MOMENTS
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("scale", [1.0, 3.4, 5.1, 12.0])
+def test_float32_does_not_overflow_in_the_split_product(scale: float, phase: str) -> None:
+    D4 = np.array([[2.0, -1, 0, 0], [-1, 2, -1, -1], [0, -1, 2, 0], [0, -1, 0, 2]])
+    for matrix in (scale * D4, scale * (np.eye(6) + 1)):
+        z = arguments(len(matrix), 3000).astype(np.float32)
+        single = ThetaPlan(torch.tensor(matrix, dtype=torch.float32), phase=phase)
+        double = ThetaPlan(single.Q.double(), phase=phase)
+        for order in (0, 1):
+            there, here = single.moments(torch.tensor(z), order), double.moments(torch.tensor(z).double(), order)
+            for a, b in zip(there[: order + 1], here[: order + 1], strict=True):
+                assert a.dtype == torch.float32
+                assert torch.allclose(a.double(), b, rtol=5 * FLOAT32, atol=5 * FLOAT32)
+
+
+def test_a_plan_made_in_inference_mode_can_be_trained_with() -> None:
+    with torch.inference_mode():
+        plan = ThetaPlan([[1.0, 0.3], [0.3, 2.0]])
+        plan.log_theta(arguments(2))
+    z = torch.tensor(arguments(2), requires_grad=True)
+    plan.log_theta(z).sum().backward()
+    assert z.grad is not None
 
 
 def test_a_plan_survives_inference_mode() -> None:

@@ -85,6 +85,24 @@ def reduce_basis(Q: Floats) -> tuple[Integers, Floats]:
     return total, reduced
 
 
+def integer_inverse(U: Integers) -> Integers:
+    """The inverse of a unimodular matrix, exactly: a floating-point inverse, refined in integers.
+
+    >>> integer_inverse(np.array([[1, 10**6], [0, 1]]))
+    array([[       1, -1000000],
+           [       0,        1]])
+    """
+    approximate = np.linalg.inv(U)
+    inverse = np.rint(approximate).astype(object)
+    identity = np.eye(len(U), dtype=int).astype(object)
+    for _ in range(20):
+        error = identity - U.astype(object) @ inverse
+        if not error.any():
+            break
+        inverse = inverse + np.rint(approximate @ error.astype(float)).astype(np.int64).astype(object)
+    return inverse.astype(np.int64)
+
+
 def _unbalanced(Q: Floats) -> InvalidInputError:
     return InvalidInputError(
         f"the matrix is too unbalanced to be reduced in float64: its diagonal runs from {np.diag(Q).min():.3g} to "

@@ -10,6 +10,8 @@ from torch.distributions import Distribution, register_kl
 
 from rtbm.distributions.lattice_samplers import Independent, make_sampler
 from rtbm.errors import InvalidInputError
+from rtbm.lattice import integer_inverse, reduce_basis
+from rtbm.theta.geometry import exact_product
 from rtbm.theta.plan import ThetaPlan
 from rtbm.validation import (
     as_real,
@@ -24,8 +26,10 @@ from rtbm.validation import (
 class DiscreteGaussian(Distribution):
     """P(h) ∝ exp(−½hᵀAh − aᵀh) on ℤ^g: what the hidden units of an RTBM follow (paper: P(h|v) with A = Q).
 
-    The normaliser is θ̃(a|A), so everything here is exact up to `tolerance`. Computations are in float64, around the
-    integer point next to the centre −A⁻¹a, so that no digits are lost when it is far from zero.
+    The normaliser is θ̃(a|A), so everything here is exact up to `tolerance`. Computations are in float64 and in
+    coordinates h = U(k + k₀) with U a reduced basis and k₀ next to the centre −A⁻¹a, so that no digits are lost when A
+    is skewed or the centre is far from zero. The distribution keeps copies of A and a: changing them later does not
+    change it.
 
     Parameters
     ----------
@@ -53,9 +57,14 @@ class DiscreteGaussian(Distribution):
         self.a = check_vector(as_real(a, "a"), "a", self.A.shape[0])
         check_same_device(self.A, "A", self.a, "a")
         self._dtype = torch.promote_types(self.A.dtype, self.a.dtype)
-        self._A, self._a = self.A.double(), self.a.double()
-        self._plan = ThetaPlan(self._A, tolerance=tolerance)
+        matrix = self.A.detach().double().cpu().numpy()
+        basis, gram = reduce_basis((matrix + matrix.T) / 2)
+        self._U = torch.as_tensor(basis, dtype=torch.float64, device=self.A.device)
+        self._U_inverse = torch.as_tensor(integer_inverse(basis), dtype=torch.float64, device=self.A.device)
+        self._A = _ChangeBasis.apply(self.A.double(), self._U, torch.as_tensor(gram, device=self.A.device))
+        self._given_a = self.a.double().clone()
         self._origin = -torch.linalg.solve(self._A.detach(), self._a.detach()).round()
+        self._plan = ThetaPlan(self._A, tolerance=tolerance)
         super().__init__(event_shape=self.a.shape, validate_args=False)
 
     def __repr__(self) -> str:
@@ -69,12 +78,12 @@ class DiscreteGaussian(Distribution):
     @property
     def mean(self) -> Tensor:
         """E[h] (g,)."""
-        return (self._origin + self._moments()[1]).to(self._dtype)
+        return (self._U @ self._origin + self._U @ self._moments()[1]).to(self._dtype)
 
     @property
     def covariance_matrix(self) -> Tensor:
         """Cov[h] (g, g)."""
-        return self._moments()[2].to(self._dtype)
+        return (self._U @ self._moments()[2] @ self._U.mT).to(self._dtype)
 
     @property
     def variance(self) -> Tensor:
@@ -87,18 +96,18 @@ class DiscreteGaussian(Distribution):
         check_same_device(value, "h", self.A, "A")
         if not bool((value == value.round()).all()):
             raise InvalidInputError("h must hold integers: the distribution lives on the integer lattice")
-        k = value.double() - self._origin
-        return (-0.5 * ((k @ self._A) * k).sum(dim=-1) - k @ self._shifted(self) - self._moments()[0]).to(self._dtype)
+        k = value.double() @ self._U_inverse.mT - self._origin
+        return (-0.5 * ((k @ self._A) * k).sum(dim=-1) - k @ self._bias() - self._moments()[0]).to(self._dtype)
 
     def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
         """Independent exact draws of shape sample_shape + (g,): integers, stored in the dtype of A and a."""
         shape = torch.Size((sample_shape,) if isinstance(sample_shape, int) else sample_shape)
-        draws = self._sampler.sample(shape.numel(), generator)
+        draws = self._sampler.sample(shape.numel(), generator) @ self._U.mT
         return draws.to(self._dtype).reshape(*shape, self._plan.g)
 
     def entropy(self) -> Tensor:
         """−Σ P log P, in closed form: log θ̃(a|A) + ½E[hᵀAh] + aᵀE[h]."""
-        return (self._moments()[0] + self._energy(self._A, self._shifted(self))).to(self._dtype)
+        return (self._moments()[0] + self._energy(self._A, self._bias())).to(self._dtype)
 
     def kl(self, other: "DiscreteGaussian") -> Tensor:
         """The Kullback-Leibler divergence Σ P log(P/P') from this distribution to another on the same lattice.
@@ -111,22 +120,31 @@ class DiscreteGaussian(Distribution):
         """
         if not isinstance(other, DiscreteGaussian) or other.event_shape != self.event_shape:
             raise InvalidInputError(f"other must be a DiscreteGaussian with g = {self._plan.g}, got {other!r}")
-        theirs, ours = self._shifted(other), self._shifted(self)
+        origin = other._U_inverse @ (self._U @ self._origin)  # ours, in their coordinates
+        change = other._U_inverse @ self._U
+        theirs = other._bias(origin)
         log_ratio = other._plan.log_theta(-theirs) - self._moments()[0]
-        return (log_ratio + self._energy(other._A - self._A, theirs - ours)).to(self._dtype)
+        energy = self._energy(change.mT @ other._A @ change - self._A, change.mT @ theirs - self._bias())
+        return (log_ratio + energy).to(self._dtype)
 
-    def _shifted(self, other: "DiscreteGaussian") -> Tensor:
-        """The bias a of `other` in coordinates around this distribution's origin: a + A·origin."""
-        return other._a + other._A @ self._origin
+    @property
+    def _a(self) -> Tensor:
+        """Uᵀa (g,), without rounding of intermediate sums."""
+        coarse, rest = exact_product(self._given_a[None], torch.zeros_like(self._given_a[None]), self._U)
+        return (coarse + rest)[0]
+
+    def _bias(self, origin: Tensor | None = None) -> Tensor:
+        """The bias around an origin, by default this distribution's own: a + A·origin, in reduced coordinates."""
+        return self._a + self._A @ (self._origin if origin is None else origin)
 
     def _energy(self, A: Tensor, a: Tensor) -> Tensor:
-        """E[½kᵀAk + aᵀk] under this distribution, k = h − origin."""
+        """E[½kᵀAk + aᵀk] under this distribution, in reduced coordinates around the origin."""
         _, mean, covariance = self._moments()
         return 0.5 * (A * (covariance + torch.outer(mean, mean))).sum() + a @ mean
 
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """log-sum, mean and covariance of h − origin: with a graph where one is wanted, else computed once."""
-        if torch.is_grad_enabled() and (self._A.requires_grad or self._a.requires_grad):
+        """log-sum, mean and covariance of k: with a graph where one is wanted, else computed once."""
+        if torch.is_grad_enabled() and (self._A.requires_grad or self._given_a.requires_grad):
             return self._compute_moments()
         return self._fixed_moments
 
@@ -136,16 +154,29 @@ class DiscreteGaussian(Distribution):
             return self._compute_moments()
 
     def _compute_moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        log_sum, mean, covariance, _ = self._plan.moments(-self._shifted(self), order=2)
+        log_sum, mean, covariance, _ = self._plan.moments(-self._bias(), order=2)
         assert mean is not None
         assert covariance is not None
         return log_sum, mean, covariance
 
     @cached_property
     def _sampler(self) -> Independent:
-        A, a = self._A.detach(), self._a.detach()
-        centre = -torch.linalg.solve(A, a)
-        return make_sampler(((A + A.mT) / 2).cpu().numpy(), centre.cpu().numpy(), self.a.device)
+        A, centre = self._A.detach(), -torch.linalg.solve(self._A.detach(), self._a.detach())
+        return make_sampler(A.cpu().numpy(), centre.cpu().numpy(), self.a.device)
+
+
+class _ChangeBasis(torch.autograd.Function):
+    """UᵀAU for symmetric A, computed exactly elsewhere. Nothing is saved, so that many backward passes work."""
+
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, U: Tensor, value: Tensor) -> Tensor:
+        ctx.U = U
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        back = ctx.U @ grad @ ctx.U.mT
+        return (back + back.mT) / 2, None, None
 
 
 @register_kl(DiscreteGaussian, DiscreteGaussian)

@@ -12,12 +12,13 @@ from rtbm.theta import kernels
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.cost import (
     MAX_EXPONENT,
+    MAX_EXPONENT_FLOAT32,
     MAX_FUSED_SIZE,
     SMALLEST_SPLIT,
     SplitSize,
-    can_split,
     choose_evaluator,
     choose_split,
+    split_exponent,
 )
 from rtbm.theta.geometry import (
     TWO_PI_PARTS,
@@ -60,7 +61,7 @@ class Block:
         """log θ̃ (points,) for z (points, g), with the evaluator "list" or "split"; differentiable to any order."""
         form = self.form(Q)
         s, _, offset = self.recentre(z.double(), form)
-        dtype = self.dtype_for(z)
+        dtype = self.dtype_for(z, evaluator)
         x, constants = (s @ form.B.mT).to(dtype), [matrix.to(dtype) for matrix in form]
         if evaluator == "list":
             terms = self.terms(dtype, z.device)
@@ -82,7 +83,7 @@ class Block:
         """log θ̃ and its z-derivatives up to `order`, from the list of terms; differentiable to any order."""
         form = self.form(Q)
         s, n0, offset = self.recentre(z.double(), form)
-        dtype = self.dtype_for(z)
+        dtype = self.dtype_for(z, "list")
         terms = self.terms(dtype, z.device)
         x, constants = (s @ form.B.mT).to(dtype), [matrix.to(dtype) for matrix in form]
         log_sum, *series = in_chunks(
@@ -128,7 +129,7 @@ class Block:
     def supports(self, evaluator: str, device: torch.device) -> bool:
         """Whether an evaluator applies here; the list always does."""
         if evaluator == "split":
-            return self.g > 1 and self._can_split
+            return self.g > 1 and self._split_exponent < MAX_EXPONENT
         if evaluator == "fused":
             return device.type == "cpu" and kernels.AVAILABLE and self._can_fuse
         return True
@@ -138,9 +139,9 @@ class Block:
         return self.g <= MAX_FUSED_SIZE and self.geometry.largest_exponent < MAX_EXPONENT
 
     @cached_property
-    def _can_split(self) -> bool:
+    def _split_exponent(self) -> float:
         G = self.fixed_form(torch.device("cpu")).G.numpy()
-        return can_split(self.split_size, G, self.geometry.factor, self.geometry.n_osc)
+        return split_exponent(self.split_size, G, self.geometry.factor, self.geometry.n_osc)
 
     def form(self, Q: Tensor) -> Form:
         """The matrices of the sum: exact in value, and differentiable in Q if it asks for that."""
@@ -159,9 +160,11 @@ class Block:
                 self._forms[device] = Form(*(matrix.to(device) for matrix in self._forms[torch.device("cpu")]))
         return self._forms[device]
 
-    def dtype_for(self, z: Tensor) -> torch.dtype:
-        """Single precision only where no exponent is large enough to spoil it."""
-        return torch.float64 if self.geometry.largest_exponent > LARGEST_FLOAT32_EXPONENT else z.dtype
+    def dtype_for(self, z: Tensor, evaluator: str) -> torch.dtype:
+        """Single precision only where no exponent is large enough to spoil it, or to overflow."""
+        is_large = self.geometry.largest_exponent > LARGEST_FLOAT32_EXPONENT
+        overflows = evaluator == "split" and self._split_exponent > MAX_EXPONENT_FLOAT32
+        return torch.float64 if is_large or overflows else z.dtype
 
     def basis(self, device: torch.device) -> Tensor:
         """U as a tensor."""

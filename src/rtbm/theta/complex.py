@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rtbm.errors import InvalidInputError
 from rtbm.lattice import (
+    LARGEST_INTEGER,
     Floats,
     Integers,
     change_basis,
@@ -60,7 +61,7 @@ def riemann_theta(
     tolerance : float
         Bounds the truncation error of w below. (θ has zeros, so no bound can be relative to θ itself.) With derivatives
         it is in units of Π_j 2π(‖d_j‖ + abs(d_j·n₀)), with ‖d‖² = dᵀ(2π Im Ω)⁻¹d and n₀ the lattice point next to
-        −(Im Ω)⁻¹Im(z). Rounding of the phases adds about 1e-16·u where Ω has a real part.
+        −(Im Ω)⁻¹Im(z). Rounding adds about 1e-16·abs(n₀), and 1e-16·u where Ω has a real part.
     parts : bool
         If true, return (u, w) with θ = exp(u)·w and u = π Im(z)ᵀ(Im Ω)⁻¹Im(z). Without derivatives w is bounded, with
         them it grows like a power of z: nothing overflows.
@@ -147,6 +148,11 @@ class _Lattice:
         x, y = (_times_basis(part, U) for part in ((z + beta).real, z.imag))
         factor = torch.linalg.cholesky(Y)
         solved = torch.cholesky_solve(y.mT, factor).mT
+        if float(solved.detach().abs().amax()) > LARGEST_INTEGER:
+            raise InvalidInputError(
+                f"Im(z) is too large: (Im Ω)⁻¹Im(z) reaches {float(solved.detach().abs().amax()):.3g}, and float64 can "
+                f"tell lattice points apart up to {LARGEST_INTEGER:.3g}"
+            )
         n = nearest_plane(-solved.detach() - a, torch.as_tensor(self.plane, device=z.device)) + a
 
         # exponent(n + δ) = exponent(n) + 2πi(½δᵀΩδ + δᵀ(z + Ωn)), with Im(z + Ωn) small

@@ -24,7 +24,7 @@ SETUP = 100_000.0
 SMALLEST_SPLIT = 20  # terms; below it a split is not even considered
 MAX_FUSED_SIZE = 4
 MAX_PRODUCT = 2**24  # entries of the coupling matrix: 128 MiB
-MAX_EXPONENT = 600.0  # beyond it, factors of a product might overflow
+MAX_EXPONENT, MAX_EXPONENT_FLOAT32 = 600.0, 60.0  # beyond it, factors of a product might overflow
 
 
 class SplitSize(NamedTuple):
@@ -62,20 +62,20 @@ def choose_split(points: Integers, n_osc: int) -> SplitSize:
     return best
 
 
-def can_split(split: SplitSize, G: Floats, R: Floats, n_osc: int) -> bool:
-    """Whether the coupling matrix fits in memory and no factor of the product overflows.
+def split_exponent(split: SplitSize, G: Floats, R: Floats, n_osc: int) -> float:
+    """A bound for the exponents of all factors of the product; infinite if the coupling matrix would not fit in memory.
 
     In the cell |x_j| ≤ ½Σ_i|R_ij|R_ii, so a factor exp(px − ½p²G_jj) is at most exp(½x²/G_jj). What couples the
     coordinates is bounded by the largest entries of the lists.
     """
     if len(split.first) * len(split.last) > MAX_PRODUCT:
-        return False
+        return math.inf
     diagonal = np.diag(G)
     largest = 0.5 * (np.abs(R).T @ np.diag(R))
     own = (largest**2 / (2 * diagonal))[n_osc:].sum()
     reach = np.concatenate([np.abs(part).max(axis=0) for part in split])
     coupled = 0.5 * reach @ np.abs(G - np.diag(diagonal)) @ reach
-    return float(own + coupled) < MAX_EXPONENT
+    return float(own + coupled)
 
 
 def _unique_rows(rows: Integers) -> Integers:

@@ -24,6 +24,7 @@ from rtbm.lattice import (
     cholesky,
     enumerate_points,
     estimate_count,
+    integer_inverse,
     log_gauss_sum,
     nearest_plane_matrix,
     radius_from_spread,
@@ -193,12 +194,9 @@ def _reduce_dual_block(Q: Floats, U: Integers, gram: Floats, t: int) -> tuple[In
     V, _ = reduce_basis(np.linalg.inv(gram[:t, :t]) * TWO_PI**2)
     if (np.eye(t) == V).all():
         return U, gram
-    inverse = np.rint(np.linalg.inv(V)).astype(np.int64)
-    if (V @ inverse == np.eye(t)).all():
-        U = U.copy()
-        U[:, :t] = U[:, :t] @ inverse.T
-        gram = change_basis(Q, U)
-    return U, gram
+    U = U.copy()
+    U[:, :t] = U[:, :t] @ integer_inverse(V).T
+    return U, change_basis(Q, U)
 
 
 def _block_cholesky(G: Floats, n_osc: int) -> Floats:

@@ -64,7 +64,9 @@ class ThetaPlan:
     """
 
     def __init__(self, Q: Any, *, phase: str = "I", tolerance: float = 1e-12):
-        self.Q = as_real(Q, "Q")
+        with torch.inference_mode(False):  # so that training can use the plan later
+            self.Q = as_real(Q, "Q")
+            self.Q = self.Q.clone() if self.Q.is_inference() else self.Q
         self.phase = check_choice(phase, "phase", ("I", "II"))
         self.tolerance = check_tolerance(tolerance)
         if self.Q.dtype == torch.float32:
@@ -80,7 +82,8 @@ class ThetaPlan:
             self._decompose((values + values.T) / 2)
         q = values if values.ndim == 1 else values[self.diagonal_indices, self.diagonal_indices]
         self._diagonal = Diagonal(q, phase, self.tolerance) if len(q) else None
-        self._largest = min([block.largest_argument for _, block in self.blocks] + [LARGEST_INTEGER * min([*q, 1.0])])
+        step = min([*q, 1.0]) if phase == "I" else 1.0
+        self._largest = min([block.largest_argument for _, block in self.blocks] + [LARGEST_INTEGER * step])
 
     def _decompose(self, matrix: np.ndarray) -> None:
         everything = np.arange(len(matrix))
@@ -204,5 +207,5 @@ def _block_moments(block: Block, rows: Tensor, Q: Tensor, order: int) -> Derivat
             argument = rows if rows.requires_grad else rows.detach().clone().requires_grad_()
             value = block.log_theta(argument, Q if differentiable else Q.detach(), "split")
             (mean,) = torch.autograd.grad(value.sum(), argument, create_graph=differentiable)
-        return (value, mean) if differentiable else (value.detach(), mean)
+        return (value, mean.double()) if differentiable else (value.detach(), mean.double())
     return block.moments(rows, Q, order)
