@@ -34,6 +34,7 @@ test: lint
 
 docs: $(READY)
 	$(BIN)/python docs/pictures.py
+	$(BIN)/python examples/theta_at_work.py --output docs/pictures/theta_at_work.png > /dev/null
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 	@echo "open build/docs/index.html"
 

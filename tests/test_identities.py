@@ -19,6 +19,13 @@ def value(z: Floats, Q: Floats, phase: str = "I") -> float:
     return float(log_theta(z, Q, phase=phase))
 
 
+def draw_shift(data: st.DataObject) -> tuple[Floats, Floats, np.ndarray]:
+    """An argument, a matrix and an integer vector to shift by."""
+    g = data.draw(sizes)
+    n = np.array(data.draw(st.lists(st.integers(-5, 5), min_size=g, max_size=g)))
+    return np.random.default_rng(g).normal(size=g), data.draw(matrices(g, **MILD)), n
+
+
 @settings(max_examples=60)
 @given(sizes.flatmap(problems))
 def test_even(problem: tuple[Floats, Floats, str]) -> None:
@@ -29,10 +36,7 @@ def test_even(problem: tuple[Floats, Floats, str]) -> None:
 @settings(max_examples=60)
 @given(st.data())
 def test_quasi_periodic_in_phase_one(data: st.DataObject) -> None:
-    g = data.draw(sizes)
-    Q = data.draw(matrices(g, **MILD))
-    n = np.array(data.draw(st.lists(st.integers(-5, 5), min_size=g, max_size=g)))
-    z = np.random.default_rng(g).normal(size=g)
+    z, Q, n = draw_shift(data)
     expected = value(z, Q) + n @ z + 0.5 * n @ Q @ n
     assert abs(value(z + Q @ n, Q) - expected) <= SAME * max(1, abs(expected))
 
@@ -40,10 +44,7 @@ def test_quasi_periodic_in_phase_one(data: st.DataObject) -> None:
 @settings(max_examples=60)
 @given(st.data())
 def test_periodic_in_phase_two(data: st.DataObject) -> None:
-    g = data.draw(sizes)
-    Q = data.draw(matrices(g, **MILD))
-    n = np.array(data.draw(st.lists(st.integers(-5, 5), min_size=g, max_size=g)))
-    z = np.random.default_rng(g).normal(size=g)
+    z, Q, n = draw_shift(data)
     difference = value(z + 2 * np.pi * n, Q, "II") - value(z, Q, "II")
     slope = float(theta_moments(z, Q, phase="II", order=1).mean.abs().sum())
     assert abs(difference) <= SAME + 1e-14 * slope  # adding 2πn rounds z

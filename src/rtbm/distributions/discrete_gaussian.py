@@ -11,7 +11,7 @@ from torch.distributions import Distribution, register_kl
 from rtbm.distributions.lattice_samplers import Independent, make_sampler
 from rtbm.errors import InvalidInputError
 from rtbm.lattice import integer_inverse, reduce_basis
-from rtbm.theta.geometry import exact_product
+from rtbm.theta.geometry import Congruence, exact_product
 from rtbm.theta.plan import ThetaPlan
 from rtbm.validation import (
     as_real,
@@ -61,7 +61,7 @@ class DiscreteGaussian(Distribution):
         basis, gram = reduce_basis((matrix + matrix.T) / 2)
         self._U = torch.as_tensor(basis, dtype=torch.float64, device=self.A.device)
         self._U_inverse = torch.as_tensor(integer_inverse(basis), dtype=torch.float64, device=self.A.device)
-        self._A = _ChangeBasis.apply(self.A.double(), self._U, torch.as_tensor(gram, device=self.A.device))
+        self._A = Congruence.apply(self.A.double(), self._U, torch.as_tensor(gram, device=self.A.device))
         self._given_a = self.a.double().clone()
         self._origin = -torch.linalg.solve(self._A.detach(), self._a.detach()).round()
         self._plan = ThetaPlan(self._A, tolerance=tolerance)
@@ -163,20 +163,6 @@ class DiscreteGaussian(Distribution):
     def _sampler(self) -> Independent:
         A, centre = self._A.detach(), -torch.linalg.solve(self._A.detach(), self._a.detach())
         return make_sampler(A.cpu().numpy(), centre.cpu().numpy(), self.a.device)
-
-
-class _ChangeBasis(torch.autograd.Function):
-    """UᵀAU for symmetric A, computed exactly elsewhere. Nothing is saved, so that many backward passes work."""
-
-    @staticmethod
-    def forward(ctx: Any, A: Tensor, U: Tensor, value: Tensor) -> Tensor:
-        ctx.U = U
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        back = ctx.U @ grad @ ctx.U.mT
-        return (back + back.mT) / 2, None, None
 
 
 @register_kl(DiscreteGaussian, DiscreteGaussian)

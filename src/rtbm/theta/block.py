@@ -22,6 +22,7 @@ from rtbm.theta.cost import (
 )
 from rtbm.theta.geometry import (
     TWO_PI_PARTS,
+    Congruence,
     Form,
     exact_product,
     make_form,
@@ -40,7 +41,7 @@ from rtbm.theta.series import (
     split_log_sum,
 )
 
-LARGEST_FLOAT32_EXPONENT = 4.0
+LARGEST_FLOAT32_EXPONENT = 4.0  # above it, exponents that cancel would lose float32's last digits
 
 
 class Block:
@@ -147,11 +148,8 @@ class Block:
         """The matrices of the sum: exact in value, and differentiable in Q if it asks for that."""
         if not (Q.requires_grad and torch.is_grad_enabled()):
             return self.fixed_form(Q.device)
-        U = self.basis(Q.device)
-        symmetric = 0.5 * (Q + Q.mT).double()
-        change = U.mT @ (symmetric - symmetric.detach()) @ U  # zero, but with the derivative
         gram = self._constant("gram", self.geometry.gram, Q.device)
-        return make_form(gram + change, self.geometry.n_osc, self.phase)
+        return make_form(Congruence.apply(Q.double(), self.basis(Q.device), gram), self.geometry.n_osc, self.phase)
 
     def fixed_form(self, device: torch.device) -> Form:
         """The matrices of the sum as constants."""

@@ -20,7 +20,7 @@ from rtbm.lattice import (
     squared_radius,
 )
 from rtbm.theta.chunks import in_chunks
-from rtbm.theta.geometry import TWO_PI, exact_product, nearest_plane
+from rtbm.theta.geometry import TWO_PI, Congruence, exact_product, nearest_plane
 from rtbm.validation import (
     as_complex,
     as_real,
@@ -102,10 +102,10 @@ def riemann_theta(
     u, w = u.reshape(z.shape[:-1]), w.reshape(z.shape[:-1])
     if parts:
         return u, w
-    if u.numel() and float(u.detach().amax()) > LARGEST_LOG:
+    largest = float(u.detach().amax()) if u.numel() else 0.0
+    if largest > LARGEST_LOG:
         raise InvalidInputError(
-            f"θ overflows: its logarithm reaches {float(u.detach().amax()):.4g}. Pass parts=True to get (u, w) with "
-            "θ = exp(u)·w"
+            f"θ overflows: its logarithm reaches {largest:.4g}. Pass parts=True to get (u, w) with θ = exp(u)·w"
         )
     return torch.exp(u) * w
 
@@ -134,9 +134,7 @@ class _Lattice:
     def _reduced(self, part: Tensor, value: Floats) -> Tensor:
         """UᵀMU for the real or imaginary part M of Ω: exact in value, and differentiable."""
         U = torch.as_tensor(self.basis, dtype=torch.float64, device=part.device)
-        symmetric = 0.5 * (part + part.mT)
-        change = U.mT @ (symmetric - symmetric.detach()) @ U
-        return torch.as_tensor(value, device=part.device) + change
+        return Congruence.apply(part, U, torch.as_tensor(value, device=part.device))
 
     def evaluate(
         self, z: Tensor, omega: Tensor, alpha: Tensor, beta: Tensor, directions: list[Tensor]
@@ -148,10 +146,11 @@ class _Lattice:
         x, y = (_times_basis(part, U) for part in ((z + beta).real, z.imag))
         factor = torch.linalg.cholesky(Y)
         solved = torch.cholesky_solve(y.mT, factor).mT
-        if float(solved.detach().abs().amax()) > LARGEST_INTEGER:
+        largest = float(solved.detach().abs().amax())
+        if largest > LARGEST_INTEGER:
             raise InvalidInputError(
-                f"Im(z) is too large: (Im Ω)⁻¹Im(z) reaches {float(solved.detach().abs().amax()):.3g}, and float64 can "
-                f"tell lattice points apart up to {LARGEST_INTEGER:.3g}"
+                f"Im(z) is too large: (Im Ω)⁻¹Im(z) reaches {largest:.3g}, and float64 tells lattice points apart up "
+                f"to {LARGEST_INTEGER:.3g}"
             )
         n = nearest_plane(-solved.detach() - a, torch.as_tensor(self.plane, device=z.device)) + a
 

@@ -48,14 +48,12 @@ class _Exponentials(torch.autograd.Function):
         points, real, imaginary = ctx.saved_tensors
         o = ctx.n_osc
         by_size = grad_real * real
-        by_angle = torch.zeros_like(by_size[:, :0])
-        if o:
-            by_size = by_size + grad_imaginary * imaginary
-            by_angle = grad_imaginary * real - grad_real * imaginary
-        grad_x = (
-            torch.cat([by_angle.mT @ points[:, :o], by_size.mT @ points[:, o:]], dim=1) if o else by_size.mT @ points
-        )
-        return grad_x, by_size.sum(dim=1), by_angle.sum(dim=1) if o else None, None, None, None
+        if not o:
+            return by_size.mT @ points, by_size.sum(dim=1), None, None, None, None
+        by_size = by_size + grad_imaginary * imaginary
+        by_angle = grad_imaginary * real - grad_real * imaginary
+        grad_x = torch.cat([by_angle.mT @ points[:, :o], by_size.mT @ points[:, o:]], dim=1)
+        return grad_x, by_size.sum(dim=1), by_angle.sum(dim=1), None, None, None
 
 
 def _evaluate(x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, o: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ positive; in phase II it is the other way round. Coordinates are ordered: oscill
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,7 +54,6 @@ class Form(NamedTuple):
 class Geometry(NamedTuple):
     """Everything integer about one sum, and the bounds that certify it."""
 
-    phase: str
     basis: Integers  # U (g, g)
     gram: Floats  # UᵀQU, exact to the last digit
     n_osc: int
@@ -62,7 +61,6 @@ class Geometry(NamedTuple):
     plane: Floats  # nearest-plane matrix
     points: Integers  # (terms, g): one of each ±pair of the oscillating coordinates
     factor: Floats  # upper triangular R with G = RᵀR
-    radius: float  # R of the certified truncation, in units where G = 1
 
     @property
     def largest_exponent(self) -> float:
@@ -111,7 +109,7 @@ def make_geometry(Q: Floats, phase: str, tolerance: float) -> tuple[Geometry, Fo
     plane = np.zeros_like(gram)
     plane[n_osc:, n_osc:] = nearest_plane_matrix(R[n_osc:, n_osc:])
     centre = np.linalg.inv(gram) if phase == "I" else np.eye(len(Q)) / TWO_PI
-    return Geometry(phase, U, gram, n_osc, centre, plane, points, R, math.sqrt(radius2)), form
+    return Geometry(U, gram, n_osc, centre, plane, points, R), form
 
 
 def grid_factor(U: Floats | Integers) -> float:
@@ -141,6 +139,25 @@ def modulo_two_pi(z: Tensor) -> tuple[Tensor, Tensor]:
     reduced = exact - periods * TWO_PI_PARTS[1]
     error = (exact - reduced) - periods * TWO_PI_PARTS[1]
     return reduced, (error - periods * TWO_PI_PARTS[2]).detach()
+
+
+class Congruence(torch.autograd.Function):
+    """UᵀQU for symmetric Q, with a value that `lattice.change_basis` computed exactly.
+
+    The derivative is the usual one, symmetric. Nothing is saved for it, so that many backward passes work.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, Q: Tensor, U: Tensor, value: Tensor) -> Tensor:
+        """Q only lends its graph."""
+        ctx.U = U
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """U·grad·Uᵀ, symmetrised."""
+        back = ctx.U @ grad @ ctx.U.mT
+        return (back + back.mT) / 2, None, None
 
 
 def nearest_plane(c: Tensor, plane: Tensor) -> Tensor:

@@ -103,9 +103,9 @@ def add_scaled(w, target, factor, source):
 
 
 @_compile
-def combine(w, target, start, matrix, i, source):
-    """Row target = start + Σ_j matrix_ij · row (source + j)."""
-    fill(w, target, start)
+def combine(w, target, matrix, i, source):
+    """Row target = Σ_j matrix_ij · row (source + j)."""
+    fill(w, target, 0.0)
     for j in range(matrix.shape[1]):
         add_scaled(w, target, matrix[i, j], source + j)
 
@@ -153,7 +153,7 @@ def recentre(geometry, w, whole, low, c, n0, s, spare):
     two_pi, centre, plane, gram = geometry[1], geometry[3], geometry[4], geometry[5]
     g = gram.shape[0]
     for i in range(g - 1, -1, -1):
-        combine(w, c + i, 0.0, centre, i, whole)
+        combine(w, c + i, centre, i, whole)
         for b in range(WIDTH):
             w[spare, b] = w[c + i, b]
         for j in range(i + 1, g):
@@ -288,7 +288,7 @@ def fused_moments(z, start, stop, geometry, form, n_osc, terms, order, log_part,
         change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, work)
         recentre(geometry, w, whole, low, c, n0, s, work)
         for i in range(g):
-            combine(w, x + i, 0.0, B, i, s)
+            combine(w, x + i, B, i, s)
         if order > 0:
             w[first : first + g + g * g] = 0.0
         fill(w, Z, 1.0)

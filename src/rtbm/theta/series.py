@@ -100,8 +100,8 @@ def list_cumulants(x: Tensor, form: Form, terms: Terms, order: int) -> Derivativ
     weights, m = (exponent - shift[:, None]).exp(), points
     if o:
         weights = torch.polar(weights, x[:, :o] @ points[:, :o].mT + half_square(points, form.Psi))
-        m = torch.complex(points * (torch.arange(points.shape[1], device=x.device) >= o), torch.zeros_like(points))
-        m = m + 1j * (points - m.real)
+        oscillates = torch.arange(points.shape[1], device=x.device) < o
+        m = torch.complex(points * ~oscillates, points * oscillates)
     total = weights.sum(dim=1)
     total = total.real if o else total
     weights = weights / total[:, None]
