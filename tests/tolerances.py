@@ -19,3 +19,9 @@ P_VALUE = 1e-4
 
 def allowed(log_theta: float) -> float:
     return LOG_THETA + LAST_PLACES * float(np.spacing(abs(log_theta)))
+
+
+LOG_PROB = 1e-10
+"""Absolute error of log P at points where the parameters determine it to that accuracy."""
+INTEGRAL = 1e-9
+"""How far ∫P may be from 1, quadrature of the test included."""

@@ -2,8 +2,22 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from rtbm.distributions import DiscreteGaussian
-from rtbm.errors import InvalidInputError, NotPositiveDefiniteError, RTBMError, SamplingError, TooManyTermsError
+from rtbm import nn, parameters
+from rtbm.distributions import (
+    ContinuousBoltzmannMachine,
+    DiscreteGaussian,
+    Estimate,
+    RTBMDistribution,
+    RTBMMixture,
+)
+from rtbm.errors import (
+    InvalidInputError,
+    NormalizerError,
+    NotPositiveDefiniteError,
+    RTBMError,
+    SamplingError,
+    TooManyTermsError,
+)
 from rtbm.theta import ThetaMoments, ThetaPlan, log_theta, riemann_theta, theta_moments
 
 try:
@@ -12,16 +26,23 @@ except PackageNotFoundError:  # run from a source tree that is not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "ContinuousBoltzmannMachine",
     "DiscreteGaussian",
+    "Estimate",
     "InvalidInputError",
+    "NormalizerError",
     "NotPositiveDefiniteError",
+    "RTBMDistribution",
     "RTBMError",
+    "RTBMMixture",
     "SamplingError",
     "ThetaMoments",
     "ThetaPlan",
     "TooManyTermsError",
     "__version__",
     "log_theta",
+    "nn",
+    "parameters",
     "riemann_theta",
     "theta_moments",
 ]

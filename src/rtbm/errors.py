@@ -33,5 +33,18 @@ class TooManyTermsError(RTBMError, ArithmeticError):
         )
 
 
+class NormalizerError(TooManyTermsError):
+    """The exact normaliser of a machine is out of reach."""
+
+    def __init__(self, cause: TooManyTermsError, n_visible: int, n_hidden: int):
+        super().__init__(cause.terms, cause.limit)
+        self.args = (
+            f"the normaliser of a machine with {n_visible} visible and {n_hidden} hidden units is out of reach: its "
+            f"lattice sum would need about {cause.terms:.3g} terms (the limit is {cause.limit}), and the integral over "
+            "v is done for at most 3 visible units. score(v), hidden_mean(v) and free_energy(v) need no normaliser, "
+            'nor do the solvers "score_matching" and "pcd"; estimate_log_normalizer() gives an estimate with its error',
+        )
+
+
 class SamplingError(RTBMError, RuntimeError):
     """An exact sampler accepts so few of its proposals that it would not finish."""

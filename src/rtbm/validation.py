@@ -1,7 +1,7 @@
 """Checks on what users pass in. Every failure names the argument, what was got and what to do."""
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -91,12 +91,40 @@ def check_vector(vector: Tensor, name: str, g: int) -> Tensor:
     return vector
 
 
+def check_shape(tensor: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Check that a tensor has exactly this shape."""
+    if tensor.shape != shape:
+        raise InvalidInputError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
+    return tensor
+
+
+def check_integers(tensor: Tensor, name: str) -> Tensor:
+    """Check that a tensor holds whole numbers, in whatever dtype."""
+    if not bool((tensor == tensor.round()).all()):
+        raise InvalidInputError(f"{name} must hold integers: the distribution lives on the integer lattice")
+    return tensor
+
+
 def check_same_device(first: Tensor, first_name: str, second: Tensor, second_name: str) -> None:
     """Check that two tensors are on one device."""
     if first.device != second.device:
         raise InvalidInputError(
             f"{first_name} is on {first.device} and {second_name} on {second.device}: move one of them with .to(device)"
         )
+
+
+def check_device(tensor: Tensor, name: str, device: torch.device) -> Tensor:
+    """Check that an argument is where the parameters are."""
+    if tensor.device != device:
+        raise InvalidInputError(f"{name} is on {tensor.device} and the parameters on {device}: move one of them")
+    return tensor
+
+
+def check_positive_integer(value: Any, name: str) -> int:
+    """Check that `value` is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise InvalidInputError(f"{name} must be a positive integer, got {value!r}")
+    return int(value)
 
 
 def check_choice(value: Any, name: str, choices: tuple[Any, ...]) -> Any:

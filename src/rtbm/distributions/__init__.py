@@ -1,5 +1,9 @@
 """Probability distributions: immutable values with densities, samples and moments."""
 
+from rtbm.distributions.continuous import ContinuousBoltzmannMachine
 from rtbm.distributions.discrete_gaussian import DiscreteGaussian
+from rtbm.distributions.mixture import RTBMMixture
+from rtbm.distributions.rtbm import RTBMDistribution
+from rtbm.distributions.visible import Estimate
 
-__all__ = ["DiscreteGaussian"]
+__all__ = ["ContinuousBoltzmannMachine", "DiscreteGaussian", "Estimate", "RTBMDistribution", "RTBMMixture"]

@@ -1,23 +1,25 @@
 """The discrete Gaussian: a normal distribution restricted to the integer lattice."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, register_kl
 
-from rtbm.distributions.lattice_samplers import Independent, make_sampler
+from rtbm.distributions.caching import cached_with_graph, cached_without_graph
+from rtbm.distributions.lattice_samplers import MAX_TABLE, Independent, make_sampler, tabulate
 from rtbm.errors import InvalidInputError
 from rtbm.lattice import integer_inverse, reduce_basis
 from rtbm.theta.geometry import Congruence, exact_product
 from rtbm.theta.plan import ThetaPlan
 from rtbm.validation import (
     as_real,
+    check_integers,
     check_positive_definite,
     check_same_device,
     check_symmetric,
+    check_tolerance,
     check_vector,
     check_vectors,
 )
@@ -64,11 +66,15 @@ class DiscreteGaussian(Distribution):
         self._A = Congruence.apply(self.A.double(), self._U, torch.as_tensor(gram, device=self.A.device))
         self._given_a = self.a.double().clone()
         self._origin = -torch.linalg.solve(self._A.detach(), self._a.detach()).round()
-        self._plan = ThetaPlan(self._A, tolerance=tolerance)
+        self._tolerance = check_tolerance(tolerance)
         super().__init__(event_shape=self.a.shape, validate_args=False)
 
     def __repr__(self) -> str:
-        return f"DiscreteGaussian(g={self._plan.g}, dtype={self._dtype})"
+        return f"DiscreteGaussian(g={len(self.a)}, dtype={self._dtype})"
+
+    @cached_with_graph
+    def _plan(self) -> ThetaPlan:
+        return ThetaPlan(self._A, tolerance=self._tolerance)
 
     @property
     def log_normalizer(self) -> Tensor:
@@ -92,18 +98,46 @@ class DiscreteGaussian(Distribution):
 
     def log_prob(self, h: Any) -> Tensor:
         """log P(h) for integer vectors h (..., g), given as any dtype. Returns (...)."""
-        value = check_vectors(as_real(h, "h"), "h", self._plan.g)
+        value = check_integers(check_vectors(as_real(h, "h"), "h", len(self.a)), "h")
         check_same_device(value, "h", self.A, "A")
-        if not bool((value == value.round()).all()):
-            raise InvalidInputError("h must hold integers: the distribution lives on the integer lattice")
         k = value.double() @ self._U_inverse.mT - self._origin
-        return (-0.5 * ((k @ self._A) * k).sum(dim=-1) - k @ self._bias() - self._moments()[0]).to(self._dtype)
+        return (-0.5 * ((k @ self._A) * k).sum(dim=-1) - k @ self._bias() - self._log_sum()).to(self._dtype)
+
+    def log_mgf(self, t: Any) -> Tensor:
+        """log E[exp(tᵀh)] (...) for t (..., g): the cumulant-generating function.
+
+        Examples
+        --------
+        >>> DiscreteGaussian([[10.0]], [-5.0]).log_mgf([[0.0], [1.0]]).exp().round(decimals=3)  # (1 + e) / 2
+        tensor([1.0000, 1.8590], dtype=torch.float64)
+        """
+        tilt = check_vectors(as_real(t, "t"), "t", len(self.a)).double()
+        check_same_device(tilt, "t", self.A, "A")
+        local = tilt @ self._U
+        growth = self._plan.log_theta(local - self._bias()) - self._log_sum()
+        return (growth + local @ self._origin).to(self._dtype)
+
+    def table(self, limit: int = MAX_TABLE) -> tuple[Tensor, Tensor]:
+        """Every h that matters (terms, g), the likeliest first, and its log P(h) (terms,); 1e-15 is left out.
+
+        More than `limit` terms are a TooManyTermsError.
+
+        Examples
+        --------
+        >>> h, log_prob = DiscreteGaussian([[10.0]], [-5.0]).table()
+        >>> bool((log_prob.exp().sum() - 1).abs() < 1e-12)
+        True
+        """
+        A, centre = self._A.detach(), -torch.linalg.solve(self._A.detach(), self._a.detach())
+        points, _ = tabulate(A.cpu().numpy(), centre.cpu().numpy(), limit)
+        h = torch.as_tensor(points, device=self.a.device) @ self._U.mT
+        return h.to(self._dtype), self.log_prob(h)
 
     def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
         """Independent exact draws of shape sample_shape + (g,): integers, stored in the dtype of A and a."""
         shape = torch.Size((sample_shape,) if isinstance(sample_shape, int) else sample_shape)
         draws = self._sampler.sample(shape.numel(), generator) @ self._U.mT
-        return draws.to(self._dtype).reshape(*shape, self._plan.g)
+        return draws.to(self._dtype).reshape(*shape, len(self.a))
 
     def entropy(self) -> Tensor:
         """−Σ P log P, in closed form: log θ̃(a|A) + ½E[hᵀAh] + aᵀE[h]."""
@@ -119,7 +153,7 @@ class DiscreteGaussian(Distribution):
         (tensor(True), tensor(True))
         """
         if not isinstance(other, DiscreteGaussian) or other.event_shape != self.event_shape:
-            raise InvalidInputError(f"other must be a DiscreteGaussian with g = {self._plan.g}, got {other!r}")
+            raise InvalidInputError(f"other must be a DiscreteGaussian with g = {len(self.a)}, got {other!r}")
         origin = other._U_inverse @ (self._U @ self._origin)  # ours, in their coordinates
         change = other._U_inverse @ self._U
         theirs = other._bias(origin)
@@ -142,16 +176,21 @@ class DiscreteGaussian(Distribution):
         _, mean, covariance = self._moments()
         return 0.5 * (A * (covariance + torch.outer(mean, mean))).sum() + a @ mean
 
+    def _log_sum(self) -> Tensor:
+        """The log-sum over k alone, which is cheaper with a graph."""
+        if torch.is_grad_enabled() and (self._A.requires_grad or self._given_a.requires_grad):
+            return self._plan.log_theta(-self._bias())
+        return self._fixed_moments[0]
+
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
         """log-sum, mean and covariance of k: with a graph where one is wanted, else computed once."""
         if torch.is_grad_enabled() and (self._A.requires_grad or self._given_a.requires_grad):
             return self._compute_moments()
         return self._fixed_moments
 
-    @cached_property
+    @cached_without_graph
     def _fixed_moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        with torch.no_grad():
-            return self._compute_moments()
+        return self._compute_moments()
 
     def _compute_moments(self) -> tuple[Tensor, Tensor, Tensor]:
         log_sum, mean, covariance, _ = self._plan.moments(-self._bias(), order=2)
@@ -159,7 +198,7 @@ class DiscreteGaussian(Distribution):
         assert covariance is not None
         return log_sum, mean, covariance
 
-    @cached_property
+    @cached_without_graph
     def _sampler(self) -> Independent:
         A, centre = self._A.detach(), -torch.linalg.solve(self._A.detach(), self._a.detach())
         return make_sampler(A.cpu().numpy(), centre.cpu().numpy(), self.a.device)

@@ -81,15 +81,32 @@ class NearestPlane(NamedTuple):
         log_accept = self.centre.new_zeros(n)
         for i in range(g - 1, -1, -1):
             centre = self.centre[i] + (self.centre[i + 1 :] - points[:, i + 1 :]) @ self.plane[i, i + 1 :]
-            window = torch.arange(-self.reach[i], self.reach[i] + 1, dtype=torch.float64, device=centre.device)
-            nearest = centre.round()
-            weights = torch.exp(-0.5 * self.norms[i] * (window - (centre - nearest)[:, None]) ** 2)
-            cumulative = weights.cumsum(dim=1)
-            uniform = torch.rand(n, dtype=torch.float64, device=centre.device, generator=generator)
-            index = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)[:, 0]
-            points[:, i] = nearest + window[index.clamp(max=len(window) - 1)]
-            log_accept += cumulative[:, -1].log() - self.log_largest[i]
+            points[:, i], total = sample_integers(centre, self.norms[i], self.reach[i], generator)
+            log_accept += total.log() - self.log_largest[i]
         return points, log_accept
+
+
+def sample_integers(
+    centre: Tensor, precision: Tensor, reach: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Independent draws (...) from exp(−½ precision (n − centre)²) on the integers, and the sums (...) of the weights.
+
+    `precision` broadcasts against `centre` (...); `reach` is how far from the centre weights are not negligible.
+    """
+    window = torch.arange(-reach, reach + 1, dtype=torch.float64, device=centre.device)
+    nearest = centre.round()
+    weights = torch.exp(-0.5 * precision[..., None] * (window - (centre - nearest)[..., None]) ** 2)
+    cumulative = weights.cumsum(dim=-1)
+    total = cumulative[..., -1]
+    uniform = torch.rand(centre.shape, dtype=torch.float64, device=centre.device, generator=generator)
+    index = torch.searchsorted(cumulative, (uniform * total)[..., None], right=True)[..., 0]
+    return nearest + window[index.clamp(max=len(window) - 1)], total
+
+
+def reach_of(precision: Floats, count: int = 1) -> Integers:
+    """How far from its centre a one-dimensional discrete Gaussian must be followed, for each precision (...)."""
+    radius2 = squared_radius(precision[..., None], log_gauss_sum(precision, 0.5), LEFT_OUT / count)
+    return np.ceil(np.sqrt(radius2 / precision) + 0.5).astype(np.int64)
 
 
 class Independent(NamedTuple):
@@ -117,33 +134,38 @@ def make_sampler(A: Floats, centre: Floats, device: torch.device) -> Independent
     return Independent(samplers, len(A))
 
 
-def _block_sampler(A: Floats, centre: Floats, device: torch.device) -> Table | NearestPlane:
+def tabulate(A: Floats, centre: Floats, limit: int) -> tuple[Floats, Floats]:
+    """All lattice points (terms, g) that matter, the likeliest first, and log P up to a constant (terms,).
+
+    More than `limit` points are a TooManyTermsError.
+    """
     U, reduced = reduce_basis(A)
-    R = cholesky(reduced)
-    local = np.linalg.solve(U, centre)
-    closest = 0.5 * float(((R @ (nearest_point(R, local) - local)) ** 2).sum())
+    return _tabulate(U, cholesky(reduced), np.linalg.solve(U, centre), limit)
+
+
+def _tabulate(U: Integers, R: Floats, centre: Floats, limit: int) -> tuple[Floats, Floats]:
+    closest = 0.5 * float(((R @ (nearest_point(R, centre) - centre)) ** 2).sum())
     radius2 = float(squared_radius(np.diag(R) ** 2, -closest, LEFT_OUT))
-    try:
-        return _make_table(U, R, local, radius2, device)
-    except TooManyTermsError:
-        return _make_nearest_plane(U, R, local, device)
-
-
-def _make_table(U: Integers, R: Floats, centre: Floats, radius2: float, device: torch.device) -> Table:
-    points = enumerate_points(R, radius2, np.zeros(len(R)), centre, MAX_TABLE)
+    points = enumerate_points(R, radius2, np.zeros(len(R)), centre, limit)
     energy = 0.5 * (((points - centre) @ R.T) ** 2).sum(axis=1)
     order = np.argsort(energy, kind="stable")
-    probabilities = np.exp(energy.min() - energy[order])
-    return Table(
-        torch.as_tensor(points[order] @ U.T, dtype=torch.float64, device=device),
-        torch.as_tensor(np.cumsum(probabilities), device=device),
-    )
+    return (points[order] @ U.T).astype(float), energy.min() - energy[order]
+
+
+def _block_sampler(A: Floats, centre: Floats, device: torch.device) -> Table | NearestPlane:
+    U, reduced = reduce_basis(A)
+    R, local = cholesky(reduced), np.linalg.solve(U, centre)
+    try:
+        points, log_weights = _tabulate(U, R, local, MAX_TABLE)
+    except TooManyTermsError:
+        return _make_nearest_plane(U, R, local, device)
+    cumulative = np.cumsum(np.exp(log_weights))
+    return Table(torch.as_tensor(points, device=device), torch.as_tensor(cumulative, device=device))
 
 
 def _make_nearest_plane(U: Integers, R: Floats, centre: Floats, device: torch.device) -> NearestPlane:
     norms, plane = np.diag(R) ** 2, nearest_plane_matrix(R)
-    radius2 = squared_radius(norms[:, None], log_gauss_sum(norms, 0.5), LEFT_OUT / len(norms))
-    reach = np.ceil(np.sqrt(radius2 / norms) + 0.5).astype(int)
+    reach = reach_of(norms, len(norms))
     log_largest = log_gauss_sum(norms)
     for i in np.flatnonzero(~plane.any(axis=1)):
         window = np.arange(-reach[i], reach[i] + 1) - (centre[i] - np.rint(centre[i]))

@@ -1,0 +1,72 @@
+"""The normaliser of a large diagonal machine by annealed importance sampling."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rtbm.distributions.lattice_samplers import reach_of, sample_integers
+from rtbm.errors import InvalidInputError
+from rtbm.parameters import TWO_PI, Natural, map_tensors
+from rtbm.theta.plan import ThetaPlan
+
+
+class GibbsSampler:
+    """Block Gibbs sampling of a diagonal phase I machine: all hidden units given v, then v given the hidden units."""
+
+    def __init__(self, natural: Natural):
+        with torch.no_grad():
+            self.natural = map_tensors(natural, torch.detach)
+            self._L = torch.linalg.cholesky(self.natural.T)
+            self._reach = int(reach_of(self.natural.Q.cpu().numpy()).max())
+
+    def hidden(self, v: Tensor, generator: torch.Generator | None, coupling: float = 1.0) -> Tensor:
+        """h (n, Nh) given v (n, Nv), with W scaled by `coupling`."""
+        _, W, Q, _, b_h, _ = self.natural
+        centre = -(coupling * v @ W + b_h) / Q
+        return sample_integers(centre, Q, self._reach, generator)[0]
+
+    def visible(self, h: Tensor, generator: torch.Generator | None, coupling: float = 1.0) -> Tensor:
+        """v (n, Nv) given h (n, Nh)."""
+        _, W, _, b_v, _, _ = self.natural
+        mean = -torch.cholesky_solve((coupling * h @ W.mT + b_v).mT, self._L)
+        noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+        return (mean + torch.linalg.solve_triangular(self._L.mT, noise, upper=True)).mT
+
+
+def anneal(
+    natural: Natural, n_chains: int, n_steps: int, generator: torch.Generator | None, tolerance: float
+) -> tuple[Tensor, Tensor]:
+    """log Z of a diagonal phase I machine and its standard error.
+
+    The chains go from W = 0, where everything is known, to W in steps: each multiplies a chain's weight by the ratio of
+    the unnormalised densities of two neighbouring machines, and then moves the chain by a Gibbs step of the new one.
+    The average weight is Z/Z₀ without bias.
+    """
+    for name, value in (("n_chains", n_chains), ("n_steps", n_steps)):
+        if not isinstance(value, int) or value < 2:
+            raise InvalidInputError(f"{name} must be an integer of at least 2, got {value!r}")
+    with torch.no_grad():
+        gibbs = GibbsSampler(natural)
+        T, W, Q, b_v, b_h, _ = gibbs.natural
+        plan = ThetaPlan(Q, tolerance=tolerance)
+        v = gibbs.visible(b_h.new_zeros(n_chains, len(b_h)), generator)  # W = 0: v does not depend on h
+        log_weights = v.new_zeros(n_chains)
+        previous = plan.log_theta(b_h.expand(n_chains, -1))
+        for coupling in _schedule(n_steps):
+            log_weights += plan.log_theta(coupling * v @ W + b_h) - previous
+            v = gibbs.visible(gibbs.hidden(v, generator, coupling), generator, coupling)
+            previous = plan.log_theta(coupling * v @ W + b_h)
+        L = torch.linalg.cholesky(T)
+        start = 0.5 * len(T) * math.log(TWO_PI) - L.diagonal().log().sum() + plan.log_theta(b_h)
+        start += 0.5 * (b_v * torch.cholesky_solve(b_v[:, None], L)[:, 0]).sum()
+        weights = (log_weights - log_weights.max()).exp()
+        value = start + log_weights.max() + weights.mean().log()
+        return value, weights.std() / weights.mean() / math.sqrt(n_chains)
+
+
+def _schedule(n_steps: int) -> Iterator[float]:
+    """Couplings from 0 to 1, denser towards 1, where the machine changes fastest."""
+    for step in range(1, n_steps + 1):
+        yield 1 - (1 - step / n_steps) ** 2

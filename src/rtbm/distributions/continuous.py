@@ -1,0 +1,86 @@
+"""The continuous Boltzmann machine: the paper's appendix A, a Gaussian."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+from rtbm.parameters import Lattice, continuous_limit, lattice_to_natural, solve, symmetric
+from rtbm.validation import (
+    as_real,
+    check_positive_definite,
+    check_same_device,
+    check_shape,
+    check_symmetric,
+    check_vector,
+    check_vectors,
+)
+
+
+class ContinuousBoltzmannMachine(MultivariateNormal):
+    """A Boltzmann machine with real visible and real hidden units, energy ½vᵀTv + ½hᵀQh + vᵀWh + b_vᵀv + b_hᵀh::
+
+        v ~ N(−(T − WQ⁻¹Wᵀ)⁻¹(b_v − WQ⁻¹b_h), (T − WQ⁻¹Wᵀ)⁻¹)
+
+    An RTBM tends to it when its lattice of hidden states becomes fine. Everything that
+    `torch.distributions.MultivariateNormal` offers is there.
+
+    Parameters
+    ----------
+    T : (Nv, Nv)
+        Symmetric, positive definite.
+    W : (Nv, Nh)
+        Real, such that T − WQ⁻¹Wᵀ is positive definite.
+    Q : (Nh, Nh)
+        Symmetric, positive definite.
+    b_v, b_h : (Nv,), (Nh,)
+        The biases.
+
+    Examples
+    --------
+    >>> machine = ContinuousBoltzmannMachine([[2.0]], [[1.0]], [[1.0]], [1.0], [0.0])
+    >>> machine.mean, machine.covariance_matrix
+    (tensor([-1.], dtype=torch.float64), tensor([[1.]], dtype=torch.float64))
+    """
+
+    def __init__(self, T: Any, W: Any, Q: Any, b_v: Any, b_h: Any):
+        self.T = check_positive_definite(check_symmetric(as_real(T, "T"), "T"), "T")
+        self.Q = check_positive_definite(check_symmetric(as_real(Q, "Q"), "Q"), "Q")
+        self.W = check_shape(as_real(W, "W"), "W", (len(self.T), len(self.Q)))
+        self.b_v = check_vector(as_real(b_v, "b_v"), "b_v", len(self.T))
+        self.b_h = check_vector(as_real(b_h, "b_h"), "b_h", len(self.Q))
+        for name in ("W", "Q", "b_v", "b_h"):
+            check_same_device(self.T, "T", getattr(self, name), name)
+        couplings = solve(self.Q, self.W.mT)  # Q⁻¹Wᵀ
+        precision = check_positive_definite(symmetric(self.T - self.W @ couplings), "T − WQ⁻¹Wᵀ")
+        mean = -solve(precision, (self.b_v - couplings.mT @ self.b_h)[:, None])[:, 0]
+        super().__init__(mean, precision_matrix=precision, validate_args=False)
+
+    @classmethod
+    def from_lattice(cls, lattice: Lattice) -> "ContinuousBoltzmannMachine":
+        """The machine with h ~ N(−A⁻¹a, A⁻¹) and v given h ~ N(mean + Fh, covariance), from checked parameters."""
+        machine = cls.__new__(cls)
+        machine.T, machine.W, machine.Q, machine.b_v, machine.b_h, _ = lattice_to_natural(lattice)
+        mean, covariance, _ = continuous_limit(lattice)
+        MultivariateNormal.__init__(machine, mean, covariance, validate_args=False)
+        return machine
+
+    def hidden_mean(self, value: Any) -> Tensor:
+        """E(h|v) = −Q⁻¹(Wᵀv + b_h) (..., Nh) for v (..., Nv): the straight line that an RTBM's steps follow.
+
+        Examples
+        --------
+        >>> ContinuousBoltzmannMachine([[2.0]], [[1.0]], [[4.0]], [1.0], [0.0]).hidden_mean([2.0])
+        tensor([-0.5000], dtype=torch.float64)
+        """
+        v = check_vectors(as_real(value, "value"), "value", len(self.T))
+        return -solve(self.Q, (v @ self.W + self.b_h)[..., None])[..., 0]
+
+    def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
+        """Independent draws of shape sample_shape + (Nv,)."""
+        shape = torch.Size((sample_shape,) if isinstance(sample_shape, int) else sample_shape)
+        noise = torch.randn(*shape, len(self.T), dtype=self.loc.dtype, device=self.loc.device, generator=generator)
+        with torch.no_grad():
+            return self.loc + noise @ self.scale_tril.mT

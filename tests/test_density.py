@@ -1,0 +1,198 @@
+"""P(v) against its definition in 40 digits, its integral, and its two phases."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck, gradgradcheck
+
+from families import PHASES, Floats
+from machines import D, dense, diagonal, exact_log_prob, integral, lattices, waves
+from rtbm import RTBMDistribution, log_theta
+from tolerances import FLOAT32, INTEGRAL, LOG_PROB, SAME
+
+SIZES = [(1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 2)]
+
+
+def some_points(machine: RTBMDistribution, seed: int = 0, n: int = 3) -> Floats:
+    """Points where there is probability, and one where there is little."""
+    draws = machine.sample((n,), generator=torch.Generator().manual_seed(seed))
+    return np.vstack([draws.numpy(), draws.numpy()[:1] + 4 * np.sqrt(machine.variance.numpy())])
+
+
+def error_bound(machine: RTBMDistribution, value: float) -> float:
+    """An error that one unit in the last place of the parameters would make too."""
+    A, a, _, _, covariance = (np.asarray(part) for part in machine.lattice)
+    reach = 1 + np.abs(np.linalg.solve(A, a)).max()
+    return LOG_PROB + 1e-15 * ((np.linalg.cond(A) + np.abs(a).max()) * reach + np.linalg.cond(covariance) * abs(value))
+
+
+@pytest.mark.parametrize(("n_visible", "n_hidden"), SIZES)
+@given(data=st.data())
+@settings(max_examples=12)
+def test_lattice_form_against_the_definition(n_visible: int, n_hidden: int, data: st.DataObject) -> None:
+    machine = RTBMDistribution.from_lattice(*data.draw(lattices(n_visible, n_hidden, 0.5 * n_hidden - 1.5)))
+    for v in some_points(machine):
+        value = float(machine.log_prob(v))
+        assert abs(value - exact_log_prob(machine.lattice, v)) <= error_bound(machine, value)
+
+
+@pytest.mark.parametrize(("n_visible", "n_hidden"), SIZES)
+@given(data=st.data())
+@settings(max_examples=8)
+def test_the_paper_formula_in_both_phases(n_visible: int, n_hidden: int, data: st.DataObject) -> None:
+    """P(v) as printed, theta function by theta function."""
+    phase = data.draw(st.sampled_from(PHASES))
+    T, W, Q, b_v, b_h = (torch.tensor(part) for part in data.draw(waves(n_visible, n_hidden)))
+    sign = 1.0
+    if phase == "I":
+        sign, T = -1.0, T + W @ torch.linalg.solve(Q, W.mT)  # so that Q − WᵀT⁻¹W is positive definite
+    machine = RTBMDistribution(T, W, Q, b_v, b_h, phase=phase)
+    v = torch.tensor(some_points(machine))
+    T_inverse = torch.linalg.inv(T)
+    log_gauss = 0.5 * torch.logdet(T / (2 * torch.pi)) - 0.5 * b_v @ T_inverse @ b_v
+    log_gauss = log_gauss - 0.5 * ((v @ T) * v).sum(1) - v @ b_v
+    schur = Q + sign * W.mT @ T_inverse @ W
+    printed = log_gauss + log_theta(v @ W + b_h, Q, phase=phase)
+    printed = printed - log_theta(b_h - W.mT @ T_inverse @ b_v, (schur + schur.mT) / 2, phase=phase)
+    scale = float(((v @ T) * v).sum(1).max() + (b_v @ T_inverse @ b_v)) + 1
+    assert torch.allclose(
+        machine.log_prob(v), printed, rtol=0, atol=LOG_PROB + 1e-14 * scale * float(torch.linalg.cond(Q))
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_visible", "n_hidden", "is_diagonal"),
+    [(*size, False) for size in SIZES] + [(1, 2, True), (1, 6, True), (2, 5, True)],
+)
+@given(data=st.data())
+@settings(max_examples=8)
+def test_both_phases_give_one_density(n_visible: int, n_hidden: int, is_diagonal: bool, data: st.DataObject) -> None:
+    """A phase II machine and its phase I image, built anew from the image's own numbers."""
+    second = RTBMDistribution(*data.draw(waves(n_visible, n_hidden, is_diagonal)), phase="II")
+    T, W, Q, b_v, b_h, phase = second.to_phase("I").natural
+    assert phase == "I"
+    first = RTBMDistribution(T, W, Q, b_v, b_h)
+    v = some_points(second)
+    relative = 1e-15 * float(torch.linalg.cond(second.T))  # the image is rounded
+    absolute = LOG_PROB + (0.0 if is_diagonal else 1e-14 * float(torch.linalg.cond(second.Q)))
+    assert torch.allclose(first.log_prob(v), second.log_prob(v), rtol=relative, atol=absolute)
+    assert torch.allclose(second.to_phase("I").log_prob(v), second.log_prob(v), rtol=relative, atol=absolute)
+    again = first.to_phase("II").natural
+    for mine, given_part in zip(again[:-1], second.natural[:-1], strict=True):
+        assert torch.allclose(mine, given_part, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("n_hidden", [1, 2, 3])
+@given(data=st.data())
+@settings(max_examples=15)
+def test_integral_is_one_in_one_dimension(n_hidden: int, data: st.DataObject) -> None:
+    machine = RTBMDistribution.from_lattice(*data.draw(lattices(1, n_hidden, smallest=-3.0, finest=-4.0)))
+    assert abs(float(integral(machine)) - 1) <= INTEGRAL
+
+
+@pytest.mark.parametrize("n_hidden", [1, 2])
+@given(data=st.data())
+@settings(max_examples=8)
+def test_integral_is_one_in_two_dimensions(n_hidden: int, data: st.DataObject) -> None:
+    machine = RTBMDistribution.from_lattice(*data.draw(lattices(2, n_hidden, smallest=-1.0, finest=-1.5)))
+    assert abs(float(integral(machine)) - 1) <= INTEGRAL
+
+
+@pytest.mark.parametrize("is_diagonal", [False, True])
+@given(data=st.data())
+@settings(max_examples=10)
+def test_integral_is_one_in_the_second_phase(is_diagonal: bool, data: st.DataObject) -> None:
+    machine = RTBMDistribution(*data.draw(waves(1, 5 if is_diagonal else 2, is_diagonal)), phase="II")
+    assert abs(float(integral(machine)) - 1) <= INTEGRAL
+
+
+@pytest.mark.parametrize("small", [1e-4, 1e-6, 1e-8, 1e-10])
+def test_nearly_singular_machines(small: float) -> None:
+    """More hidden than visible units and a tiny A: FᵀΣ⁻¹F is singular, and Q nearly so."""
+    root = np.sqrt(small)
+    A = small * np.array([[1.0, 0.3], [0.3, 2.0]])
+    F = np.array([[1.0, (1 + np.sqrt(5)) / 2]]) * root  # as fine as A is soft, so that the density has width 1
+    machine = RTBMDistribution.from_lattice(A, -A @ [0.3, 0.1], F, [0.1], [[small]])
+    v = np.linspace(-1, 1, 2001)[:, None]
+    assert abs(float(integral(machine, spacing=0.8)) - 1) <= INTEGRAL
+    exact = machine.continuous_limit().log_prob(torch.tensor(v))  # a lattice this fine cannot be told from the reals
+    assert float((machine.log_prob(v) - exact).abs().max()) < LOG_PROB
+
+
+def test_a_comb_with_narrow_teeth() -> None:
+    """Σ^½ is 1e-5 of the spacing: log P falls by 10^9 between teeth, and its digits are right on them."""
+    machine = RTBMDistribution.from_lattice([[0.01]], [0.0], [[1.0]], [0.0], [[1e-10]])
+    teeth = torch.arange(-20, 21, dtype=D)[:, None]
+    expected = machine.hidden_log_prob(teeth) - 0.5 * np.log(2 * np.pi * 1e-10)
+    assert torch.allclose(machine.log_prob(teeth), expected, rtol=0, atol=1e-12)
+    assert float(machine.log_prob([0.5])) == pytest.approx(-0.125e10, rel=1e-8)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("make", [dense, diagonal])
+def test_float32_is_float64_rounded(make, phase: str) -> None:
+    machine = make(2, 2, phase=phase)
+    single = RTBMDistribution(*(part.float() for part in machine.natural[:-1]), phase=phase)
+    assert single.mean.dtype == single.sample((2,)).dtype == torch.float32
+    v = machine.sample((100,), generator=torch.Generator().manual_seed(0))
+    value = single.log_prob(v.float())
+    assert value.dtype == torch.float32
+    exact = RTBMDistribution(*(part.float().double() for part in machine.natural[:-1]), phase=phase)
+    assert torch.allclose(value.double(), exact.log_prob(v.float().double()), rtol=FLOAT32, atol=FLOAT32)
+
+
+def test_leading_shapes_and_array_likes() -> None:
+    machine = dense(2, 2)
+    v = np.random.default_rng(0).normal(size=(4, 5, 2))
+    value = machine.log_prob(v)
+    assert value.shape == (4, 5)
+    assert float(machine.log_prob(v[1, 2].tolist())) == pytest.approx(float(value[1, 2]), abs=1e-13)
+    assert machine.log_prob(v[:0]).shape == (0, 5)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("make", "n_hidden"), [(dense, 2), (diagonal, 2), (diagonal, 5)])
+def test_derivatives_to_second_order(make, n_hidden: int, phase: str) -> None:
+    machine = make(2, n_hidden, phase=phase)
+    v = machine.sample((3,), generator=torch.Generator().manual_seed(1))
+    inputs = [part.detach().clone().requires_grad_() for part in (v, *machine.natural[:-1])]
+
+    def log_prob(v: torch.Tensor, T, W, Q, b_v, b_h) -> torch.Tensor:
+        Q = (Q + Q.mT) / 2 if Q.ndim == 2 else Q
+        return RTBMDistribution((T + T.mT) / 2, W, Q, b_v, b_h, phase=phase).log_prob(v)
+
+    assert gradcheck(log_prob, inputs, rtol=1e-4, atol=1e-6)
+    assert gradgradcheck(log_prob, inputs, rtol=1e-3, atol=1e-5)
+
+
+def test_parameters_are_copied() -> None:
+    T, W, Q = np.eye(1) * 1.0, np.ones((1, 1)) * 0.5, np.eye(1) * 2.0
+    b = torch.zeros(1, dtype=D)
+    machine = RTBMDistribution(torch.from_numpy(T), torch.from_numpy(W), torch.from_numpy(Q), b, b)
+    before = machine.log_prob([0.3])
+    T += 1
+    b += 1
+    assert torch.equal(machine.log_prob([0.3]), before)
+    assert float(machine.T) == 1.0
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("make", "n_hidden"), [(dense, 2), (diagonal, 2), (diagonal, 5)])
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_gradients_do_not_depend_on_what_was_asked_before(context, make, n_hidden: int, phase: str) -> None:
+    machine = make(1, n_hidden, phase=phase)
+
+    def gradients(warm_up: bool) -> list[torch.Tensor]:
+        inputs = [part.clone().requires_grad_() for part in machine.natural[:-1]]
+        fresh = RTBMDistribution(*inputs, phase=phase)
+        v = torch.tensor([[0.2], [1.3]], dtype=D)
+        if warm_up:
+            with context():
+                fresh.log_prob(v), fresh.sample((3,)), fresh.mean, fresh.cdf(v), fresh.entropy(), fresh.natural
+        total = fresh.log_prob(v).sum() + fresh.mean.sum() + fresh.cdf(v).sum() + fresh.entropy()
+        return list(torch.autograd.grad(total, inputs))
+
+    for cold, warm in zip(gradients(False), gradients(True), strict=True):
+        assert torch.allclose(cold, warm, rtol=SAME, atol=SAME)

@@ -1,0 +1,100 @@
+"""Samples against the distribution function, the probabilities of hidden states and the moments."""
+
+import math
+
+import pytest
+import torch
+
+from machines import dense, diagonal
+from rtbm import InvalidInputError, RTBMDistribution, RTBMMixture
+from test_discrete_gaussian import chi_square_p_value
+from tolerances import P_VALUE
+
+ONE_DIMENSIONAL = [
+    pytest.param(dense(1, 2), id="dense"),
+    pytest.param(dense(1, 3, 1, "II"), id="dense-II"),
+    pytest.param(diagonal(1, 3), id="diagonal"),
+    pytest.param(diagonal(1, 40), id="grid"),
+    pytest.param(RTBMMixture([0.2, 0.8], [dense(1, 1, 3), diagonal(1, 6)]), id="mixture"),
+]
+
+
+def kolmogorov_p_value(uniform: torch.Tensor) -> float:
+    """The chance of a larger distance between these numbers' distribution function and the diagonal."""
+    n = len(uniform)
+    ordered = uniform.sort().values
+    steps = torch.arange(n + 1, dtype=ordered.dtype) / n
+    distance = float(torch.maximum(steps[1:] - ordered, ordered - steps[:-1]).max())
+    scaled = distance * (math.sqrt(n) + 0.12 + 0.11 / math.sqrt(n))
+    return 2 * sum((-1) ** (k - 1) * math.exp(-2 * k**2 * scaled**2) for k in range(1, 100))
+
+
+@pytest.mark.parametrize("machine", ONE_DIMENSIONAL)
+def test_draws_follow_the_distribution_function(machine) -> None:
+    draws = machine.sample((20_000,), generator=torch.Generator().manual_seed(3))
+    assert kolmogorov_p_value(machine.cdf(draws)) > P_VALUE
+
+
+@pytest.mark.parametrize("machine", [dense(2, 2), diagonal(2, 12, 1), diagonal(3, 5, 2)])
+def test_draws_in_several_dimensions(machine: RTBMDistribution) -> None:
+    """The Rosenblatt transform: the first coordinate, and the second given the first, against their own counts."""
+    n = 100_000
+    draws = machine.sample((n,), generator=torch.Generator().manual_seed(4))
+    error = (draws.mean(0) - machine.mean) / (machine.variance / n).sqrt()
+    assert float(error.abs().max()) < 4.5
+    scale = float(machine.variance.max())
+    assert torch.allclose(torch.cov(draws.mT), machine.covariance_matrix, atol=0.03 * scale)
+    if machine.n_visible == 2:
+        edges = torch.linspace(-1.5, 1.5, 5, dtype=draws.dtype)
+        edges = torch.cat([edges.new_tensor([-math.inf]), edges, edges.new_tensor([math.inf])])
+        low, high = torch.cartesian_prod(edges[:-1], edges[:-1]), torch.cartesian_prod(edges[1:], edges[1:])
+        centred, deviation = machine.mean, machine.variance.sqrt()
+        expected = n * machine.box_probability(centred + low * deviation, centred + high * deviation)
+        x = (draws - centred) / deviation
+        column = [torch.bucketize(x[:, i].contiguous(), edges[1:-1]) for i in range(2)]
+        cell = column[0] * 6 + column[1]
+        assert chi_square_p_value(torch.bincount(cell, minlength=36).double(), expected) > P_VALUE
+
+
+@pytest.mark.parametrize("machine", [dense(1, 1), dense(2, 1, 2), diagonal(1, 1, phase="I")])
+def test_hidden_states_follow_their_probabilities(machine: RTBMDistribution) -> None:
+    n = 100_000
+    v, h = machine.sample_joint((n,), torch.Generator().manual_seed(5))
+    assert torch.equal(h, h.round())
+    states = torch.arange(-30.0, 31.0, dtype=h.dtype)[:, None]
+    expected = n * machine.hidden_log_prob(states).exp()
+    assert float(expected.sum()) == pytest.approx(n)
+    observed = torch.bincount((h[:, 0] + 30).long(), minlength=61).double()
+    assert chi_square_p_value(observed, expected) > P_VALUE
+    _, _, F, mean, covariance = machine.lattice
+    noise = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), (v - mean - h @ F.mT).mT, upper=False)
+    for row in noise:
+        assert kolmogorov_p_value(torch.special.ndtr(row[:20_000])) > P_VALUE
+
+
+def test_hidden_states_of_a_grid_machine_follow_their_posterior() -> None:
+    """With many units P(h) has no table; each unit's posterior probabilities add up to the counts of its states."""
+    machine = diagonal(1, 10, 3, "I")
+    n = 20_000
+    v, h = machine.sample_joint((n,), torch.Generator().manual_seed(6))
+    expected_mean = machine.hidden_mean(v)
+    spread = (h - expected_mean).std(0) / math.sqrt(n)
+    assert bool(((h - expected_mean).mean(0).abs() < 4.5 * spread).all())
+    assert torch.equal(h, h.round())
+
+
+@pytest.mark.parametrize("machine", [*ONE_DIMENSIONAL, pytest.param(dense(2, 2), id="two")])
+def test_the_same_seed_gives_the_same_draws(machine) -> None:
+    first, second, other = (machine.sample((5, 3), torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert first.shape == (5, 3, machine.n_visible)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    assert machine.sample().shape == (machine.n_visible,)
+    assert machine.sample((0,)).shape == (0, machine.n_visible)
+
+
+def test_the_second_phase_has_no_hidden_probabilities() -> None:
+    machine = dense(1, 1, phase="II")
+    for call in (lambda: machine.sample_joint((1,)), lambda: machine.hidden_log_prob([[0.0]])):
+        with pytest.raises(InvalidInputError, match=r"needs phase I.*\.to_phase\(\"I\"\)"):
+            call()

@@ -1,0 +1,219 @@
+"""Moments, cumulants, probabilities, scores and entropies against numerical integration and against each other."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from families import PHASES
+from machines import D, dense, diagonal, integral, lattices
+from rtbm import RTBMDistribution, RTBMMixture
+from rtbm.distributions.normal_box import normal_box
+from tolerances import INTEGRAL, LOG_PROB, MOMENTS, WORSE
+
+MACHINES = [
+    pytest.param(dense(1, 2), id="dense-1-2"),
+    pytest.param(dense(2, 2, 1), id="dense-2-2"),
+    pytest.param(dense(2, 3, 2, "II"), id="dense-2-3-II"),
+    pytest.param(diagonal(1, 3), id="diagonal-1-3"),
+    pytest.param(diagonal(1, 8), id="diagonal-1-8"),
+    pytest.param(diagonal(2, 5, 3, "I"), id="diagonal-2-5-I"),
+]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_mean_covariance_and_cumulants_by_integration(machine: RTBMDistribution) -> None:
+    mean = integral(machine, lambda v: v)
+    assert torch.allclose(machine.mean, mean, atol=INTEGRAL)
+    centred = lambda v: v - mean  # noqa: E731
+    second = integral(machine, lambda v: torch.einsum("ni,nj->nij", centred(v), centred(v)))
+    assert torch.allclose(machine.covariance_matrix, second, atol=10 * INTEGRAL)
+    assert torch.equal(machine.variance, machine.covariance_matrix.diagonal())
+    third = integral(machine, lambda v: torch.einsum("ni,nj,nk->nijk", *[centred(v)] * 3))
+    scale = float(machine.variance.max()) ** 2 + 1
+    assert torch.allclose(machine.cumulant(1), mean, atol=INTEGRAL)
+    assert torch.allclose(machine.cumulant(2), second, atol=10 * INTEGRAL)
+    assert torch.allclose(machine.cumulant(3), third, atol=10 * INTEGRAL * scale)
+    fourth = integral(machine, lambda v: centred(v)[:, 0] ** 4) - 3 * second[0, 0] ** 2
+    assert float((machine.cumulant(4)[0, 0, 0, 0] - fourth).abs()) <= 100 * INTEGRAL * scale
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_moment_generating_function_by_integration(machine: RTBMDistribution) -> None:
+    t = torch.tensor([[0.3], [-0.4]], dtype=D).expand(2, machine.n_visible)
+    expected = integral(machine, lambda v: (v @ t.mT).exp(), spacing=0.5).log()
+    assert torch.allclose(machine.log_mgf(t), expected, atol=WORSE * 10)
+
+
+@given(data=st.data())
+@settings(max_examples=15)
+def test_moments_of_drawn_machines(data: st.DataObject) -> None:
+    machine = RTBMDistribution.from_lattice(*data.draw(lattices(1, 2, smallest=-2.0, finest=-3.0)))
+    mean = integral(machine, lambda v: v)
+    scale = float(machine.variance) ** 0.5 + abs(float(mean))
+    assert abs(float(machine.mean - mean)) <= INTEGRAL * scale
+    assert abs(float(machine.variance - integral(machine, lambda v: (v[:, 0] - mean) ** 2))) <= 10 * INTEGRAL * scale**2
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_score_and_laplacian_are_derivatives_of_log_prob(machine: RTBMDistribution) -> None:
+    v = machine.sample((50,), generator=torch.Generator().manual_seed(0)).requires_grad_()
+    (gradient,) = torch.autograd.grad(machine.log_prob(v).sum(), v)
+    score = machine.score(v)
+    assert torch.allclose(score, gradient, rtol=WORSE, atol=WORSE)
+    assert gradcheck(machine.score, [v[:3].detach().requires_grad_()], rtol=1e-4, atol=1e-6)
+    if machine.hidden == "dense":  # Laplacian = −tr T + tr(W Cov[h|v] Wᵀ), theory of the score in phase I
+        first = machine.to_phase("I")
+        trace = sum(torch.autograd.grad(score[:, i].sum(), v, retain_graph=True)[0][:, i] for i in range(v.shape[1]))
+        draws = [torch.autograd.functional.jacobian(first.hidden_mean, x) for x in v.detach()[:5]]
+        expected = [-first.T.trace() - (first.W @ jacobian).trace() for jacobian in draws]
+        assert torch.allclose(trace[:5], torch.stack(expected), rtol=WORSE, atol=100 * WORSE)
+
+
+@pytest.mark.parametrize("machine", [m for m in MACHINES if m.values[0].n_visible == 1])
+def test_distribution_function_and_quantiles(machine: RTBMDistribution) -> None:
+    v = torch.linspace(-4, 4, 41, dtype=D)[:, None]
+    cdf = machine.cdf(v)
+    edges = torch.linspace(-30, 4, 34001, dtype=D)
+    density = machine.log_prob(edges[:, None]).exp()
+    middle = machine.log_prob(edges[:-1, None] + 5e-4).exp()
+    simpson = torch.cat([torch.zeros(1, dtype=D), ((density[1:] + density[:-1] + 4 * middle) / 6000).cumsum(0)])
+    assert torch.allclose(cdf, simpson[26000::200], atol=1e-10)
+    p = torch.tensor([1e-12, 1e-3, 0.1, 0.5, 0.9, 1 - 1e-9], dtype=D)[:, None]
+    quantiles = machine.icdf(p)
+    assert torch.allclose(machine.cdf(quantiles), p[:, 0], rtol=1e-9, atol=1e-14)
+    assert torch.equal(machine.icdf([[0.0], [1.0]]), torch.tensor([[-math.inf], [math.inf]], dtype=D))
+    assert torch.allclose(machine.box_probability(v[:-1], v[1:]), cdf.diff(), atol=1e-13)
+    assert float(machine.box_probability([-math.inf], [math.inf])) == pytest.approx(1, abs=1e-12)
+    assert float(machine.box_probability([1.0], [0.0])) == 0.0
+
+
+@pytest.mark.parametrize("machine", [MACHINES[0].values[0], MACHINES[4].values[0]])
+def test_distribution_function_and_quantiles_carry_derivatives(machine: RTBMDistribution) -> None:
+    v = torch.tensor([[-0.7], [0.2], [1.1]], dtype=D, requires_grad=True)
+    (density,) = torch.autograd.grad(machine.cdf(v).sum(), v)
+    assert torch.allclose(density[:, 0], machine.log_prob(v).exp(), atol=1e-11)
+    p = torch.tensor([[0.2], [0.7]], dtype=D, requires_grad=True)
+    quantile = machine.icdf(p)
+    (slope,) = torch.autograd.grad(quantile.sum(), p)
+    assert torch.allclose(slope[:, 0], (-machine.log_prob(quantile)).exp(), rtol=1e-8)
+    free = machine.natural
+    b_v = free.b_v.clone().requires_grad_()
+    moved = RTBMDistribution(free.T, free.W, free.Q, b_v, free.b_h, phase=free.phase)
+    assert torch.autograd.grad(moved.cdf([[0.3]]).sum(), b_v)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("machine", [m for m in MACHINES if m.values[0].n_visible == 2])
+def test_boxes_in_two_dimensions(machine: RTBMDistribution) -> None:
+    low, high = (
+        torch.tensor([[-1.0, -0.5], [-math.inf, 0.0]], dtype=D),
+        torch.tensor([[0.7, 1.2], [0.5, math.inf]], dtype=D),
+    )
+    found = machine.box_probability(low, high)
+    x, weight = (torch.tensor(part) for part in np.polynomial.legendre.leggauss(20))
+    for (a, c), (b, d), value in zip(low.clamp(-20, 20), high.clamp(-20, 20), found, strict=True):
+        panels = [torch.linspace(float(s), float(e), int((e - s) * 1.5) + 2, dtype=D) for s, e in ((a, b), (c, d))]
+        axes, weights = [], []
+        for edges in panels:
+            half = edges.diff()[:, None] / 2
+            axes.append(((edges[:-1] + edges[1:])[:, None] / 2 + half * x).reshape(-1))
+            weights.append((half * weight).reshape(-1))
+        grid = torch.cartesian_prod(*axes)
+        expected = machine.log_prob(grid).exp() @ torch.cartesian_prod(*weights).prod(1)
+        assert float((value - expected).abs()) <= 1e-10
+    marginal = machine.marginal(0) if machine.hidden == "dense" else None
+    if marginal is not None:
+        upper = torch.tensor([0.4, math.inf], dtype=D)
+        assert torch.allclose(machine.cdf(upper), marginal.cdf(upper[:1]), atol=1e-12)
+
+
+def test_boxes_under_a_normal_distribution() -> None:
+    """Correlations up to a millionth below 1 against Sheppard's formula, and the orthant in three dimensions."""
+    zero = torch.zeros(2, dtype=D)
+    for rho in (1e-9, 0.3, -0.8, 0.99, -0.999999, 0.999999):
+        C = torch.tensor([[1.0, rho], [rho, 1.0]], dtype=D)
+        expected = 0.25 + math.asin(rho) / (2 * math.pi)
+        assert abs(float(normal_box(zero - math.inf, zero, C)) - expected) <= 1e-12
+        shifted = normal_box(torch.tensor([-1.0, -2.0], dtype=D), torch.tensor([0.5, 3.0], dtype=D), C)
+        mirrored = normal_box(torch.tensor([-2.0, -1.0], dtype=D), torch.tensor([3.0, 0.5], dtype=D), C)
+        assert float((shifted - mirrored).abs()) <= 1e-12
+    C = torch.tensor([[1.0, 0.5, 0.2], [0.5, 1.0, -0.3], [0.2, -0.3, 1.0]], dtype=D)
+    orthant = 0.125 + sum(math.asin(c) for c in (0.5, 0.2, -0.3)) / (4 * math.pi)
+    assert abs(float(normal_box(torch.full((3,), -math.inf, dtype=D), torch.zeros(3, dtype=D), C)) - orthant) <= 1e-4
+
+
+def test_boxes_in_three_dimensions() -> None:
+    machine = dense(3, 2, 5)
+    draws = machine.sample((400_000,), generator=torch.Generator().manual_seed(0))
+    low, high = machine.mean - 1.0, machine.mean + 1.5
+    share = ((draws > low) & (draws < high)).all(1).double().mean()
+    assert float((machine.box_probability(low, high) - share).abs()) <= 5e-3
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_entropy_and_divergence(machine: RTBMDistribution) -> None:
+    entropy = machine.entropy()
+    expected = integral(machine, lambda v: -machine.log_prob(v), spacing=0.2)
+    assert float((entropy - expected).abs()) <= 10 * INTEGRAL
+    value, error = machine.estimate_entropy(20_000, torch.Generator().manual_seed(0))
+    assert float((value - entropy).abs()) <= 4.5 * float(error)
+    normal = MultivariateNormal(machine.mean, machine.covariance_matrix)
+    divergence = kl_divergence(machine, normal)
+    assert float((divergence - (normal.entropy() - entropy)).abs()) <= 100 * INTEGRAL  # moments match
+    assert float(divergence) > 0
+    value, error = machine.estimate_kl(normal, 20_000, torch.Generator().manual_seed(0))
+    assert float((value - divergence).abs()) <= 4.5 * float(error)
+    assert float(kl_divergence(machine, machine.to_phase("I")).abs()) <= INTEGRAL
+
+
+def test_entropy_falls_back_to_a_repeatable_estimate() -> None:
+    machine = dense(4, 2)
+    assert torch.equal(machine.entropy(), machine.entropy())
+    value, error = machine.estimate_entropy(200_000, torch.Generator().manual_seed(7))
+    assert float((value - machine.entropy()).abs()) <= 6 * float(error)
+    independent = RTBMMixture([1.0], [machine])
+    assert float(kl_divergence(machine, independent).abs()) <= 1e-12
+
+
+def test_entropy_is_differentiable() -> None:
+    machine = dense(1, 1)
+    T, W, Q, b_v, b_h, _ = machine.natural
+    inputs = [part.clone().requires_grad_() for part in (W, b_h)]
+    assert gradcheck(lambda W, b_h: RTBMDistribution(T, W, Q, b_v, b_h).entropy(), inputs, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_hidden_mean_is_a_sum_over_states(phase: str) -> None:
+    """E(h|v) as printed: a weighted sum over h, with complex weights in phase II."""
+    machine = dense(2, 2, 3, phase)
+    v = machine.sample((20,), generator=torch.Generator().manual_seed(0))
+    _, W, Q, _, b_h, _ = machine.natural
+    h = torch.cartesian_prod(*[torch.arange(-25.0, 26.0, dtype=D)] * 2)
+    energy, u = 0.5 * ((h @ Q) * h).sum(1), (v @ W + b_h) @ h.mT
+    if phase == "I":
+        expected = (-energy - u).softmax(1) @ h
+    else:
+        weights = torch.exp(-energy - 1j * u)
+        mean = (weights @ h.to(weights.dtype)) / weights.sum(1, keepdim=True)
+        assert float(mean.real.abs().max()) <= 1e-9
+        expected = -mean.imag  # rotated to the real axis
+    assert torch.allclose(machine.hidden_mean(v), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("machine", [dense(2, 2), diagonal(2, 2, phase="I"), diagonal(1, 5, phase="I")])
+def test_hidden_probabilities(machine: RTBMDistribution) -> None:
+    """P(h)P(v|h) = P(h|v)P(v), and P(h) is what the lattice form says."""
+    v, h = machine.sample_joint((200,), torch.Generator().manual_seed(0))
+    A, a, F, mean, covariance = machine.lattice
+    given_h = MultivariateNormal(mean + h @ F.mT, covariance).log_prob(v)
+    joint = machine.hidden_log_prob(h) + given_h
+    assert torch.allclose(joint, machine.hidden_log_prob(h, v) + machine.log_prob(v), atol=LOG_PROB * 10)
+    ratio = machine.hidden_log_prob(h[1:]) - machine.hidden_log_prob(h[:-1])
+    energy = -0.5 * ((h @ A) * h).sum(1) - h @ a
+    assert torch.allclose(ratio, energy.diff(), atol=MOMENTS * 10)
+    assert machine.hidden_log_prob(h[:3, None], v[:4]).shape == (3, 4)
