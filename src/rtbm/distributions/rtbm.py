@@ -122,7 +122,7 @@ class RTBMDistribution(VisibleDistribution):
     ) -> "RTBMDistribution":
         """The machine of free parameters, any real numbers; see `rtbm.parameters`."""
         check_choice(phase, "phase", ("I", "II"))
-        machine = constrain(map_tensors(free, torch.Tensor.double))
+        machine = constrain(map_tensors(free, lambda part: part.double().clone()))
         for part in machine:
             if isinstance(part, Tensor):
                 check_finite(part, "the machine of these free parameters")

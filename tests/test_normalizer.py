@@ -1,0 +1,143 @@
+"""The three ways to a normaliser: lattice sum, integral over v, annealed importance sampling."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from families import PHASES
+from machines import D, dense, diagonal, waves
+from rtbm import InvalidInputError, NormalizerError, RTBMDistribution, ThetaPlan
+from rtbm.distributions import wave_form
+from rtbm.distributions.grid_integrals import GridIntegrals
+from rtbm.distributions.lattice_form import LatticeForm
+from rtbm.parameters import Natural
+from tolerances import LOG_PROB, WORSE
+
+
+@pytest.mark.parametrize("n_visible", [1, 2, 3])
+@given(data=st.data())
+@settings(max_examples=10)
+def test_the_integral_is_the_lattice_sum(n_visible: int, data: st.DataObject) -> None:
+    """Two units, where both ways are open; the integral is forced."""
+    T, W, Q, b_v, b_h = (torch.tensor(part) for part in data.draw(waves(n_visible, 2, True)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wave_form, "MAX_DENSE", 0)
+        by_grid = RTBMDistribution(T, W, Q, b_v, b_h, phase="II")
+        if by_grid._form.grid is None:  # a million nodes are not enough: the lattice sum takes over
+            return
+    by_sum = RTBMDistribution(T, W, torch.diag(Q), b_v, b_h, phase="II")
+    assert isinstance(by_grid._integrals, GridIntegrals)
+    assert isinstance(by_sum._integrals, LatticeForm)
+    assert float((by_grid.log_normalizer - by_sum.log_normalizer).abs()) <= LOG_PROB
+    assert torch.allclose(by_grid.mean, by_sum.mean, rtol=WORSE, atol=WORSE)
+    assert torch.allclose(by_grid.covariance_matrix, by_sum.covariance_matrix, rtol=100 * WORSE, atol=WORSE)
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-6, 1e-9, 1e-12])
+def test_tolerance_bounds_the_error(tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = diagonal(2, 3, 1)
+    exact = machine.log_normalizer
+    monkeypatch.setattr(wave_form, "MAX_DENSE", 0)
+    T, W, Q, b_v, b_h, phase = machine.natural
+    rough = RTBMDistribution(T, W, Q, b_v, b_h, phase=phase, tolerance=tolerance)
+    assert float((rough.log_normalizer - exact).abs()) <= 2 * tolerance
+    nodes = len(rough._form.grid.nodes)
+    tight = RTBMDistribution(T, W, Q, b_v, b_h, phase=phase, tolerance=1e-14)
+    assert len(tight._form.grid.nodes) > nodes
+
+
+def test_a_small_average_is_found_by_going_further_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stiff units half-way between two states: the average of the periodic factor is e^-60 of its largest value."""
+    Q, W, b_h = np.array([0.1, 0.15, 0.2]), np.array([[0.02, 0.01, 0.03]]), np.full(3, math.pi)
+    by_sum = RTBMDistribution([[1.0]], W, np.diag(Q), [0.0], b_h, phase="II")
+    monkeypatch.setattr(wave_form, "MAX_DENSE", 0)
+    by_grid = RTBMDistribution([[1.0]], W, Q, [0.0], b_h, phase="II")
+    assert float(by_sum.log_normalizer) < -60
+    assert float((by_grid.log_normalizer - by_sum.log_normalizer).abs()) <= LOG_PROB
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("n_visible", "n_hidden"), [(1, 200), (2, 100)])
+def test_hundreds_of_hidden_units(n_visible: int, n_hidden: int, phase: str) -> None:
+    """∫P = 1 on another grid, and a step of an optimiser."""
+    machine = diagonal(n_visible, n_hidden, phase=phase)
+    T, W, Q, b_v, b_h = (part.clone().requires_grad_() for part in machine.natural[:-1])
+    v = machine.sample((100,), generator=torch.Generator().manual_seed(0))
+    RTBMDistribution(T, W, Q, b_v, b_h, phase=phase).log_prob(v).mean().backward()
+    assert all(bool(part.grad.isfinite().all()) for part in (T, W, Q, b_v, b_h))
+    assert torch.allclose(b_v.grad, machine.mean - v.mean(0), atol=WORSE * 10)  # an exponential family
+    span = 9 * float(machine.to_phase("II").T.inverse().diagonal().max()) ** 0.5
+    centre = -torch.linalg.solve(machine.to_phase("II").T, machine.to_phase("II").b_v)
+    axis = torch.linspace(-span, span, 4001 if n_visible == 1 else 241, dtype=D)
+    grid = torch.cartesian_prod(*[axis] * n_visible).reshape(-1, n_visible) + centre
+    total = (machine.log_prob(grid) + n_visible * math.log(float(axis[1] - axis[0]))).logsumexp(0)
+    assert abs(float(total)) <= 1e-9
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("make", [dense, diagonal])
+def test_log_normalizer_and_free_energy(make, phase: str) -> None:
+    """Z by the paper's formula: (2π)^{Nv/2} det T^{-1/2} exp(½b_vᵀT⁻¹b_v) θ̃."""
+    machine = make(2, 2, phase=phase)
+    T, W, Q, b_v, b_h, _ = machine.natural
+    Q = torch.diag(Q) if Q.ndim == 1 else Q
+    X = torch.linalg.solve(T, W)
+    schur = Q - W.mT @ X if phase == "I" else Q + W.mT @ X
+    plan = ThetaPlan((schur + schur.mT) / 2, phase=phase)
+    log_Z = 0.5 * torch.logdet(2 * torch.pi * torch.linalg.inv(T)) + 0.5 * b_v @ torch.linalg.solve(T, b_v)
+    log_Z = log_Z + plan.log_theta(b_h - X.mT @ b_v)
+    assert float((machine.log_normalizer - log_Z).abs()) <= LOG_PROB
+    v = machine.sample((10,), torch.Generator().manual_seed(0))
+    assert torch.allclose(machine.log_prob(v), -machine.free_energy(v) - machine.log_normalizer, atol=LOG_PROB)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("n_visible", "n_hidden"), [(1, 2), (2, 3), (2, 10), (3, 6)])
+def test_annealed_importance_sampling_against_exact_cases(n_visible: int, n_hidden: int, phase: str) -> None:
+    machine = diagonal(n_visible, n_hidden, 5, phase)
+    value, error = machine.estimate_log_normalizer(1000, 300, torch.Generator().manual_seed(0))
+    assert float(error) < 0.1
+    assert float((value - machine.log_normalizer).abs()) <= 4 * float(error)
+    again, _ = machine.estimate_log_normalizer(1000, 300, torch.Generator().manual_seed(0))
+    assert torch.equal(value, again)
+
+
+def test_error_bars_are_honest() -> None:
+    """Over 40 seeds the deviations have about the size that the error bars say."""
+    machine = diagonal(2, 5, 7)
+    exact = machine.log_normalizer
+    runs = [machine.estimate_log_normalizer(200, 60, torch.Generator().manual_seed(seed)) for seed in range(40)]
+    scaled = torch.stack([(value - exact) / error for value, error in runs])
+    assert 0.6 < float(scaled.square().mean().sqrt()) < 1.5
+    assert abs(float(scaled.mean())) < 0.7
+
+
+def test_out_of_reach_says_what_to_do() -> None:
+    machine = diagonal(6, 60)
+    v = np.zeros((3, 6))
+    with pytest.raises(NormalizerError, match=r"6 visible and 60 hidden units.*score_matching.*pcd.*estimate_log_norm"):
+        machine.log_prob(v)
+    assert machine.score(v).shape == (3, 6)
+    assert machine.free_energy(v).shape == (3,)
+    assert machine.hidden_mean(v).shape == (3, 60)
+    value, error = machine.estimate_log_normalizer(200, 100, torch.Generator().manual_seed(0))
+    assert bool(value.isfinite() & error.isfinite())
+
+
+def test_many_visible_units_with_few_hidden_ones_take_the_lattice_sum() -> None:
+    machine = diagonal(20, 4)
+    other = RTBMDistribution(*machine.natural._replace(Q=torch.diag(machine.Q))[:-1], phase="II")
+    v = machine.sample((5,), torch.Generator().manual_seed(0))
+    assert torch.allclose(machine.log_prob(v), other.log_prob(v), rtol=0, atol=LOG_PROB)
+
+
+def test_estimates_are_for_diagonal_machines() -> None:
+    with pytest.raises(InvalidInputError, match="estimate_log_normalizer needs a diagonal Q"):
+        dense(1, 1).estimate_log_normalizer()
+    with pytest.raises(InvalidInputError, match="n_chains must be an integer of at least 2, got 1"):
+        diagonal(1, 2).estimate_log_normalizer(n_chains=1)
+    assert isinstance(diagonal(1, 2).natural, Natural)
