@@ -5,7 +5,17 @@ import pytest
 import torch
 
 from families import PHASES, typical
-from rtbm import DiscreteGaussian, InvalidInputError, ThetaPlan, log_theta, riemann_theta, theta_moments
+from rtbm import (
+    DiscreteGaussian,
+    InvalidInputError,
+    RTBMDistribution,
+    ThetaPlan,
+    log_theta,
+    nn,
+    riemann_theta,
+    theta_moments,
+)
+from rtbm.parameters import count, map_tensors, unpack
 from tolerances import FLOAT32, LOG_THETA, MOMENTS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -57,3 +67,36 @@ def test_diagonal_complex_and_samples() -> None:
 def test_devices_do_not_mix_silently() -> None:
     with pytest.raises(InvalidInputError, match=r"z is on cpu and Q on cuda"):
         log_theta(arguments(2), torch.tensor(typical(2)).cuda())
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("n_hidden", [2, 6])
+@pytest.mark.parametrize("is_diagonal", [False, True])
+def test_machines(is_diagonal: bool, n_hidden: int, phase: str) -> None:
+    rng = np.random.default_rng(0)
+    free = unpack(torch.tensor(rng.normal(size=count(2, n_hidden, "dense")) * 0.5), 2, n_hidden)
+    if is_diagonal:
+        free = unpack(torch.tensor(rng.normal(size=count(2, n_hidden, "diagonal")) * 0.5), 2, n_hidden, "diagonal")
+    here = RTBMDistribution.from_unconstrained(free, phase=phase)
+    there = RTBMDistribution.from_unconstrained(map_tensors(free, torch.Tensor.cuda), phase=phase)
+    v = here.sample((200,), torch.Generator().manual_seed(0))
+    assert torch.allclose(there.log_prob(v.cuda()).cpu(), here.log_prob(v), rtol=0, atol=1e-10)
+    for name in ("mean", "covariance_matrix"):
+        assert torch.allclose(getattr(there, name).cpu(), getattr(here, name), atol=1e-9)
+    for name in ("score", "hidden_mean"):
+        assert torch.allclose(getattr(there, name)(v.cuda()).cpu(), getattr(here, name)(v), atol=1e-9)
+    assert torch.allclose(there.cdf(v[:5].cuda()).cpu(), here.cdf(v[:5]), atol=1e-10)
+    assert torch.allclose(there.entropy().cpu(), here.entropy(), atol=1e-8)
+    gaps = torch.where(v > 1, torch.nan, v)
+    assert torch.allclose(there.log_prob(gaps.cuda()).cpu(), here.log_prob(gaps), atol=1e-9)
+    draws = there.sample((100_000,), torch.Generator("cuda").manual_seed(0))
+    assert draws.is_cuda
+    assert ((draws.mean(0) - there.mean) / (there.variance / 100_000).sqrt()).abs().max() < 5
+
+
+def test_modules_train() -> None:
+    data = torch.randn(500, 1, dtype=torch.float64, device="cuda")
+    for hidden in ("dense", "diagonal"):
+        module = nn.RTBMMixture(2, 1, 5, hidden=hidden, device="cuda")
+        (-module().log_prob(data).mean()).backward()
+        assert all(p.grad.is_cuda and bool(p.grad.isfinite().all()) for p in module.parameters())

@@ -1,7 +1,7 @@
 """The gradients of appendix B and the moments of appendix C, as printed, against autograd and the library.
 
-The paper's ∇ acts on z/2πi, so that (2πi)⁻¹∇ is plain ∂/∂z, and its derivatives by a matrix are those by the independent
-entries of a symmetric matrix. Slips that these tests found:
+The paper's ∇ acts on z/2πi, so that (2πi)⁻¹∇ is plain ∂/∂z, and its derivatives by a matrix are those by the
+independent entries of a symmetric matrix. Slips that these tests found:
 
 - ∂P/∂W lacks the factor 1/2πi in its first two terms, those with ∇_jθ_a/θ_a and ∇_jθ_b/θ_b.
 - H_b with its factor (1+δ)⁻¹ makes ∂P/∂W and ∂P/∂T right for one hidden unit only: for more, its off-diagonal entries
