@@ -34,12 +34,14 @@ test: lint
 
 docs: $(READY)
 	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/machine_pictures.py
 	$(BIN)/python examples/theta_at_work.py --output docs/pictures/theta_at_work.png > /dev/null
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 	@echo "open build/docs/index.html"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/theta.py --output build/theta.json
+	$(BIN)/python benchmarks/machine.py --output build/machine.json
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

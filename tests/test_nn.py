@@ -109,7 +109,7 @@ def test_mixtures() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(InvalidInputError, match="n_hidden must be a positive integer, got 0"):
+    with pytest.raises(InvalidInputError, match="n_hidden must be an integer of at least 1, got 0"):
         nn.RTBM(1, 0)
     with pytest.raises(InvalidInputError, match="hidden must be one of 'dense', 'diagonal', got 'full'"):
         nn.RTBM(1, 1, hidden="full")
@@ -119,6 +119,6 @@ def test_bad_arguments() -> None:
         nn.RTBM(1, 1, dtype=torch.float16)
     module = nn.RTBM(1, 1)
     with torch.no_grad():
-        module.factor.fill_(float("nan"))
+        module.visible_scale.fill_(float("nan"))
     with pytest.raises(InvalidInputError, match="must be finite"):
         module()

@@ -16,6 +16,7 @@ from rtbm.errors import (
     NotPositiveDefiniteError,
     RTBMError,
     SamplingError,
+    TooManyNodesError,
     TooManyTermsError,
 )
 from rtbm.theta import ThetaMoments, ThetaPlan, log_theta, riemann_theta, theta_moments
@@ -38,6 +39,7 @@ __all__ = [
     "SamplingError",
     "ThetaMoments",
     "ThetaPlan",
+    "TooManyNodesError",
     "TooManyTermsError",
     "__version__",
     "log_theta",

@@ -14,7 +14,7 @@ class NotPositiveDefiniteError(InvalidInputError):
 
 
 class TooManyTermsError(RTBMError, ArithmeticError):
-    """A lattice sum would need more terms than the stated limit.
+    """A sum would need more terms than the stated limit.
 
     Attributes
     ----------
@@ -24,26 +24,47 @@ class TooManyTermsError(RTBMError, ArithmeticError):
         The largest number of terms that is attempted.
     """
 
-    def __init__(self, terms: float, limit: int):
+    def __init__(self, terms: float, limit: int, message: str | None = None):
         self.terms = int(min(terms, 1e300))
         self.limit = limit
         super().__init__(
-            f"the lattice sum would need about {terms:.3g} terms, and the limit is {limit}: use fewer "
+            message
+            or f"the lattice sum would need about {terms:.3g} terms, and the limit is {limit}: use fewer "
             "coordinates, a larger tolerance, or a diagonal matrix given as a vector of its entries"
         )
 
 
-class NormalizerError(TooManyTermsError):
-    """The exact normaliser of a machine is out of reach."""
+class TooManyNodesError(TooManyTermsError):
+    """An integral over visible units would need more grid nodes than the stated limit."""
 
-    def __init__(self, cause: TooManyTermsError, n_visible: int, n_hidden: int):
-        super().__init__(cause.terms, cause.limit)
-        self.args = (
-            f"the normaliser of a machine with {n_visible} visible and {n_hidden} hidden units is out of reach: its "
-            f"lattice sum would need about {cause.terms:.3g} terms (the limit is {cause.limit}), and the integral over "
-            "v is done for at most 3 visible units. score(v), hidden_mean(v) and free_energy(v) need no normaliser, "
-            'nor do the solvers "score_matching" and "pcd"; estimate_log_normalizer() gives an estimate with its error',
+    def __init__(self, terms: float, limit: int):
+        message = (
+            f"the integral over v would need about {terms:.3g} grid nodes, and the limit is {limit}: the finest detail "
+            "of this density is too small for its extent; use a smaller box, a larger tolerance, or samples"
         )
+        super().__init__(terms, limit, message)
+
+
+class NormalizerError(TooManyTermsError):
+    """The exact normaliser of a machine, or another sum over its hidden states, is out of reach."""
+
+    def __init__(self, terms: float, limit: int, n_visible: int, n_hidden: int, hidden: str):
+        message = (
+            f"a sum over the states of {n_hidden} hidden units is out of reach: about {terms:.3g} terms, and the limit "
+            f"is {limit}. "
+        )
+        if hidden == "diagonal":
+            message += (
+                f"The integral over v in its place is done for at most 3 visible units (there are {n_visible}), as "
+                "long as a grid resolves them. score(v), hidden_mean(v) and free_energy(v) need no normaliser, nor do "
+                'the solvers "score_matching" and "pcd"; estimate_log_normalizer() gives an estimate with its error'
+            )
+        else:
+            message += (
+                "Use fewer hidden units, or a diagonal Q given as a vector, which takes hundreds; if this is a "
+                "marginal of a diagonal machine, its log_prob with NaN for the other coordinates needs no such sum"
+            )
+        super().__init__(terms, limit, message)
 
 
 class SamplingError(RTBMError, RuntimeError):

@@ -5,7 +5,7 @@
 *Lattice*: h ~ P(h) ∝ exp(−½hᵀAh − aᵀh) on the integers, v given h ~ N(mean + Fh, covariance). Any positive definite A
 and covariance give a machine.
 
-*Unconstrained*: real numbers without conditions, for optimisers. Every point is a machine.
+*Unconstrained*: real numbers without conditions, for optimisers. Every point is a machine, as far as float64 reaches.
 
 All maps are differentiable and work on batches of machines (leading dimensions).
 """
@@ -57,12 +57,12 @@ class Unconstrained(NamedTuple):
     Diagonal: log q, the phase at the mean in turns, W, and mean and log-Cholesky vector of the Gaussian factor.
     """
 
-    hidden: Tensor  # (..., Nh(Nh+1)/2), or (..., Nh) if diagonal
-    centre: Tensor  # (..., Nh)
+    hidden_scale: Tensor  # (..., Nh(Nh+1)/2), or (..., Nh) if diagonal
+    hidden_centre: Tensor  # (..., Nh)
     weights: Tensor  # (..., Nv, Nh)
-    mean: Tensor  # (..., Nv)
-    factor: Tensor  # (..., Nv(Nv+1)/2)
-    kind: str = "dense"
+    visible_centre: Tensor  # (..., Nv)
+    visible_scale: Tensor  # (..., Nv(Nv+1)/2)
+    hidden: str = "dense"
 
 
 Machine = TypeVar("Machine", Natural, Lattice, Unconstrained)
@@ -160,14 +160,14 @@ def constrain(free: Unconstrained) -> Lattice | Natural:
     >>> constrain(free).A, constrain(free).covariance
     (tensor([[1.]], dtype=torch.float64), tensor([[1.]], dtype=torch.float64))
     """
-    hidden, centre, weights, mean, factor, kind = free
-    covariance = from_log_cholesky(factor)
-    if kind == "dense":
-        A = from_log_cholesky(hidden)
+    hidden_scale, centre, weights, mean, visible_scale, hidden = free
+    covariance = from_log_cholesky(visible_scale)
+    if hidden == "dense":
+        A = from_log_cholesky(hidden_scale)
         return Lattice(A, -_times(A, centre), weights, mean, covariance)
     T = inverse(covariance)
     b_h = TWO_PI * centre - _times(weights.mT, mean)
-    return Natural(T, weights, hidden.exp(), -_times(T, mean), b_h, "II")
+    return Natural(T, weights, hidden_scale.exp(), -_times(T, mean), b_h, "II")
 
 
 def unconstrain(machine: Lattice | Natural) -> Unconstrained:
@@ -190,7 +190,7 @@ def unconstrain(machine: Lattice | Natural) -> Unconstrained:
     return Unconstrained(log_cholesky(A), -_solve_vector(A, a), F, mean, log_cholesky(covariance))
 
 
-def count(n_visible: int, n_hidden: int, kind: str = "dense") -> int:
+def count(n_visible: int, n_hidden: int, hidden: str = "dense") -> int:
     """The number of free parameters, which is also that of the paper's T, W, Q, b_v, b_h.
 
     Examples
@@ -198,28 +198,28 @@ def count(n_visible: int, n_hidden: int, kind: str = "dense") -> int:
     >>> count(1, 2), count(1, 2, "diagonal")
     (9, 8)
     """
-    return sum(math.prod(shape) for shape in _shapes(n_visible, n_hidden, kind))
+    return sum(math.prod(shape) for shape in shapes_of(n_visible, n_hidden, hidden))
 
 
 def pack(free: Unconstrained) -> Tensor:
     """One vector (..., count) of the free parameters, in the order of their names."""
-    batch = free.mean.shape[:-1]
+    batch = free.visible_centre.shape[:-1]
     return torch.cat([part.reshape(*batch, -1) for part in free[:-1]], dim=-1)
 
 
-def unpack(vector: Tensor, n_visible: int, n_hidden: int, kind: str = "dense") -> Unconstrained:
+def unpack(vector: Tensor, n_visible: int, n_hidden: int, hidden: str = "dense") -> Unconstrained:
     """The free parameters in a vector (..., count): the inverse of `pack`."""
-    shapes, expected = _shapes(n_visible, n_hidden, kind), count(n_visible, n_hidden, kind)
+    shapes, expected = shapes_of(n_visible, n_hidden, hidden), count(n_visible, n_hidden, hidden)
     if vector.ndim == 0 or vector.shape[-1] != expected:
         raise InvalidInputError(
-            f"vector must have shape (..., {expected}) for {n_visible} visible and {n_hidden} hidden units ({kind}), "
+            f"vector must have shape (..., {expected}) for {n_visible} visible and {n_hidden} hidden units ({hidden}), "
             f"got {tuple(vector.shape)}"
         )
     parts = vector.split([math.prod(shape) for shape in shapes], dim=-1)
-    hidden, centre, weights, mean, factor = (
+    hidden_scale, hidden_centre, weights, visible_centre, visible_scale = (
         part.reshape(*vector.shape[:-1], *shape) for part, shape in zip(parts, shapes, strict=True)
     )
-    return Unconstrained(hidden, centre, weights, mean, factor, kind)
+    return Unconstrained(hidden_scale, hidden_centre, weights, visible_centre, visible_scale, hidden)
 
 
 def log_cholesky(matrix: Tensor) -> Tensor:
@@ -303,10 +303,11 @@ def inverse(matrix: Tensor) -> Tensor:
     return symmetric(solve(matrix, torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)))
 
 
-def _shapes(n_visible: int, n_hidden: int, kind: str) -> tuple[tuple[int, ...], ...]:
-    check_choice(kind, "hidden", HIDDEN)
-    n_factor = n_hidden * (n_hidden + 1) // 2 if kind == "dense" else n_hidden
-    return (n_factor,), (n_hidden,), (n_visible, n_hidden), (n_visible,), (n_visible * (n_visible + 1) // 2,)
+def shapes_of(n_visible: int, n_hidden: int, hidden: str = "dense") -> tuple[tuple[int, ...], ...]:
+    """The shapes of the free parameters of one machine, in the order of their names."""
+    check_choice(hidden, "hidden", HIDDEN)
+    n_scale = n_hidden * (n_hidden + 1) // 2 if hidden == "dense" else n_hidden
+    return (n_scale,), (n_hidden,), (n_visible, n_hidden), (n_visible,), (n_visible * (n_visible + 1) // 2,)
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ def as_real(value: Any, name: str, *, finite: bool = True) -> Tensor:
     """Return `value` as a float32 or float64 tensor (integers and lists become float64), checked to be finite."""
     tensor = _as_tensor(value, name)
     if tensor.is_complex():
-        raise InvalidInputError(f"{name} must be real, got {tensor.dtype}: for a complex argument use riemann_theta")
+        raise InvalidInputError(f"{name} must be real, got {tensor.dtype}: complex arguments are for riemann_theta")
     if tensor.dtype not in (torch.float32, torch.float64):
         tensor = tensor.to(torch.float64)
     return check_finite(tensor, name) if finite else tensor
@@ -120,11 +120,22 @@ def check_device(tensor: Tensor, name: str, device: torch.device) -> Tensor:
     return tensor
 
 
-def check_positive_integer(value: Any, name: str) -> int:
-    """Check that `value` is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise InvalidInputError(f"{name} must be a positive integer, got {value!r}")
+def check_integer(value: Any, name: str, smallest: int) -> int:
+    """Check that `value` is a whole number of at least `smallest`."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < smallest:
+        raise InvalidInputError(f"{name} must be an integer of at least {smallest}, got {value!r}")
     return int(value)
+
+
+def as_shape(sample_shape: Any) -> torch.Size:
+    """A sample shape, given as a number or a sequence of numbers."""
+    sizes = [sample_shape] if isinstance(sample_shape, Integral) else sample_shape
+    try:
+        return torch.Size([check_integer(size, "sample_shape", 0) for size in sizes])
+    except TypeError:
+        raise InvalidInputError(
+            f"sample_shape must be an integer or a sequence of integers, got {sample_shape!r}"
+        ) from None
 
 
 def check_choice(value: Any, name: str, choices: tuple[Any, ...]) -> Any:

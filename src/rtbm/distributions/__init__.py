@@ -2,8 +2,8 @@
 
 from rtbm.distributions.continuous import ContinuousBoltzmannMachine
 from rtbm.distributions.discrete_gaussian import DiscreteGaussian
+from rtbm.distributions.expectations import Estimate
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
-from rtbm.distributions.visible import Estimate
 
 __all__ = ["ContinuousBoltzmannMachine", "DiscreteGaussian", "Estimate", "RTBMDistribution", "RTBMMixture"]

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from rtbm.distributions.lattice_samplers import reach_of, sample_integers
-from rtbm.errors import InvalidInputError
 from rtbm.parameters import TWO_PI, Natural, map_tensors
 from rtbm.theta.plan import ThetaPlan
 
@@ -44,9 +43,6 @@ def anneal(
     the unnormalised densities of two neighbouring machines, and then moves the chain by a Gibbs step of the new one.
     The average weight is Z/Z₀ without bias.
     """
-    for name, value in (("n_chains", n_chains), ("n_steps", n_steps)):
-        if not isinstance(value, int) or value < 2:
-            raise InvalidInputError(f"{name} must be an integer of at least 2, got {value!r}")
     with torch.no_grad():
         gibbs = GibbsSampler(natural)
         T, W, Q, b_v, b_h, _ = gibbs.natural

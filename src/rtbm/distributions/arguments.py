@@ -1,20 +1,26 @@
-"""Checks on the parameters of a machine."""
+"""Checks on the parameters of machines and on the arguments of their methods."""
 
 import functools
+import math
+import operator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.errors import NotPositiveDefiniteError
-from rtbm.parameters import Lattice, Natural
+from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
+from rtbm.parameters import Lattice, Natural, Unconstrained, shapes_of
 from rtbm.validation import (
     as_real,
+    check_device,
     check_positive_definite,
     check_same_device,
     check_shape,
     check_symmetric,
     check_vector,
+    check_vectors,
 )
 
 
@@ -48,6 +54,27 @@ def check_lattice(A: Any, a: Any, F: Any, mean: Any, covariance: Any) -> tuple[L
     return Lattice(*parts), dtype
 
 
+def check_unconstrained(free: Any) -> tuple[Unconstrained, torch.dtype]:
+    """Checked free parameters of one machine as float64 copies, and their common dtype."""
+    if not isinstance(free, Unconstrained):
+        raise InvalidInputError(
+            f"free must be an rtbm.parameters.Unconstrained, got a {type(free).__name__}: unpack(vector, n_visible, "
+            "n_hidden) makes one of a vector"
+        )
+    names = free._fields[:-1]
+    parts = [as_real(getattr(free, name), f"free.{name}") for name in names]
+    if parts[2].ndim != 2:
+        raise InvalidInputError(
+            f"free.weights must have shape (n_visible, n_hidden), got {tuple(parts[2].shape)}: a distribution is one "
+            "machine, take one of a batch"
+        )
+    n_visible, n_hidden = parts[2].shape
+    for part, name, shape in zip(parts, names, shapes_of(n_visible, n_hidden, free.hidden), strict=True):
+        check_shape(part, f"free.{name}", shape)
+    copies, dtype = _alike(tuple(parts), names)
+    return Unconstrained(*copies)._replace(hidden=free.hidden), dtype
+
+
 def _alike(parts: tuple[Tensor, ...], names: tuple[str, ...]) -> tuple[Any, torch.dtype]:
     """Float64 copies of the parameters on their common device, and their common dtype."""
     for part, name in zip(parts[1:], names[1:], strict=True):
@@ -55,3 +82,94 @@ def _alike(parts: tuple[Tensor, ...], names: tuple[str, ...]) -> tuple[Any, torc
     dtype = functools.reduce(torch.promote_types, (part.dtype for part in parts))
     with torch.inference_mode(False):
         return [part.double().clone() for part in parts], dtype
+
+
+def dtype_of(value: Any, own: torch.dtype) -> torch.dtype:
+    """The dtype of a result: that of the parameters, or a wider one if a tensor or array of it came in."""
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return torch.promote_types(own, torch.float64 if value.dtype == torch.float64 else torch.float32)
+    if isinstance(value, np.ndarray) and value.dtype == np.float64:
+        return torch.float64
+    return own
+
+
+def check_points(value: Any, name: str, width: int, device: torch.device, *, missing: bool = False) -> Tensor:
+    """Vectors (..., width) as a float64 tensor; entries may be NaN where they may be missing, but not infinite."""
+    tensor = check_vectors(as_real(value, name, finite=not missing), name, width)
+    if missing and bool(tensor.detach().isinf().any()):
+        raise InvalidInputError(f"{name} must not hold infinite entries; a missing entry is NaN")
+    return check_device(tensor, name, device).double()
+
+
+def check_corner(value: Any, name: str, width: int, device: torch.device) -> Tensor:
+    """A corner (..., width) of boxes as a float64 tensor; entries may be infinite, but not NaN."""
+    tensor = check_vectors(as_real(value, name, finite=False), name, width)
+    if bool(tensor.detach().isnan().any()):
+        raise InvalidInputError(f"{name} must not hold NaN; an open side is infinite")
+    return check_device(tensor, name, device).double()
+
+
+def broadcast(first: Tensor, second: Tensor, names: str) -> tuple[Tensor, Tensor, torch.Size]:
+    """Two tensors of vectors as rows with a common leading shape, and that shape."""
+    try:
+        shape = torch.broadcast_shapes(first.shape[:-1], second.shape[:-1])
+    except RuntimeError:
+        shapes = f"{tuple(first.shape[:-1])} and {tuple(second.shape[:-1])}"
+        raise InvalidInputError(f"{names} must have leading shapes that broadcast, got {shapes}") from None
+    rows = [x.expand(*shape, x.shape[-1]).reshape(-1, x.shape[-1]) for x in (first, second)]
+    return rows[0], rows[1], shape
+
+
+def check_indices(indices: int | Iterable[int], n: int) -> list[int]:
+    """Indices of coordinates as a list; negative ones count from the end."""
+    try:
+        given = [indices] if np.ndim(indices) == 0 and not isinstance(indices, Iterable) else list(indices)  # type: ignore[arg-type]
+        if any(isinstance(i, bool | np.bool_) for i in given):
+            raise TypeError
+        chosen = [operator.index(i) for i in given]
+    except TypeError:
+        raise InvalidInputError(f"indices must be integers, got {indices!r}") from None
+    if any(not -n <= i < n for i in chosen):
+        raise InvalidInputError(f"indices must be between 0 and {n - 1} for {n} visible units, got {chosen}")
+    chosen = [i % n for i in chosen]
+    if len(set(chosen)) < len(chosen):
+        raise InvalidInputError(f"indices must not repeat, got {chosen}")
+    return chosen
+
+
+def check_known(values: Any, n: int, device: torch.device) -> tuple[list[int], list[int], Tensor]:
+    """The known and the free indices of a conditional, and the known values (known,)."""
+    if not isinstance(values, Mapping):
+        raise InvalidInputError(f"values must be a mapping {{index: value}}, got a {type(values).__name__}")
+    known = check_indices(values.keys(), n)
+    if len(known) == n:
+        raise InvalidInputError("values must leave at least one coordinate free; log_prob(v) tells the density there")
+    numbers = [as_real(value, f"values[{key}]").double().to(device) for key, value in values.items()]
+    for key, number in zip(values, numbers, strict=True):
+        if number.ndim:
+            raise InvalidInputError(f"values[{key}] must be one number, got shape {tuple(number.shape)}")
+    vector = torch.stack(numbers) if numbers else torch.zeros(0, dtype=torch.float64, device=device)
+    return known, [i for i in range(n) if i not in known], vector
+
+
+def check_map(M: Any, c: Any, n_visible: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The matrix (n, Nv) and shift (n,) of an affine map, in float64."""
+    matrix = check_device(as_real(M, "M"), "M", device).double()
+    if matrix.ndim != 2 or matrix.shape[1] != n_visible or not 1 <= matrix.shape[0] <= n_visible:
+        raise InvalidInputError(
+            f"M must have shape (n, {n_visible}) with 1 ≤ n ≤ {n_visible}, got {tuple(matrix.shape)}"
+        )
+    if int(torch.linalg.matrix_rank(matrix.detach())) < len(matrix):
+        raise InvalidInputError("M must have full row rank: the image would have no density")
+    if c is None:
+        return matrix, matrix.new_zeros(len(matrix))
+    return matrix, check_device(check_vector(as_real(c, "c"), "c", len(matrix)), "c", device).double()
+
+
+def check_probabilities(value: Any, device: torch.device) -> Tensor:
+    """Numbers (...) between 0 and 1, in float64."""
+    p = check_device(as_real(value, "value", finite=False), "value", device).double()
+    if not bool(((p.detach() >= 0) & (p.detach() <= 1)).all()):
+        low, high = (float(end) for end in p.detach().aminmax()) if p.numel() else (math.nan, math.nan)
+        raise InvalidInputError(f"value must hold probabilities between 0 and 1, got {low:.6g} to {high:.6g}")
+    return p

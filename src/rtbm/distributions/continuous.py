@@ -7,16 +7,9 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from rtbm.parameters import Lattice, continuous_limit, lattice_to_natural, solve, symmetric
-from rtbm.validation import (
-    as_real,
-    check_positive_definite,
-    check_same_device,
-    check_shape,
-    check_symmetric,
-    check_vector,
-    check_vectors,
-)
+from rtbm.distributions.arguments import check_natural
+from rtbm.parameters import Lattice, continuous_limit, dense_hidden, lattice_to_natural, solve, symmetric
+from rtbm.validation import as_real, as_shape, check_positive_definite, check_vectors
 
 
 class ContinuousBoltzmannMachine(MultivariateNormal):
@@ -33,8 +26,8 @@ class ContinuousBoltzmannMachine(MultivariateNormal):
         Symmetric, positive definite.
     W : (Nv, Nh)
         Real, such that T − WQ⁻¹Wᵀ is positive definite.
-    Q : (Nh, Nh)
-        Symmetric, positive definite.
+    Q : (Nh, Nh) or (Nh,)
+        Symmetric, positive definite; a vector is the diagonal of a diagonal matrix.
     b_v, b_h : (Nv,), (Nh,)
         The biases.
 
@@ -46,26 +39,26 @@ class ContinuousBoltzmannMachine(MultivariateNormal):
     """
 
     def __init__(self, T: Any, W: Any, Q: Any, b_v: Any, b_h: Any):
-        self.T = check_positive_definite(check_symmetric(as_real(T, "T"), "T"), "T")
-        self.Q = check_positive_definite(check_symmetric(as_real(Q, "Q"), "Q"), "Q")
-        self.W = check_shape(as_real(W, "W"), "W", (len(self.T), len(self.Q)))
-        self.b_v = check_vector(as_real(b_v, "b_v"), "b_v", len(self.T))
-        self.b_h = check_vector(as_real(b_h, "b_h"), "b_h", len(self.Q))
-        for name in ("W", "Q", "b_v", "b_h"):
-            check_same_device(self.T, "T", getattr(self, name), name)
+        natural, dtype = check_natural(T, W, Q, b_v, b_h, "I")
+        self.T, self.W, _, self.b_v, self.b_h = (part.to(dtype) for part in natural[:-1])
+        self.Q = dense_hidden(natural).to(dtype)
         couplings = solve(self.Q, self.W.mT)  # Q⁻¹Wᵀ
         precision = check_positive_definite(symmetric(self.T - self.W @ couplings), "T − WQ⁻¹Wᵀ")
         mean = -solve(precision, (self.b_v - couplings.mT @ self.b_h)[:, None])[:, 0]
         super().__init__(mean, precision_matrix=precision, validate_args=False)
 
     @classmethod
-    def from_lattice(cls, lattice: Lattice) -> "ContinuousBoltzmannMachine":
+    def _from_lattice(cls, lattice: Lattice) -> "ContinuousBoltzmannMachine":
         """The machine with h ~ N(−A⁻¹a, A⁻¹) and v given h ~ N(mean + Fh, covariance), from checked parameters."""
         machine = cls.__new__(cls)
         machine.T, machine.W, machine.Q, machine.b_v, machine.b_h, _ = lattice_to_natural(lattice)
         mean, covariance, _ = continuous_limit(lattice)
         MultivariateNormal.__init__(machine, mean, covariance, validate_args=False)
         return machine
+
+    def log_prob(self, value: Any) -> Tensor:
+        """log P(v) (...) for v (..., Nv)."""
+        return super().log_prob(check_vectors(as_real(value, "value"), "value", len(self.T)))
 
     def hidden_mean(self, value: Any) -> Tensor:
         """E(h|v) = −Q⁻¹(Wᵀv + b_h) (..., Nh) for v (..., Nv): the straight line that an RTBM's steps follow.
@@ -80,7 +73,7 @@ class ContinuousBoltzmannMachine(MultivariateNormal):
 
     def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
         """Independent draws of shape sample_shape + (Nv,)."""
-        shape = torch.Size((sample_shape,) if isinstance(sample_shape, int) else sample_shape)
+        shape = as_shape(sample_shape)
         noise = torch.randn(*shape, len(self.T), dtype=self.loc.dtype, device=self.loc.device, generator=generator)
         with torch.no_grad():
             return self.loc + noise @ self.scale_tril.mT

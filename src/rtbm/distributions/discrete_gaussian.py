@@ -1,11 +1,12 @@
 """The discrete Gaussian: a normal distribution restricted to the integer lattice."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, register_kl
+from torch.distributions import Distribution, constraints, register_kl
 
 from rtbm.distributions.caching import cached_with_graph, cached_without_graph
 from rtbm.distributions.lattice_samplers import MAX_TABLE, Independent, make_sampler, tabulate
@@ -15,6 +16,7 @@ from rtbm.theta.geometry import Congruence, exact_product
 from rtbm.theta.plan import ThetaPlan
 from rtbm.validation import (
     as_real,
+    as_shape,
     check_integers,
     check_positive_definite,
     check_same_device,
@@ -52,6 +54,7 @@ class DiscreteGaussian(Distribution):
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
+    support = constraints.independent(constraints.integer_interval(-math.inf, math.inf), 1)
     has_rsample = False
 
     def __init__(self, A: Any, a: Any, *, tolerance: float = 1e-12):
@@ -135,7 +138,7 @@ class DiscreteGaussian(Distribution):
 
     def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
         """Independent exact draws of shape sample_shape + (g,): integers, stored in the dtype of A and a."""
-        shape = torch.Size((sample_shape,) if isinstance(sample_shape, int) else sample_shape)
+        shape = as_shape(sample_shape)
         draws = self._sampler.sample(shape.numel(), generator) @ self._U.mT
         return draws.to(self._dtype).reshape(*shape, len(self.a))
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.errors import TooManyNodesError, TooManyTermsError
 from rtbm.lattice import enumerate_points, squared_radius
 
 MAX_NODES = 2**20
@@ -51,13 +52,16 @@ def spacing_for(tolerance: float, n_visible: int) -> float:
 def make_grid(envelope: Envelope, spacing: float, tolerance: float, limit: int = MAX_NODES) -> Grid:
     """The nodes that the trapezoidal rule needs for P: what lies outside has less than `tolerance` of probability.
 
-    More than `limit` nodes are a TooManyTermsError.
+    More than `limit` nodes are a TooManyNodesError.
     """
     steps, widths = axes(envelope, spacing)
     norms = widths**2
     log_total = 0.5 * float(np.log(2 * np.pi / norms).sum()) - envelope.log_peak
     radius2 = squared_radius(norms, log_total, tolerance / 2)
-    points = enumerate_points(np.diag(widths), radius2, np.zeros(len(widths)), limit=limit)
+    try:
+        points = enumerate_points(np.diag(widths), radius2, np.zeros(len(widths)), limit=limit)
+    except TooManyTermsError as error:
+        raise TooManyNodesError(error.terms, error.limit) from None
     log_cell = float(torch.linalg.slogdet(steps).logabsdet)
     nodes = envelope.mean.detach() + torch.from_numpy(points).to(steps) @ steps.mT
     return Grid(nodes, log_cell, steps)

@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 from rtbm.distributions.caching import cached_without_graph
-from rtbm.distributions.grid import MAX_NODES, Envelope, make_grid
+from rtbm.distributions.grid import MAX_NODES, Envelope, Grid, make_grid
 from rtbm.distributions.lattice_samplers import LEFT_OUT, reach_of, sample_integers
 from rtbm.distributions.wave_form import WaveForm
-from rtbm.errors import TooManyTermsError
+from rtbm.errors import TooManyNodesError
 
-CELL = 0.5
-"""The sampler's cells are so many widths of the finest detail long."""
-PANEL = 1.5
+CELLS = (0.5, 0.8, 1.2)
+"""The sampler's cells are so many widths of the finest detail long; larger ones reject more, but there are fewer."""
+MAX_CELLS = 2**21
+PANEL = 5.0
 """Panels of the quadrature for probabilities, in the same unit; each has so many nodes:"""
-PANEL_NODES = 14
+PANEL_NODES = 22
 _WINDOW_ELEMENTS = 2**22
 
 
@@ -62,6 +63,13 @@ class GridIntegrals:
         return self._wave.log_marginal(rows, present)
 
     def _weights(self) -> Tensor:
+        return self._make_weights() if self._wave.wants_graph() else self._fixed_weights
+
+    @cached_without_graph
+    def _fixed_weights(self) -> Tensor:
+        return self._make_weights()
+
+    def _make_weights(self) -> Tensor:
         return self._wave.log_unnormalized(self._nodes).softmax(0)
 
     def sample_joint(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -83,13 +91,22 @@ class GridIntegrals:
     @cached_without_graph
     def _cells(self) -> Cells:
         """The bound: log P plus half the square in units of the detail is convex, so corners bound what is between."""
-        grid = make_grid(self._wave.envelope(), CELL, LEFT_OUT)
+        grid, size = self._cell_grid()
         n_visible = len(grid.steps)
         offsets = torch.tensor(list(itertools.product((0.0, 1.0), repeat=n_visible))).to(grid.nodes) @ grid.steps.mT
         corners = torch.stack([self._wave.log_unnormalized(grid.nodes + offset) for offset in offsets])
-        log_bound = corners.amax(0) + n_visible * CELL**2 / 8 + 1e-9
+        log_bound = corners.amax(0) + n_visible * size**2 / 8 + 1e-9
         cumulative = (log_bound - log_bound.max()).exp().cumsum(0)
         return Cells(grid.nodes, log_bound, cumulative, grid.steps)
+
+    def _cell_grid(self) -> tuple[Grid, float]:
+        envelope = self._wave.envelope()
+        for size in CELLS[:-1]:
+            try:
+                return make_grid(envelope, size, LEFT_OUT, MAX_CELLS), size
+            except TooManyNodesError:
+                continue
+        return make_grid(envelope, CELLS[-1], LEFT_OUT, MAX_CELLS), CELLS[-1]
 
     def _sample_hidden(self, v: Tensor, generator: torch.Generator | None) -> Tensor:
         centre, precision = self._wave.hidden_posterior(v)
@@ -101,7 +118,8 @@ class GridIntegrals:
         """P(low < v < high) (n,) for bounds (n, Nv), by Gauss-Legendre quadrature."""
         if low.shape[1] == 1:
             return (self._cdf(high[:, 0]) - self._cdf(low[:, 0])).clamp(min=0)
-        return torch.stack([self._box(*bounds) for bounds in zip(low, high, strict=True)])
+        boxes = [self._box(*bounds) for bounds in zip(low, high, strict=True)]
+        return torch.stack(boxes) if boxes else low.sum(1)
 
     def _cdf(self, v: Tensor) -> Tensor:
         edges, below = self._make_panels() if self._wave.wants_graph() else self._fixed_panels
@@ -131,7 +149,7 @@ class GridIntegrals:
         start, stop = low.clamp(first, last), high.clamp(first, last)
         counts = ((stop - start) / width).ceil().clamp(min=1).long().tolist()
         if math.prod(counts) * PANEL_NODES ** len(counts) > 16 * MAX_NODES:
-            raise TooManyTermsError(math.prod(counts) * PANEL_NODES ** len(counts), 16 * MAX_NODES)
+            raise TooManyNodesError(math.prod(counts) * PANEL_NODES ** len(counts), 16 * MAX_NODES)
         x, weight = _legendre(self._nodes)
         columns, weights = [], []
         for a, b, count in zip(start, stop, counts, strict=True):

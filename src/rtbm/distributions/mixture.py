@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rtbm.distributions.grid import Envelope
+from rtbm.distributions.arguments import check_indices, check_known, check_points
+from rtbm.distributions.expectations import Part
 from rtbm.distributions.rtbm import RTBMDistribution
 from rtbm.distributions.visible import VisibleDistribution
 from rtbm.errors import InvalidInputError
@@ -43,28 +44,42 @@ class RTBMMixture(VisibleDistribution):
                 f"weights must be probabilities with sum 1, got sum {total:.6g} and smallest "
                 f"{float(probabilities.detach().min()):.3g}: use RTBMMixture.from_logits for the ω of the paper"
             )
-        self._set(probabilities.log(), components)
+        positive = probabilities > 0
+        logarithms = torch.where(positive, probabilities, 1.0).log()
+        self._set(torch.where(positive, logarithms, -torch.inf), components)
 
     @classmethod
     def from_logits(cls, logits: Any, components: Sequence[RTBMDistribution]) -> "RTBMMixture":
-        """A mixture with weights softmax(ω), for any real ω (K,)."""
+        """A mixture with weights softmax(ω), for any real ω (K,).
+
+        Examples
+        --------
+        >>> part = RTBMDistribution([[1.0]], [[0.0]], [[1.0]], [2.0], [0.0])
+        >>> RTBMMixture.from_logits([1.0, 1.0], [part, part]).weights
+        tensor([0.5000, 0.5000], dtype=torch.float64)
+        """
+        return cls._make(as_real(logits, "logits"), components)
+
+    @classmethod
+    def _make(cls, logits: Tensor, components: Sequence[RTBMDistribution]) -> "RTBMMixture":
         mixture = cls.__new__(cls)
-        mixture._set(as_real(logits, "logits"), components)
+        mixture._set(logits, components)
         return mixture
 
     def _set(self, logits: Tensor, components: Sequence[RTBMDistribution]) -> None:
-        self.components = tuple(components)
+        self.components = tuple(components) if isinstance(components, Iterable) else ()
         if not self.components or not all(isinstance(c, RTBMDistribution) for c in self.components):
-            raise InvalidInputError("components must be a non-empty sequence of RTBMDistribution")
+            raise InvalidInputError(f"components must be a non-empty sequence of RTBMDistribution, got {components!r}")
         sizes = [c.n_visible for c in self.components]
         if len(set(sizes)) > 1:
             raise InvalidInputError(f"components must have the same number of visible units, got {sizes}")
         check_vector(logits, "weights", len(self.components))
         for component in self.components:
-            check_device(logits, "weights", component._device)
+            check_device(logits, "weights", component.device)
         self._log_weights = logits.double().log_softmax(0)
-        dtypes = (component._dtype for component in self.components)
-        super().__init__(sizes[0], functools.reduce(torch.promote_types, dtypes, logits.dtype), logits.device)
+        dtypes = (component.dtype for component in self.components)
+        dtype = functools.reduce(torch.promote_types, dtypes, logits.dtype)
+        VisibleDistribution.__init__(self, sizes[0], dtype, logits.device)
 
     def __repr__(self) -> str:
         return f"RTBMMixture({len(self.components)} components, n_visible={self.n_visible}, dtype={self._dtype})"
@@ -73,6 +88,11 @@ class RTBMMixture(VisibleDistribution):
     def weights(self) -> Tensor:
         """The probabilities of the components (K,)."""
         return self._log_weights.exp().to(self._dtype)
+
+    @property
+    def logits(self) -> Tensor:
+        """The logarithms of the weights (K,)."""
+        return self._log_weights.to(self._dtype, copy=True)
 
     @property
     def mean(self) -> Tensor:
@@ -96,8 +116,9 @@ class RTBMMixture(VisibleDistribution):
         >>> RTBMMixture([0.25, 0.75], [part, part]).responsibilities([0.3])
         tensor([0.2500, 0.7500], dtype=torch.float64)
         """
-        rows, shape, dtype = self._rows(value, "value")
-        return self._responsibilities(rows).to(dtype).reshape(*shape, -1)
+        v = check_points(value, "value", self.n_visible, self._device)
+        posterior = self._responsibilities(v.reshape(-1, self.n_visible))
+        return self._shape(posterior, (*v.shape[:-1], len(self.components)), value)
 
     def hidden_mean(self, value: Any) -> Tensor:
         """E(h|v) of every component, one after the other (..., ΣNh), for v (..., Nv)."""
@@ -105,7 +126,7 @@ class RTBMMixture(VisibleDistribution):
 
     def marginal(self, indices: int | Iterable[int]) -> "RTBMMixture":
         """The distribution of the coordinates `indices`, in that order."""
-        chosen = [indices] if isinstance(indices, int) else list(indices)
+        chosen = check_indices(indices, self.n_visible)
         return self._map(lambda component: component.marginal(chosen))
 
     def conditional(self, values: Mapping[int, Any]) -> "RTBMMixture":
@@ -118,10 +139,12 @@ class RTBMMixture(VisibleDistribution):
         >>> RTBMMixture([0.5, 0.5], [part, other]).conditional({0: 1.0}).weights.round(decimals=3)
         tensor([0.0180, 0.9820], dtype=torch.float64)
         """
-        known, _, vector = self._split(values)
+        known, _, vector = check_known(values, self.n_visible, self._device)
         if not known:
             return self
-        evidence = torch.stack([component._log_marginal(vector[None], known)[0] for component in self.components])
+        order = sorted(range(len(known)), key=known.__getitem__)
+        row, present = vector[order][None], sorted(known)
+        evidence = torch.stack([component._log_marginal(row, present)[0] for component in self.components])
         return self._map(lambda component: component.conditional(values), self._log_weights + evidence)
 
     def affine(self, M: Any, c: Any = None) -> "RTBMMixture":
@@ -132,11 +155,20 @@ class RTBMMixture(VisibleDistribution):
         """The same density with natural parameters of every component in the given phase."""
         return self._map(lambda component: component.to_phase(phase))
 
+    def detach(self) -> "RTBMMixture":
+        """The same mixture, cut from the graph of its parameters."""
+        return self._map(lambda component: component.detach(), self._log_weights.detach())
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "RTBMMixture":
+        """The same mixture on another device, or with results of another dtype (float32 or float64)."""
+        logits = self._log_weights.to(device, dtype or self._dtype)
+        return self._make(logits, [component.to(device, dtype) for component in self.components])
+
     def _map(
         self, function: Callable[[RTBMDistribution], RTBMDistribution], logits: Tensor | None = None
     ) -> "RTBMMixture":
         logits = self._log_weights if logits is None else logits
-        return self.from_logits(logits.to(self._dtype), [function(component) for component in self.components])
+        return self._make(logits.to(self._dtype), [function(component) for component in self.components])
 
     def _means(self) -> Tensor:
         return torch.stack([component.mean.double() for component in self.components])
@@ -174,6 +206,6 @@ class RTBMMixture(VisibleDistribution):
                     draws[index] = component._sample(len(index), generator)
             return draws
 
-    def _envelopes(self) -> list[tuple[VisibleDistribution, Tensor | float, Envelope]]:
+    def _parts(self) -> list[Part]:
         weights = self._log_weights.exp()
-        return [(c, weights[i], c._integrals.envelope()) for i, c in enumerate(self.components) if weights[i] > 0]
+        return [part._replace(weight=w) for w, c in zip(weights, self.components, strict=True) for part in c._parts()]

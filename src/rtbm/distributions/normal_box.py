@@ -40,7 +40,11 @@ def interval(low: Tensor, high: Tensor) -> Tensor:
     """P(low < x < high) for a standard normal x, accurate in both tails."""
     flip = low > 0
     below, above = torch.where(flip, -high, low), torch.where(flip, -low, high)
-    return (torch.special.ndtr(above) - torch.special.ndtr(below)).clamp(min=0)
+    return (_lower_tail(above) - _lower_tail(below)).clamp(min=0)
+
+
+def _lower_tail(x: Tensor) -> Tensor:
+    return 0.5 * torch.special.erfc(-math.sqrt(0.5) * x)  # torch's ndtr has no digits left below −8
 
 
 def _two(low: Tensor, high: Tensor, rho: Tensor) -> Tensor:
@@ -72,6 +76,6 @@ def _quasi(low: Tensor, high: Tensor, L: Tensor) -> Tensor:
         inside = interval(below, above)
         product = product * inside
         if i < n - 1:
-            level = (torch.special.ndtr(below) + cube[:, i] * inside).clamp(1e-300, 1 - 1e-16)
+            level = (_lower_tail(below) + cube[:, i] * inside).clamp(1e-300, 1 - 1e-16)
             drawn = torch.cat([drawn, torch.special.ndtri(level)[..., None]], -1)
     return product.mean(-1)

@@ -1,40 +1,30 @@
 """What every density over visible units can do, given its values, samples and a grid."""
 
 import math
-import operator
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, constraints, register_kl
 
-from rtbm.distributions.grid import MAX_GRID_DIMENSION, MAX_NODES, Envelope, make_grid
-from rtbm.errors import InvalidInputError, TooManyTermsError
-from rtbm.validation import as_real, check_device, check_vectors
+from rtbm.distributions.arguments import broadcast, check_corner, check_points, check_probabilities, dtype_of
+from rtbm.distributions.expectations import Estimate, Integrand, Part, grid_average, sample_average
+from rtbm.distributions.grid import Envelope
+from rtbm.distributions.quantiles import invert
+from rtbm.errors import InvalidInputError
+from rtbm.validation import as_shape, check_integer
 
-QUADRATURE_ERROR = 1e-9
-"""Two grids, one twice as fine as the other, must agree to this before an expectation counts as exact."""
 N_SAMPLES = 100_000
 """The default size of a Monte Carlo estimate."""
 
 
-Integrand = Callable[[Tensor, Tensor], Tensor]
-"""A function of v (n, Nv) and log P(v) (n,) that returns numbers (n,)."""
-
-
-class Estimate(NamedTuple):
-    """A number and its standard error."""
-
-    value: Tensor
-    error: Tensor
-
-
-class VisibleDistribution(Distribution):
+class VisibleDistribution(Distribution, ABC):
     """A density over ℝ^Nv with exact samples, marginals and conditionals: one machine, or a mixture of them.
 
-    Everything is computed in float64 and returned in the dtype of the parameters.
+    Everything is computed in float64. Results have the dtype of the parameters, or float64 where a float64 tensor or
+    array comes in.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
@@ -51,22 +41,65 @@ class VisibleDistribution(Distribution):
         return self.event_shape[0]
 
     @property
-    def variance(self) -> Tensor:
-        """The variance of each coordinate (Nv,)."""
-        return self.covariance_matrix.diagonal()
+    def dtype(self) -> torch.dtype:
+        """The dtype of the parameters."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return self._device
+
+    @property
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """E[v] (Nv,)."""
 
     @property
     @abstractmethod
     def covariance_matrix(self) -> Tensor:
         """Cov[v] (Nv, Nv)."""
 
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each coordinate (Nv,)."""
+        return self.covariance_matrix.diagonal()
+
+    @abstractmethod
+    def hidden_mean(self, value: Any) -> Tensor:
+        """E(h|v) (..., Nh) for v (..., Nv)."""
+
     @abstractmethod
     def marginal(self, indices: int | Iterable[int]) -> Self:
         """The distribution of the coordinates `indices`, in that order."""
 
     @abstractmethod
+    def conditional(self, values: Mapping[int, Any]) -> Self:
+        """The distribution of the other coordinates, in increasing order, given some: {index: value, …}."""
+
+    @abstractmethod
+    def affine(self, M: Any, c: Any = None) -> Self:
+        """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,)."""
+
+    @abstractmethod
+    def to_phase(self, phase: str) -> Self:
+        """The same density with natural parameters in the given phase."""
+
+    @abstractmethod
+    def detach(self) -> Self:
+        """The same distribution, cut from the graph of its parameters."""
+
+    @abstractmethod
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """The same distribution on another device, or with results of another dtype."""
+
+    @abstractmethod
     def _log_density(self, rows: Tensor) -> Tensor:
         """log P (n,) for finite float64 rows (n, Nv)."""
+
+    @abstractmethod
+    def _log_marginal(self, rows: Tensor, present: list[int]) -> Tensor:
+        """log P (n,) of some coordinates alone, in increasing order, for finite float64 rows (n, present)."""
 
     @abstractmethod
     def _score(self, rows: Tensor) -> Tensor:
@@ -85,8 +118,8 @@ class VisibleDistribution(Distribution):
         """n draws (n, Nv), float64."""
 
     @abstractmethod
-    def _envelopes(self) -> list[tuple["VisibleDistribution", Tensor | float, Envelope]]:
-        """The parts with their weights, and a bound for each."""
+    def _parts(self) -> list[Part]:
+        """The components, each with a bound."""
 
     def log_prob(self, value: Any) -> Tensor:
         """log P(v) (...) for v (..., Nv). Entries that are NaN are missing: they are integrated out.
@@ -100,30 +133,48 @@ class VisibleDistribution(Distribution):
         >>> bool((machine.log_prob([[nan, 0.3]]) - present).abs() < 1e-12)
         True
         """
-        rows, shape, dtype = self._rows(value, "value", missing=True)
+        v = check_points(value, "value", self.n_visible, self._device, missing=True)
+        rows = v.reshape(-1, self.n_visible)
         absent = rows.detach().isnan()
-        if not bool(absent.any()):
-            return self._log_density(rows).to(dtype).reshape(shape)
+        result = self._log_incomplete(rows, absent) if bool(absent.any()) else self._log_density(rows)
+        return self._shape(result, v.shape[:-1], value)
+
+    def _log_incomplete(self, rows: Tensor, absent: Tensor) -> Tensor:
         patterns, group = absent.unique(dim=0, return_inverse=True)
         result = rows.new_zeros(len(rows))
         for i, pattern in enumerate(patterns):
             index = (group == i).nonzero()[:, 0]
             present = (~pattern).nonzero()[:, 0]
-            if len(present):
-                part = self._log_marginal(rows[index][:, present], present.tolist())
-                result = result.index_put((index,), part)
-        return result.to(dtype).reshape(shape)
-
-    def _log_marginal(self, rows: Tensor, present: list[int]) -> Tensor:
-        """log P (n,) of some coordinates alone."""
-        if len(present) == self.n_visible:
-            return self._log_density(rows)
-        return self.marginal(present)._log_density(rows)
+            if len(present) == self.n_visible:
+                result = result.index_put((index,), self._log_density(rows[index]))
+            elif len(present):
+                result = result.index_put((index,), self._log_marginal(rows[index][:, present], present.tolist()))
+        return result
 
     def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
-        """Independent exact draws of shape sample_shape + (Nv,); the same generator state gives the same draws."""
+        """Independent exact draws of shape sample_shape + (Nv,); the same state of the generator gives the same draws.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[1.0]], [[1.0]], [[9.0]], [0.0], [0.0])
+        >>> machine.sample((2, 3), generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 3, 1])
+        """
         shape = as_shape(sample_shape)
         return self._sample(shape.numel(), generator).to(self._dtype).reshape(*shape, self.n_visible)
+
+    def score(self, value: Any) -> Tensor:
+        """∇_v log P(v) (..., Nv) for v (..., Nv); it needs no normaliser. No entry may be missing.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> rtbm.RTBMDistribution([[1.0]], [[0.0]], [[1.0]], [0.0], [0.0]).score([[2.0]])  # a standard normal: −v
+        tensor([[-2.]], dtype=torch.float64)
+        """
+        v = check_points(value, "value", self.n_visible, self._device)
+        return self._shape(self._score(v.reshape(-1, self.n_visible)), v.shape, value)
 
     def log_mgf(self, t: Any) -> Tensor:
         """log E[exp(tᵀv)] (...) for t (..., Nv): the cumulant-generating function.
@@ -134,105 +185,8 @@ class VisibleDistribution(Distribution):
         >>> rtbm.RTBMDistribution([[1.0]], [[0.0]], [[1.0]], [0.0], [0.0]).log_mgf([2.0])  # a standard normal: ½t²
         tensor(2., dtype=torch.float64)
         """
-        rows, shape, dtype = self._rows(t, "t")
-        return self._log_mgf(rows).to(dtype).reshape(shape)
-
-    def box_probability(self, low: Any, high: Any) -> Tensor:
-        """P(low < v < high) (...) for corners (..., Nv), which may be infinite.
-
-        In one dimension, and where v given h has independent coordinates, a sum of error functions. In two dimensions
-        one integral is left for quadrature (about 1e-13), in more a quasi-Monte Carlo sum (about 1e-4).
-
-        Examples
-        --------
-        >>> import rtbm
-        >>> machine = rtbm.RTBMDistribution([[1.0]], [[1.0]], [[9.0]], [0.0], [0.0])
-        >>> machine.box_probability([0.0], [float("inf")])
-        tensor(0.5000, dtype=torch.float64)
-        """
-        first, last, shape, dtype = self._corners(low, high)
-        return self._box(first, torch.maximum(first, last)).to(dtype).reshape(shape)
-
-    def cdf(self, value: Any) -> Tensor:
-        """P(all coordinates are below v) (...) for v (..., Nv).
-
-        Examples
-        --------
-        >>> import rtbm
-        >>> machine = rtbm.RTBMDistribution([[1.0]], [[1.0]], [[9.0]], [0.0], [0.0])
-        >>> machine.cdf([[-1.0], [0.0], [1.0]])
-        tensor([0.1623, 0.5000, 0.8377], dtype=torch.float64)
-        """
-        value = as_real(value, "value", finite=False)
-        return self.box_probability(torch.full_like(value, -math.inf), value)
-
-    def icdf(self, value: Any) -> Tensor:
-        """The quantiles v (..., 1) of probabilities p (..., 1) in one dimension: the inverse of `cdf`.
-
-        Examples
-        --------
-        >>> import rtbm
-        >>> machine = rtbm.RTBMDistribution([[1.0]], [[1.0]], [[9.0]], [0.0], [0.0])
-        >>> machine.icdf([[0.5]]).abs() < 1e-12
-        tensor([[True]])
-        """
-        if self.n_visible != 1:
-            raise InvalidInputError(
-                f"icdf needs one visible unit, this distribution has {self.n_visible}: take a marginal(index) first"
-            )
-        rows, shape, dtype = self._rows(value, "value")
-        if not bool(((rows.detach() >= 0) & (rows.detach() <= 1)).all()):
-            raise InvalidInputError("value must hold probabilities between 0 and 1")
-        with torch.no_grad():
-            v, density = self._invert(rows.detach()[:, 0])
-        inside = density > 0
-        correction = (rows[:, 0] - self._cdf_rows(v)) / density
-        v = torch.where(inside, v + torch.where(inside, correction, 0.0), v)  # one more step carries derivatives
-        return v.to(dtype).reshape(*shape, 1)
-
-    def _invert(self, p: Tensor) -> tuple[Tensor, Tensor]:
-        """Newton steps inside a shrinking bracket, all p (n,) at once. Returns v (n,) and P(v), which is 0 at ±∞."""
-        low, high = self._bracket(p)
-        v = (low + high) / 2
-        for _ in range(200):
-            excess = self._cdf_rows(v) - p
-            low, high = torch.where(excess < 0, v, low), torch.where(excess < 0, high, v)
-            step = v - excess / self._log_density(v[:, None]).exp()
-            inside = (step > low) & (step < high)
-            v, previous = torch.where(inside, step, (low + high) / 2), v
-            if bool(((v - previous).abs() <= 4e-16 * v.abs() + 1e-300).all()):
-                break
-        density = self._log_density(v[:, None]).exp()
-        for end, infinity in ((0.0, -math.inf), (1.0, math.inf)):
-            v, density = torch.where(p == end, infinity, v), torch.where(p == end, 0.0, density)
-        return v, density
-
-    def _bracket(self, p: Tensor) -> tuple[Tensor, Tensor]:
-        """Points below and above the quantiles of p (n,): a standard deviation away, doubled as often as needed."""
-        mean, deviation = self.mean.double()[0], self.variance.double()[0].sqrt()
-        low, high = torch.full_like(p, float(mean - deviation)), torch.full_like(p, float(mean + deviation))
-        for _ in range(60):
-            short_low, short_high = (self._cdf_rows(low) > p) & (p > 0), (self._cdf_rows(high) < p) & (p < 1)
-            if not bool((short_low | short_high).any()):
-                break
-            low = torch.where(short_low, mean + 2 * (low - mean), low)
-            high = torch.where(short_high, mean + 2 * (high - mean), high)
-        return low, high
-
-    def _cdf_rows(self, v: Tensor) -> Tensor:
-        return self.cdf(v[:, None]).double()
-
-    def score(self, value: Any) -> Tensor:
-        """∇_v log P(v) (..., Nv) for v (..., Nv); it needs no normaliser.
-
-        Examples
-        --------
-        >>> import rtbm
-        >>> rtbm.RTBMDistribution([[1.0]], [[0.0]], [[1.0]], [0.0], [0.0]).score([[2.0]])  # a standard normal: −v
-        tensor([[-2.]], dtype=torch.float64)
-        """
-        rows, shape, dtype = self._rows(value, "value")
-        return self._score(rows).to(dtype).reshape(*shape, self.n_visible)
+        points = check_points(t, "t", self.n_visible, self._device)
+        return self._shape(self._log_mgf(points.reshape(-1, self.n_visible)), points.shape[:-1], t)
 
     def cumulant(self, order: int) -> Tensor:
         """The cumulant tensor of the given order (Nv, …, Nv): 1 is the mean, 2 the covariance, 3 and 4 tell skewness
@@ -245,8 +199,7 @@ class VisibleDistribution(Distribution):
         >>> bool((machine.cumulant(2) - machine.covariance_matrix).abs() < 1e-10)
         True
         """
-        if not isinstance(order, int) or order < 1:
-            raise InvalidInputError(f"order must be a positive integer, got {order!r}")
+        check_integer(order, "order", 1)
         with torch.enable_grad():
             t = torch.zeros(1, self.n_visible, dtype=torch.float64, device=self._device, requires_grad=True)
             tensor = self._log_mgf(t).reshape(())
@@ -256,10 +209,79 @@ class VisibleDistribution(Distribution):
                 tensor = torch.stack(entries).reshape(*tensor.shape, self.n_visible)
         return (tensor if keeps_graph else tensor.detach()).to(self._dtype)
 
+    def box_probability(self, low: Any, high: Any) -> Tensor:
+        """P(low < v < high) (...) for corners (..., Nv), which may be infinite.
+
+        In one dimension, and where v given h has independent coordinates, a sum of error functions. In two dimensions
+        one integral is left for quadrature (about 1e-13), in more a quasi-Monte Carlo sum (about 1e-4). For diagonal
+        machines with many hidden units it is quadrature in up to three dimensions, which takes seconds a box in more
+        than one.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[1.0]], [[1.0]], [[9.0]], [0.0], [0.0])
+        >>> machine.box_probability([0.0], [float("inf")])
+        tensor(0.5000, dtype=torch.float64)
+        """
+        first = check_corner(low, "low", self.n_visible, self._device)
+        last = check_corner(high, "high", self.n_visible, self._device)
+        first, last, shape = broadcast(first, last, "low and high")
+        return self._shape(self._box(first, torch.maximum(first, last)), shape, low, high)
+
+    def cdf(self, value: Any) -> Tensor:
+        """P(all coordinates are below v) (...) for v (..., Nv), computed as `box_probability`.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[1.0]], [[1.0]], [[9.0]], [0.0], [0.0])
+        >>> machine.cdf([[-1.0], [0.0], [1.0]])
+        tensor([0.1623, 0.5000, 0.8377], dtype=torch.float64)
+        """
+        v = check_corner(value, "value", self.n_visible, self._device)
+        rows = v.reshape(-1, self.n_visible)
+        return self._shape(self._box(torch.full_like(rows, -math.inf), rows), v.shape[:-1], value)
+
+    def icdf(self, value: Any) -> Tensor:
+        """The quantiles v (..., 1) of probabilities p (...) in one dimension: the inverse of `cdf`.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[1.0]], [[1.0]], [[9.0]], [0.0], [0.0])
+        >>> machine.icdf(machine.cdf([[-1.0], [2.0]])).round(decimals=10)
+        tensor([[-1.],
+                [ 2.]], dtype=torch.float64)
+        """
+        if self.n_visible != 1:
+            raise InvalidInputError(
+                f"icdf needs one visible unit, this distribution has {self.n_visible}: take a marginal(index) first"
+            )
+        p = check_probabilities(value, self._device)
+        flat = p.reshape(-1)
+        with torch.no_grad():
+            centre, width = float(self.mean), float(self.variance) ** 0.5
+            v = invert(flat.detach(), self._below, self._above, self._density, centre, width)
+            ends = v.isinf()
+            density = torch.where(ends, 1.0, self._density(torch.where(ends, centre, v)))
+        change = flat - self._below(v)
+        derivative = torch.where(ends, 0.0, change - change.detach()) / density  # zero, with the right derivative
+        return self._shape(v + derivative, (*p.shape, 1), value)
+
+    def _below(self, v: Tensor) -> Tensor:
+        return self._box(torch.full_like(v, -math.inf)[:, None], v[:, None])
+
+    def _above(self, v: Tensor) -> Tensor:
+        return self._box(v[:, None], torch.full_like(v, math.inf)[:, None])
+
+    def _density(self, v: Tensor) -> Tensor:
+        return self._log_density(v[:, None]).exp()
+
     def entropy(self) -> Tensor:
         """The differential entropy −E[log P].
 
-        In up to three dimensions it is an integral on a grid, refined until it changes by less than 1e-9; beyond, or
+        In up to three dimensions it is an integral on ever finer grids, until it changes by less than 1e-9; beyond, or
         where that takes too many nodes, the Monte Carlo estimate of `estimate_entropy` with a fixed seed.
 
         Examples
@@ -268,11 +290,19 @@ class VisibleDistribution(Distribution):
         >>> rtbm.RTBMDistribution([[1.0]], [[0.0]], [[1.0]], [0.0], [0.0]).entropy()  # ½ log 2πe
         tensor(1.4189, dtype=torch.float64)
         """
-        exact = self._expectation(lambda rows, log_prob: -log_prob)
-        return self.estimate_entropy(generator=self._fixed_seed()).value if exact is None else exact.to(self._dtype)
+        return self._average(lambda rows, log_prob: -log_prob)
 
     def estimate_entropy(self, n_samples: int = N_SAMPLES, generator: torch.Generator | None = None) -> Estimate:
-        """The entropy as a Monte Carlo average, with its standard error."""
+        """The entropy as a Monte Carlo average, with its standard error.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[1.0]], [[1.0]], [[9.0]], [0.0], [3.0])
+        >>> value, error = machine.estimate_entropy(generator=torch.Generator().manual_seed(0))
+        >>> bool((value - machine.entropy()).abs() < 4 * error)
+        True
+        """
         return self._estimate(lambda rows, log_prob: -log_prob, n_samples, generator)
 
     def kl(self, other: Distribution) -> Tensor:
@@ -286,11 +316,7 @@ class VisibleDistribution(Distribution):
         >>> p.kl(q)  # ½(difference of the means)²
         tensor(0.5000, dtype=torch.float64)
         """
-        function = self._log_ratio(other)
-        exact = self._expectation(function)
-        if exact is None:
-            return self._estimate(function, N_SAMPLES, self._fixed_seed()).value
-        return exact.to(self._dtype)
+        return self._average(self._log_ratio(other), _details(other))
 
     def estimate_kl(
         self, other: Distribution, n_samples: int = N_SAMPLES, generator: torch.Generator | None = None
@@ -299,108 +325,40 @@ class VisibleDistribution(Distribution):
         return self._estimate(self._log_ratio(other), n_samples, generator)
 
     def _log_ratio(self, other: Distribution) -> Integrand:
-        if not isinstance(other, Distribution) or other.event_shape != self.event_shape:
+        if not isinstance(other, Distribution) or other.event_shape != self.event_shape or other.batch_shape:
             raise InvalidInputError(
-                f"other must be a distribution over vectors of length {self.n_visible}, got {other!r}"
+                f"other must be one distribution over vectors of length {self.n_visible}, got {other!r}"
             )
         return lambda rows, log_prob: log_prob - other.log_prob(rows).double()
 
-    def _expectation(self, function: Integrand) -> Tensor | None:
-        """E[function(v, log P(v))] on ever finer grids, or None if they would get too large."""
-        if self.n_visible > MAX_GRID_DIMENSION:
-            return None
-        previous = math.nan
-        for spacing in (0.5, 0.25, 0.125, 0.0625):
-            try:
-                value = self._grid_average(function, spacing)
-            except TooManyTermsError:
-                return None
-            size = float(value.detach())
-            if abs(size - previous) <= QUADRATURE_ERROR * max(1.0, abs(size)):
-                return value
-            previous = size
-        return None
-
-    def _grid_average(self, function: Integrand, spacing: float) -> Tensor:
-        total = torch.zeros((), dtype=torch.float64, device=self._device)
-        for part, weight, envelope in self._envelopes():
-            grid = make_grid(envelope, spacing, 1e-14, MAX_NODES // 2)
-            log_part = part._log_density(grid.nodes)
-            log_prob = log_part if part is self else self._log_density(grid.nodes)
-            total = total + weight * (log_part + grid.log_cell).exp() @ function(grid.nodes, log_prob)
-        return total
+    def _average(self, function: Integrand, details: tuple[Tensor, ...] = ()) -> Tensor:
+        exact = grid_average(self._parts(), self._log_density, function, details)
+        if exact is None:
+            return self._estimate(function, N_SAMPLES, torch.Generator(self._device).manual_seed(0)).value
+        return exact.to(self._dtype)
 
     def _estimate(self, function: Integrand, n_samples: int, generator: torch.Generator | None) -> Estimate:
-        if not isinstance(n_samples, int) or n_samples < 2:
-            raise InvalidInputError(f"n_samples must be an integer of at least 2, got {n_samples!r}")
-        with torch.no_grad():
-            rows = self._sample(n_samples, generator)
-            values = function(rows, self._log_density(rows))
-            return Estimate(values.mean().to(self._dtype), (values.std() / math.sqrt(n_samples)).to(self._dtype))
+        check_integer(n_samples, "n_samples", 2)
+        value, error = sample_average(self._sample(n_samples, generator), self._log_density, function)
+        return Estimate(value.to(self._dtype), error.to(self._dtype))
 
-    def _fixed_seed(self) -> torch.Generator:
-        return torch.Generator(self._device).manual_seed(0)
+    def _shape(self, result: Tensor, shape: Sequence[int], *values: Any) -> Tensor:
+        """A result in the shape of the arguments, and in the dtype that they and the parameters ask for."""
+        dtype = self._dtype
+        for value in values:
+            dtype = dtype_of(value, dtype)
+        return result.to(dtype).reshape(torch.Size(shape))
 
-    def _rows(self, value: Any, name: str, missing: bool = False) -> tuple[Tensor, torch.Size, torch.dtype]:
-        """A checked argument (..., Nv) as float64 rows, its leading shape, and the dtype of the result."""
-        tensor = check_vectors(as_real(value, name, finite=not missing), name, self.n_visible)
-        if missing and bool(tensor.detach().isinf().any()):
-            raise InvalidInputError(f"{name} must not hold infinite entries; a missing entry is NaN")
-        check_device(tensor, name, self._device)
-        dtype = torch.promote_types(tensor.dtype, self._dtype)
-        return tensor.double().reshape(-1, self.n_visible), tensor.shape[:-1], dtype
-
-    def _corners(self, low: Any, high: Any) -> tuple[Tensor, Tensor, torch.Size, torch.dtype]:
-        """Checked corners of boxes as float64 rows."""
-        corners = [as_real(value, name, finite=False) for value, name in ((low, "low"), (high, "high"))]
-        for corner, name in zip(corners, ("low", "high"), strict=True):
-            check_vectors(corner, name, self.n_visible)
-            check_device(corner, name, self._device)
-            if bool(corner.detach().isnan().any()):
-                raise InvalidInputError(f"{name} must not hold NaN; an open side is infinite")
-        dtype = torch.promote_types(torch.promote_types(corners[0].dtype, corners[1].dtype), self._dtype)
-        try:
-            first, last = torch.broadcast_tensors(*(corner.double() for corner in corners))
-        except RuntimeError:
-            shapes = " and ".join(str(tuple(corner.shape)) for corner in corners)
-            raise InvalidInputError(f"low and high must have shapes that broadcast, got {shapes}") from None
-        rows = [corner.reshape(-1, self.n_visible) for corner in (first, last)]
-        return rows[0], rows[1], first.shape[:-1], dtype
-
-    def _split(self, values: Mapping[int, Any]) -> tuple[list[int], list[int], Tensor]:
-        """The known and free indices, and the known values, of a conditional."""
-        if not isinstance(values, Mapping):
-            raise InvalidInputError(f"values must be a mapping {{index: value}}, got a {type(values).__name__}")
-        known = self._indices(values.keys())
-        if len(known) == self.n_visible:
-            raise InvalidInputError(
-                "values must leave at least one coordinate free; log_prob(v) tells the density there"
-            )
-        numbers = [as_real(value, f"values[{key}]").double().to(self._device) for key, value in values.items()]
-        for key, number in zip(values, numbers, strict=True):
-            if number.ndim:
-                raise InvalidInputError(f"values[{key}] must be one number, got shape {tuple(number.shape)}")
-        vector = torch.stack(numbers) if numbers else torch.zeros(0, dtype=torch.float64, device=self._device)
-        return known, [i for i in range(self.n_visible) if i not in known], vector
-
-    def _indices(self, indices: int | Iterable[int]) -> list[int]:
-        """Checked coordinate indices; negative ones count from the end."""
-        try:
-            chosen = [operator.index(i) for i in ([indices] if isinstance(indices, int) else indices)]
-        except TypeError:
-            raise InvalidInputError(f"indices must be integers, got {indices!r}") from None
-        n = self.n_visible
-        if any(not -n <= i < n for i in chosen):
-            raise InvalidInputError(f"indices must be between 0 and {n - 1} for {n} visible units, got {chosen}")
-        chosen = [i % n for i in chosen]
-        if len(set(chosen)) < len(chosen):
-            raise InvalidInputError(f"indices must not repeat, got {chosen}")
-        return chosen
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        """Not supported: a distribution is one machine, and samples take any shape."""
+        raise NotImplementedError("machines are not batched: draw samples of any shape instead of expanding")
 
 
-def as_shape(sample_shape: Sequence[int] | int) -> torch.Size:
-    """A sample shape given as a number or a sequence."""
-    return torch.Size((sample_shape,) if isinstance(sample_shape, int) else sample_shape)
+def _details(other: Distribution) -> tuple[Tensor, ...]:
+    """The covariances of the finest structure of another density."""
+    if isinstance(other, VisibleDistribution):
+        return tuple(part.envelope.detail for part in other._parts())
+    return (other.covariance_matrix.detach().double(),) if isinstance(other, MultivariateNormal) else ()
 
 
 @register_kl(VisibleDistribution, VisibleDistribution)
@@ -409,5 +367,27 @@ def _kl_visible(p: VisibleDistribution, q: VisibleDistribution) -> Tensor:
 
 
 @register_kl(VisibleDistribution, MultivariateNormal)
-def _kl_normal(p: VisibleDistribution, q: MultivariateNormal) -> Tensor:
+def _kl_to_normal(p: VisibleDistribution, q: MultivariateNormal) -> Tensor:
     return p.kl(q)
+
+
+@register_kl(MultivariateNormal, VisibleDistribution)
+def _kl_from_normal(p: MultivariateNormal, q: VisibleDistribution) -> Tensor:
+    if p.batch_shape or p.event_shape != q.event_shape:
+        raise InvalidInputError(f"p must be one normal distribution over vectors of length {q.n_visible}, got {p!r}")
+
+    def log_density(rows: Tensor) -> Tensor:
+        return p.log_prob(rows).double()
+
+    def log_ratio(rows: Tensor, log_prob: Tensor) -> Tensor:
+        return log_prob - q.log_prob(rows).double()
+
+    covariance = p.covariance_matrix.detach().double()
+    parts = [Part(1.0, log_density, Envelope(p.mean.detach().double(), covariance, covariance, 0.0))]
+    exact = grid_average(parts, log_density, log_ratio, _details(q))
+    if exact is not None:
+        return exact
+    noise = torch.randn(N_SAMPLES, q.n_visible, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        rows = p.mean.double() + noise.to(q.device) @ p.scale_tril.double().mT
+    return sample_average(rows, log_density, log_ratio).value

@@ -14,7 +14,7 @@ from rtbm.distributions.grid import (
     spacing_for,
 )
 from rtbm.distributions.reduction import reduce_sum, transform_rows
-from rtbm.errors import NormalizerError, TooManyTermsError
+from rtbm.errors import TooManyNodesError
 from rtbm.parameters import TWO_PI, Natural, dense_hidden, inverse, solve, symmetric
 from rtbm.theta.plan import ThetaPlan
 
@@ -96,8 +96,8 @@ class WaveForm:
 
         At this machine's own offset it is the normaliser.
         """
-        if self.grid is None:
-            return self._prior_plan.log_theta(offsets)
+        if self.grid is None or len(offsets) == 0:
+            return self._prior_plan.log_theta(offsets) if len(offsets) else offsets.sum(1)
         while True:
             rows = max(1, _AVERAGE_ELEMENTS // (len(self.grid.nodes) * offsets.shape[1]))
             values = torch.cat([self._average(part, self.grid) for part in offsets.split(rows)])
@@ -146,7 +146,7 @@ class WaveForm:
             return None
         try:
             return self._cover(-1.0)
-        except TooManyTermsError:
+        except TooManyNodesError:
             return None
 
     def _cover(self, log_average: float) -> Grid:
@@ -174,13 +174,10 @@ class WaveForm:
 
     @cached_with_graph
     def _prior_plan(self) -> ThetaPlan:
-        try:
-            if not self.natural.is_diagonal:
-                return ThetaPlan(self._reduced.total, phase="II", tolerance=self.tolerance)
-            root = torch.linalg.solve_triangular(self._L, self._W, upper=False)
-            return ThetaPlan(dense_hidden(self.natural) + root.mT @ root, phase="II", tolerance=self.tolerance)
-        except TooManyTermsError as error:
-            raise NormalizerError(error, *self.natural.W.shape) from None
+        if not self.natural.is_diagonal:
+            return ThetaPlan(self._reduced.total, phase="II", tolerance=self.tolerance)
+        root = torch.linalg.solve_triangular(self._L, self._W, upper=False)
+        return ThetaPlan(dense_hidden(self.natural) + root.mT @ root, phase="II", tolerance=self.tolerance)
 
     def _slope(self, u: Tensor) -> Tensor:
         slope = self._plan.moments(u, order=1).mean

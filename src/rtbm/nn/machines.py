@@ -8,15 +8,16 @@ from torch import nn
 from rtbm import distributions
 from rtbm.errors import InvalidInputError
 from rtbm.parameters import HIDDEN, Unconstrained, count, log_cholesky, unpack
-from rtbm.validation import check_choice, check_positive_integer, check_tolerance
+from rtbm.validation import check_choice, check_integer, check_shape, check_tolerance
 
 
 class RTBM(nn.Module):
     """One machine. Calling it gives the `rtbm.RTBMDistribution` of its present parameters.
 
     The parameters are the free ones of `rtbm.parameters.Unconstrained`, so every value of them is a machine: no step of
-    an optimiser has to be rejected. `hidden_factor`, `centre`, `weights`, `mean` and `factor` are those tensors;
-    `torch.nn.utils.parameters_to_vector(module.parameters())` is `rtbm.parameters.pack` of them.
+    an optimiser has to be rejected, as far as float64 reaches. `hidden_scale`, `hidden_centre`, `weights`,
+    `visible_centre` and `visible_scale` are those tensors, and `rtbm.parameters.pack(module.free)` is
+    `torch.nn.utils.parameters_to_vector(module.parameters())`.
 
     Parameters
     ----------
@@ -59,19 +60,16 @@ class RTBM(nn.Module):
         device: torch.device | str | None = None,
     ):
         super().__init__()
-        self.n_visible = check_positive_integer(n_visible, "n_visible")
-        self.n_hidden = check_positive_integer(n_hidden, "n_hidden")
+        self.n_visible = check_integer(n_visible, "n_visible", 1)
+        self.n_hidden = check_integer(n_hidden, "n_hidden", 1)
         self.hidden = check_choice(hidden, "hidden", HIDDEN)
         self.phase = check_choice(phase, "phase", ("I", "II"))
         self.tolerance = check_tolerance(tolerance)
         if dtype not in (torch.float32, torch.float64):
             raise InvalidInputError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         free = unpack(torch.zeros(self.n_parameters, dtype=dtype, device=device), n_visible, n_hidden, hidden)
-        self.hidden_factor = nn.Parameter(free.hidden)
-        self.centre = nn.Parameter(free.centre)
-        self.weights = nn.Parameter(free.weights)
-        self.mean = nn.Parameter(free.mean)
-        self.factor = nn.Parameter(free.factor)
+        for name, value in zip(free._fields[:-1], free[:-1], strict=True):
+            self.register_parameter(name, nn.Parameter(value))
         self.reset_parameters(generator)
 
     @classmethod
@@ -86,15 +84,16 @@ class RTBM(nn.Module):
         >>> bool((copy.log_prob(v) - machine.log_prob(v)).abs() < 1e-12)
         True
         """
-        mean = distribution.mean
+        if not isinstance(distribution, distributions.RTBMDistribution):
+            raise InvalidInputError(f"distribution must be an RTBMDistribution, got a {type(distribution).__name__}")
         module = cls(
             distribution.n_visible,
             distribution.n_hidden,
             hidden=distribution.hidden,
             phase=distribution.phase,
             tolerance=distribution.tolerance,
-            dtype=mean.dtype,
-            device=mean.device,
+            dtype=distribution.dtype,
+            device=distribution.device,
         )
         module.load_free(distribution.unconstrained)
         return module
@@ -107,7 +106,8 @@ class RTBM(nn.Module):
     @property
     def free(self) -> Unconstrained:
         """The parameters under the names of `rtbm.parameters`."""
-        return Unconstrained(self.hidden_factor, self.centre, self.weights, self.mean, self.factor, self.hidden)
+        tensors = {name: self.get_parameter(name) for name in Unconstrained._fields[:-1]}
+        return Unconstrained(**tensors, hidden=self.hidden)
 
     def forward(self) -> distributions.RTBMDistribution:
         """The distribution of the present parameters; gradients flow back to them."""
@@ -120,29 +120,36 @@ class RTBM(nn.Module):
         Dense: A = 10·I and centre ½, so that h starts on {0, 1}, and random F whose 2^Nh sums spread over the data.
         Diagonal: q in [2, 18] as in the paper, and random phases and frequencies.
         """
-        size = (self.n_visible, self.n_hidden)
-        device = self.mean.device if generator is None else generator.device
-        normal = torch.randn(size, dtype=torch.float64, device=device, generator=generator)
+        device = self.get_parameter("weights").device if generator is None else generator.device
+        normal = torch.randn(self.n_visible, self.n_hidden, dtype=torch.float64, device=device, generator=generator)
         uniform = torch.rand(2, self.n_hidden, dtype=torch.float64, device=device, generator=generator)
-        if self.hidden == "diagonal":
-            self.hidden_factor.copy_((2 + 16 * uniform[0]).log())
-            self.centre.copy_(uniform[1])
-            self.weights.copy_(2 * normal)
-            self.mean.zero_()
-            self.factor.zero_()
-            return
-        F = normal * (3 / self.n_hidden) ** 0.5
-        self.hidden_factor.copy_(log_cholesky(10 * torch.eye(self.n_hidden, dtype=torch.float64)))
-        self.centre.fill_(0.5)
-        self.weights.copy_(F)
-        self.mean.copy_(-0.5 * F.sum(1))
-        self.factor.copy_(log_cholesky(0.25 * torch.eye(self.n_visible, dtype=torch.float64)))
+        one_v, one_h = (torch.eye(n, dtype=torch.float64, device=device) for n in (self.n_visible, self.n_hidden))
+        if self.hidden == "dense":
+            F = normal * (3 / self.n_hidden) ** 0.5
+            free = log_cholesky(10 * one_h), 0.5 + 0 * uniform[0], F, -0.5 * F.sum(1), log_cholesky(0.25 * one_v)
+        else:
+            free = (2 + 16 * uniform[0]).log(), uniform[1], 2 * normal, 0 * normal[:, 0], log_cholesky(one_v)
+        self.load_free(Unconstrained(*free)._replace(hidden=self.hidden))
 
     @torch.no_grad()
     def load_free(self, free: Unconstrained) -> None:
-        """Copy free parameters into this module."""
-        for parameter, value in zip(self.parameters(), free[:-1], strict=True):
-            parameter.copy_(value)
+        """Copy free parameters of a machine of the same size and form into this module."""
+        if not isinstance(free, Unconstrained) or free.hidden != self.hidden:
+            raise InvalidInputError(f"free must be an Unconstrained of a {self.hidden} machine, got {free!r}")
+        for name, value in zip(free._fields[:-1], free[:-1], strict=True):
+            parameter = self.get_parameter(name)
+            parameter.copy_(check_shape(value, f"free.{name}", tuple(parameter.shape)))
+
+    def get_extra_state(self) -> dict[str, str]:
+        """What a state dict tells beside the tensors, which alone do not say what they mean."""
+        return {"hidden": self.hidden, "phase": self.phase}
+
+    def set_extra_state(self, state: dict[str, str]) -> None:
+        """Check that a state dict is of a machine of this form and phase."""
+        if state != self.get_extra_state():
+            raise InvalidInputError(
+                f"the state is of a machine with {state}, and this one has {self.get_extra_state()}"
+            )
 
     def extra_repr(self) -> str:
         """What `repr` shows."""
@@ -167,7 +174,7 @@ class RTBMMixture(nn.Module):
 
     def __init__(self, n_components: int, n_visible: int, n_hidden: int, **options: Any):
         super().__init__()
-        check_positive_integer(n_components, "n_components")
+        check_integer(n_components, "n_components", 1)
         self.components = nn.ModuleList(RTBM(n_visible, n_hidden, **options) for _ in range(n_components))
         first = next(self.components.parameters())
         self.logits = nn.Parameter(torch.zeros(n_components, dtype=first.dtype, device=first.device))
@@ -175,10 +182,12 @@ class RTBMMixture(nn.Module):
     @classmethod
     def from_distribution(cls, mixture: distributions.RTBMMixture) -> "RTBMMixture":
         """A module whose distribution is the given one; its components may differ in size."""
+        if not isinstance(mixture, distributions.RTBMMixture):
+            raise InvalidInputError(f"mixture must be an RTBMMixture, got a {type(mixture).__name__}")
         module = cls.__new__(cls)
         nn.Module.__init__(module)
         module.components = nn.ModuleList(RTBM.from_distribution(component) for component in mixture.components)
-        module.logits = nn.Parameter(mixture.weights.detach().log())
+        module.logits = nn.Parameter(mixture.logits.detach().clamp(min=-100.0))
         return module
 
     def forward(self) -> distributions.RTBMMixture:
