@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 from families import PHASES, Floats
 from machines import D, dense, diagonal, exact_log_prob, integral, lattices, waves
-from rtbm import RTBMDistribution, log_theta
+from rtbm import RTBMDistribution, TooManyTermsError, log_theta
 from tolerances import FLOAT32, INTEGRAL, LOG_PROB, SAME
 
 SIZES = [(1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 2)]
@@ -35,7 +35,11 @@ def test_lattice_form_against_the_definition(n_visible: int, n_hidden: int, data
     machine = RTBMDistribution.from_lattice(*data.draw(lattices(n_visible, n_hidden, 0.5 * n_hidden - 1.5)))
     for v in some_points(machine):
         value = float(machine.log_prob(v))
-        assert abs(value - exact_log_prob(machine.lattice, v)) <= error_bound(machine, value)
+        try:
+            exact = exact_log_prob(machine.lattice, v)
+        except TooManyTermsError:
+            reject()
+        assert abs(value - exact) <= error_bound(machine, value)
 
 
 @pytest.mark.parametrize(("n_visible", "n_hidden"), SIZES)

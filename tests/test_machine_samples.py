@@ -37,7 +37,7 @@ def test_draws_follow_the_distribution_function(machine) -> None:
 
 @pytest.mark.parametrize("machine", [dense(2, 2), diagonal(2, 12, 1), diagonal(3, 5, 2)])
 def test_draws_in_several_dimensions(machine: RTBMDistribution) -> None:
-    """The Rosenblatt transform: the first coordinate, and the second given the first, against their own counts."""
+    """Moments, and in two dimensions the counts in a grid of boxes against their probabilities."""
     n = 100_000
     draws = machine.sample((n,), generator=torch.Generator().manual_seed(4))
     error = (draws.mean(0) - machine.mean) / (machine.variance / n).sqrt()
@@ -73,14 +73,19 @@ def test_hidden_states_follow_their_probabilities(machine: RTBMDistribution) -> 
 
 
 def test_hidden_states_of_a_grid_machine_follow_their_posterior() -> None:
-    """With many units P(h) has no table; each unit's posterior probabilities add up to the counts of its states."""
-    machine = diagonal(1, 10, 3, "I")
-    n = 20_000
+    """Draws of v by cells and of h given v follow P(h), which comes from the lattice form."""
+    machine = diagonal(1, 4, 3, "I")
+    n = 100_000
     v, h = machine.sample_joint((n,), torch.Generator().manual_seed(6))
-    expected_mean = machine.hidden_mean(v)
-    spread = (h - expected_mean).std(0) / math.sqrt(n)
-    assert bool(((h - expected_mean).mean(0).abs() < 4.5 * spread).all())
     assert torch.equal(h, h.round())
+    states = torch.cartesian_prod(*[torch.arange(-4.0, 5.0, dtype=h.dtype)] * 4)
+    expected = n * machine.hidden_log_prob(states).exp()
+    inside = (h.abs() <= 4).all(1)
+    index = ((h[inside] + 4) @ 9 ** torch.arange(3, -1, -1, dtype=h.dtype)).long()
+    assert float(expected.sum()) == pytest.approx(float(inside.sum()), rel=0.01)
+    assert chi_square_p_value(torch.bincount(index, minlength=9**4).double(), expected) > P_VALUE
+    spread = (h - machine.hidden_mean(v)).std(0) / math.sqrt(n)
+    assert bool(((h - machine.hidden_mean(v)).mean(0).abs() < 4.5 * spread).all())
 
 
 @pytest.mark.parametrize("machine", [*ONE_DIMENSIONAL, pytest.param(dense(2, 2), id="two")])

@@ -6,6 +6,7 @@ this module is a product over them.
 """
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,20 @@ def change_basis(Q: Floats, U: Integers) -> Floats:
     basis = U.astype(object)
     product = basis.T @ exact @ basis
     return np.array([[entry / unit for entry in row] for row in product], dtype=float)
+
+
+def exact_shift(A: Floats, n: Floats, a: Floats) -> Floats:
+    """Return a + An for integers n (g,), computed exactly and rounded once.
+
+    >>> exact_shift(np.array([[0.1]]), np.array([10.0**17]), np.array([-(10.0**16)]))  # 0.1 is 5.55e-18 too large
+    array([0.55511151])
+    """
+    result = []
+    for row, b in zip(A, a.tolist(), strict=True):
+        kept = np.flatnonzero(row * n)  # most of a large A is zero
+        terms = (Fraction(x) * int(k) for x, k in zip(row[kept].tolist(), n[kept].tolist(), strict=True))
+        result.append(float(sum(terms, Fraction(b))))
+    return np.array(result)
 
 
 def reduce_basis(Q: Floats) -> tuple[Integers, Floats]:

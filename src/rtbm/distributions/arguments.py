@@ -15,6 +15,7 @@ from rtbm.parameters import Lattice, Natural, Unconstrained, shapes_of
 from rtbm.validation import (
     as_real,
     check_device,
+    check_finite,
     check_positive_definite,
     check_same_device,
     check_shape,
@@ -73,6 +74,21 @@ def check_unconstrained(free: Any) -> tuple[Unconstrained, torch.dtype]:
         check_shape(part, f"free.{name}", shape)
     copies, dtype = _alike(tuple(parts), names)
     return Unconstrained(*copies)._replace(hidden=free.hidden), dtype
+
+
+def check_reached(machine: Lattice | Natural) -> None:
+    """Check that free parameters have not left the range of float64."""
+    for part in machine:
+        if isinstance(part, Tensor):
+            check_finite(part, "the machine of these free parameters")
+    for matrix in (machine.T,) if isinstance(machine, Natural) else (machine.A, machine.covariance):
+        _, info = torch.linalg.cholesky_ex(matrix.detach())
+        if int(info):
+            low, high = (float(end) for end in matrix.detach().diagonal().aminmax())
+            raise NotPositiveDefiniteError(
+                "the free parameters have gone so far that a matrix of the machine is singular in float64: its "
+                f"diagonal runs from {low:.3g} to {high:.3g}; take smaller steps, or regularise"
+            )
 
 
 def _alike(parts: tuple[Tensor, ...], names: tuple[str, ...]) -> tuple[Any, torch.dtype]:
@@ -159,7 +175,8 @@ def check_map(M: Any, c: Any, n_visible: int, device: torch.device) -> tuple[Ten
         raise InvalidInputError(
             f"M must have shape (n, {n_visible}) with 1 ≤ n ≤ {n_visible}, got {tuple(matrix.shape)}"
         )
-    if int(torch.linalg.matrix_rank(matrix.detach())) < len(matrix):
+    scaled = matrix.detach() / matrix.detach().norm(dim=1, keepdim=True).clamp(min=1e-300)  # units do not matter
+    if int(torch.linalg.matrix_rank(scaled / scaled.norm(dim=0).clamp(min=1e-300))) < len(matrix):
         raise InvalidInputError("M must have full row rank: the image would have no density")
     if c is None:
         return matrix, matrix.new_zeros(len(matrix))

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
@@ -11,7 +12,7 @@ from torch.distributions import Distribution, constraints, register_kl
 from rtbm.distributions.caching import cached_with_graph, cached_without_graph
 from rtbm.distributions.lattice_samplers import MAX_TABLE, Independent, make_sampler, tabulate
 from rtbm.errors import InvalidInputError
-from rtbm.lattice import integer_inverse, reduce_basis
+from rtbm.lattice import cholesky, exact_shift, integer_inverse, nearest_point, reduce_basis
 from rtbm.theta.geometry import Congruence, exact_product
 from rtbm.theta.plan import ThetaPlan
 from rtbm.validation import (
@@ -32,8 +33,8 @@ class DiscreteGaussian(Distribution):
 
     The normaliser is θ̃(a|A), so everything here is exact up to `tolerance`. Computations are in float64 and in
     coordinates h = U(k + k₀) with U a reduced basis and k₀ next to the centre −A⁻¹a, so that no digits are lost when A
-    is skewed or the centre is far from zero. The distribution keeps copies of A and a: changing them later does not
-    change it.
+    is skewed or the centre is far from zero. `origin` (g,) is the lattice point Uk₀, and `bias` (g,) is a + A·origin.
+    The distribution keeps copies of A and a: changing them later does not change it.
 
     Parameters
     ----------
@@ -66,9 +67,14 @@ class DiscreteGaussian(Distribution):
         basis, gram = reduce_basis((matrix + matrix.T) / 2)
         self._U = torch.as_tensor(basis, dtype=torch.float64, device=self.A.device)
         self._U_inverse = torch.as_tensor(integer_inverse(basis), dtype=torch.float64, device=self.A.device)
-        self._A = Congruence.apply(self.A.double(), self._U, torch.as_tensor(gram, device=self.A.device))
+        self._given_A = self.A.double().clone()
+        self._A = Congruence.apply(self._given_A, self._U, torch.as_tensor(gram, device=self.A.device))
         self._given_a = self.a.double().clone()
-        self._origin = -torch.linalg.solve(self._A.detach(), self._a.detach()).round()
+        centre = -np.linalg.solve(gram, self._a.detach().cpu().numpy())
+        self._origin = torch.as_tensor(nearest_point(cholesky(gram), centre), device=self.A.device)
+        self.origin = self._U @ self._origin
+        shift = exact_shift(matrix, self.origin.cpu().numpy(), self._given_a.detach().cpu().numpy())
+        self._exact_bias = torch.as_tensor(shift, device=self.A.device)
         self._tolerance = check_tolerance(tolerance)
         super().__init__(event_shape=self.a.shape, validate_args=False)
 
@@ -116,9 +122,13 @@ class DiscreteGaussian(Distribution):
         """
         tilt = check_vectors(as_real(t, "t"), "t", len(self.a)).double()
         check_same_device(tilt, "t", self.A, "A")
-        local = tilt @ self._U
-        growth = self._plan.log_theta(local - self._bias()) - self._log_sum()
-        return (growth + local @ self._origin).to(self._dtype)
+        growth = self._plan.log_theta(self._reduce(tilt) - self._bias()) - self._log_sum()
+        return (growth + tilt @ self.origin).to(self._dtype)
+
+    def image_covariance(self, F: Any) -> Tensor:
+        """The covariance (n, n) of Fh for a matrix F (n, g), computed in the reduced basis: F Cov[h] Fᵀ."""
+        image = self._reduce(check_vectors(as_real(F, "F"), "F", len(self.a)).double())
+        return (image @ self._moments()[2] @ image.mT).to(self._dtype)
 
     def table(self, limit: int = MAX_TABLE) -> tuple[Tensor, Tensor]:
         """Every h that matters (terms, g), the likeliest first, and its log P(h) (terms,); 1e-15 is left out.
@@ -165,14 +175,25 @@ class DiscreteGaussian(Distribution):
         return (log_ratio + energy).to(self._dtype)
 
     @property
+    def bias(self) -> Tensor:
+        """a + A·origin (g,): what is left of a around the origin, to the last digit."""
+        slope = self._given_a + 0.5 * (self._given_A + self._given_A.mT) @ self.origin
+        return self._exact_bias + (slope - slope.detach())
+
+    @property
     def _a(self) -> Tensor:
-        """Uᵀa (g,), without rounding of intermediate sums."""
-        coarse, rest = exact_product(self._given_a[None], torch.zeros_like(self._given_a[None]), self._U)
-        return (coarse + rest)[0]
+        """Uᵀa (g,)."""
+        return self._reduce(self._given_a)
+
+    def _reduce(self, vector: Tensor) -> Tensor:
+        """Uᵀ times a vector (g,) or the rows of a matrix (n, g), without rounding of intermediate sums."""
+        rows = vector.reshape(-1, len(self.a))
+        coarse, rest = exact_product(rows, torch.zeros_like(rows), self._U)
+        return (coarse + rest).reshape(vector.shape)
 
     def _bias(self, origin: Tensor | None = None) -> Tensor:
         """The bias around an origin, by default this distribution's own: a + A·origin, in reduced coordinates."""
-        return self._a + self._A @ (self._origin if origin is None else origin)
+        return self._reduce(self.bias) if origin is None else self._a + self._A @ origin
 
     def _energy(self, A: Tensor, a: Tensor) -> Tensor:
         """E[½kᵀAk + aᵀk] under this distribution, in reduced coordinates around the origin."""

@@ -102,7 +102,7 @@ class Forms:
             return self._density
         if self._density.grid is not None:
             return GridIntegrals(self._density)
-        return LatticeForm(self.lattice, self.tolerance)
+        return LatticeForm(natural_to_lattice(self._density.reduced_natural()), self.tolerance)
 
     @cached_with_graph
     def _free_energy_plan(self) -> ThetaPlan:

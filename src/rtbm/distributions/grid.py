@@ -33,9 +33,11 @@ class Envelope(NamedTuple):
 class Grid(NamedTuple):
     """Nodes of a lattice in visible space, all with the same weight."""
 
-    nodes: Tensor  # (n, Nv)
+    nodes: Tensor  # (n, Nv): origin + steps · indices
     log_cell: float  # logarithm of the volume of a cell
     steps: Tensor  # (Nv, Nv): the columns span a cell
+    origin: Tensor  # (Nv,)
+    indices: Tensor  # (n, Nv), integers
 
 
 def spacing_for(tolerance: float, n_visible: int) -> float:
@@ -49,8 +51,10 @@ def spacing_for(tolerance: float, n_visible: int) -> float:
     return math.pi * math.sqrt(2 / math.log(4 * n_visible / tolerance))
 
 
-def make_grid(envelope: Envelope, spacing: float, tolerance: float, limit: int = MAX_NODES) -> Grid:
+def make_grid(envelope: Envelope, spacing: float, tolerance: float, limit: int = MAX_NODES, shift: float = 0.0) -> Grid:
     """The nodes that the trapezoidal rule needs for P: what lies outside has less than `tolerance` of probability.
+
+    `shift` moves all nodes along all axes, in steps of the grid.
 
     More than `limit` nodes are a TooManyNodesError.
     """
@@ -63,8 +67,9 @@ def make_grid(envelope: Envelope, spacing: float, tolerance: float, limit: int =
     except TooManyTermsError as error:
         raise TooManyNodesError(error.terms, error.limit) from None
     log_cell = float(torch.linalg.slogdet(steps).logabsdet)
-    nodes = envelope.mean.detach() + torch.from_numpy(points).to(steps) @ steps.mT
-    return Grid(nodes, log_cell, steps)
+    origin = envelope.mean.detach() + shift % 1.0 * steps.sum(1)
+    indices = torch.from_numpy(points).to(steps.device)
+    return Grid(origin + indices.to(steps) @ steps.mT, log_cell, steps, origin, indices)
 
 
 def axes(envelope: Envelope, spacing: float) -> tuple[Tensor, np.ndarray]:

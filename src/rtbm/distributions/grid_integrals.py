@@ -1,15 +1,14 @@
 """Samples, moments and probabilities from a grid in visible space, for diagonal machines with many hidden units."""
 
 import itertools
-import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.distributions.box_quadrature import BoxQuadrature
 from rtbm.distributions.caching import cached_without_graph
-from rtbm.distributions.grid import MAX_NODES, Envelope, Grid, make_grid
+from rtbm.distributions.grid import Envelope, Grid, make_grid
 from rtbm.distributions.lattice_samplers import LEFT_OUT, reach_of, sample_integers
 from rtbm.distributions.wave_form import WaveForm
 from rtbm.errors import TooManyNodesError
@@ -17,9 +16,6 @@ from rtbm.errors import TooManyNodesError
 CELLS = (0.5, 0.8, 1.2)
 """The sampler's cells are so many widths of the finest detail long; larger ones reject more, but there are fewer."""
 MAX_CELLS = 2**21
-PANEL = 5.0
-"""Panels of the quadrature for probabilities, in the same unit; each has so many nodes:"""
-PANEL_NODES = 22
 _WINDOW_ELEMENTS = 2**22
 
 
@@ -36,9 +32,8 @@ class GridIntegrals:
     """Integrals of a density that is cheap to evaluate and known to be a mixture of normals of one covariance."""
 
     def __init__(self, wave: WaveForm):
-        assert wave.grid is not None
         self._wave = wave
-        self._nodes = wave.grid.nodes
+        self.box = BoxQuadrature(wave.log_density, wave.envelope(), wave.wants_graph).box
 
     def mean(self) -> Tensor:
         """E[v] (Nv,)."""
@@ -61,6 +56,12 @@ class GridIntegrals:
     def log_marginal(self, rows: Tensor, present: list[int]) -> Tensor:
         """log P (n,) of some coordinates (n, k): the conditional normaliser of the others, on a grid for each row."""
         return self._wave.log_marginal(rows, present)
+
+    @cached_without_graph
+    def _nodes(self) -> Tensor:
+        self._wave.log_normalizer()  # so that the grid reaches far enough
+        assert self._wave.grid is not None
+        return self._wave.grid.nodes
 
     def _weights(self) -> Tensor:
         return self._make_weights() if self._wave.wants_graph() else self._fixed_weights
@@ -93,9 +94,9 @@ class GridIntegrals:
         """The bound: log P plus half the square in units of the detail is convex, so corners bound what is between."""
         grid, size = self._cell_grid()
         n_visible = len(grid.steps)
-        offsets = torch.tensor(list(itertools.product((0.0, 1.0), repeat=n_visible))).to(grid.nodes) @ grid.steps.mT
-        corners = torch.stack([self._wave.log_unnormalized(grid.nodes + offset) for offset in offsets])
-        log_bound = corners.amax(0) + n_visible * size**2 / 8 + 1e-9
+        points, cells = _corners(grid.indices)
+        values = self._wave.log_unnormalized(grid.origin + points.to(grid.steps) @ grid.steps.mT)
+        log_bound = values[cells].amax(1) + n_visible * size**2 / 8 + 1e-9
         cumulative = (log_bound - log_bound.max()).exp().cumsum(0)
         return Cells(grid.nodes, log_bound, cumulative, grid.steps)
 
@@ -114,61 +115,14 @@ class GridIntegrals:
         rows = max(1, _WINDOW_ELEMENTS // (len(precision) * (2 * reach + 1)))
         return torch.cat([sample_integers(part, precision, reach, generator)[0] for part in centre.split(rows)])
 
-    def box(self, low: Tensor, high: Tensor) -> Tensor:
-        """P(low < v < high) (n,) for bounds (n, Nv), by Gauss-Legendre quadrature."""
-        if low.shape[1] == 1:
-            return (self._cdf(high[:, 0]) - self._cdf(low[:, 0])).clamp(min=0)
-        boxes = [self._box(*bounds) for bounds in zip(low, high, strict=True)]
-        return torch.stack(boxes) if boxes else low.sum(1)
 
-    def _cdf(self, v: Tensor) -> Tensor:
-        edges, below = self._make_panels() if self._wave.wants_graph() else self._fixed_panels
-        inside = v.clamp(edges[0], edges[-1])
-        index = (torch.searchsorted(edges, inside.detach(), right=True) - 1).clamp(max=len(below) - 1)
-        return below[index] + self._integrate(edges[index], inside)
-
-    @cached_without_graph
-    def _fixed_panels(self) -> tuple[Tensor, Tensor]:
-        return self._make_panels()
-
-    def _make_panels(self) -> tuple[Tensor, Tensor]:
-        """Edges of the panels (k + 1,) in one dimension, and the probability below each of the first k."""
-        low, high, width = self._support()
-        edges = torch.linspace(float(low), float(high), int((high - low) / width) + 2).to(self._nodes)
-        mass = self._integrate(edges[:-1], edges[1:])
-        return edges, mass.cumsum(0) - mass
-
-    def _integrate(self, start: Tensor, stop: Tensor) -> Tensor:
-        x, weight = _legendre(self._nodes)
-        half = (stop - start)[:, None] / 2
-        nodes = (stop + start)[:, None] / 2 + half * x
-        return (self._wave.log_density(nodes.reshape(-1, 1)).exp().reshape(nodes.shape) * half) @ weight
-
-    def _box(self, low: Tensor, high: Tensor) -> Tensor:
-        first, last, width = self._support()
-        start, stop = low.clamp(first, last), high.clamp(first, last)
-        counts = ((stop - start) / width).ceil().clamp(min=1).long().tolist()
-        if math.prod(counts) * PANEL_NODES ** len(counts) > 16 * MAX_NODES:
-            raise TooManyNodesError(math.prod(counts) * PANEL_NODES ** len(counts), 16 * MAX_NODES)
-        x, weight = _legendre(self._nodes)
-        columns, weights = [], []
-        for a, b, count in zip(start, stop, counts, strict=True):
-            half = (b - a) / (2 * count)
-            middles = a + half * (2 * torch.arange(count, device=a.device) + 1)
-            columns.append((middles[:, None] + half * x).reshape(-1))
-            weights.append((half * weight).repeat(count))
-        nodes, mesh = torch.cartesian_prod(*columns), torch.cartesian_prod(*weights)
-        return self._wave.log_density(nodes).exp() @ mesh.prod(1)
-
-    def _support(self) -> tuple[Tensor, Tensor, Tensor]:
-        """A box that holds all but 1e-15 of the probability, and the width of a panel along each axis."""
-        envelope = self._wave.envelope()
-        radius = math.sqrt(2 * (max(envelope.log_peak, 0.0) - math.log(LEFT_OUT)))
-        reach = radius * envelope.covariance.detach().diagonal().sqrt()
-        width = PANEL / torch.linalg.inv(envelope.detail.detach()).diagonal().sqrt()
-        return self._wave.mean.detach() - reach, self._wave.mean.detach() + reach, width
-
-
-def _legendre(like: Tensor) -> tuple[Tensor, Tensor]:
-    x, weight = np.polynomial.legendre.leggauss(PANEL_NODES)
-    return torch.as_tensor(x, device=like.device), torch.as_tensor(weight, device=like.device)
+def _corners(cells: Tensor) -> tuple[Tensor, Tensor]:
+    """The corners of unit cells (n, Nv), each once (k, Nv), and for each cell the indices of its own (n, 2^Nv)."""
+    n_visible = cells.shape[1]
+    offsets = torch.tensor(list(itertools.product((0, 1), repeat=n_visible)), device=cells.device)
+    corners = cells[:, None] + offsets
+    lowest = cells.amin(0)
+    spans = cells.amax(0) - lowest + 2
+    strides = torch.cat([spans.new_ones(1), spans[:-1].cumprod(0)])
+    keys, index = ((corners - lowest) * strides).sum(2).unique(return_inverse=True)
+    return keys[:, None] // strides % spans + lowest, index

@@ -6,13 +6,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rtbm.distributions.caching import cached_with_graph
+from rtbm.distributions.box_quadrature import BoxQuadrature
+from rtbm.distributions.caching import cached_with_graph, cached_without_graph
 from rtbm.distributions.discrete_gaussian import DiscreteGaussian
 from rtbm.distributions.grid import Envelope
-from rtbm.distributions.normal_box import normal_box
+from rtbm.distributions.normal_box import MANY_NODES, nodes_per_box, normal_box
 from rtbm.distributions.reduction import reduce_sum
+from rtbm.errors import TooManyTermsError
 from rtbm.parameters import TWO_PI, Lattice, continuous_limit, solve
-from rtbm.theta.chunks import in_chunks
+from rtbm.theta.chunks import CPU_ELEMENTS, in_chunks
+from rtbm.theta.geometry import nearest_plane
 from rtbm.theta.plan import ThetaPlan
 
 
@@ -87,8 +90,7 @@ class LatticeForm:
 
     def covariance(self) -> Tensor:
         """Cov[v] (Nv, Nv)."""
-        F = self.lattice.F
-        return self.lattice.covariance + F @ self.prior.covariance_matrix @ F.mT
+        return self.lattice.covariance + self.prior.image_covariance(self.lattice.F)
 
     def log_mgf(self, t: Tensor) -> Tensor:
         """log E[exp(tᵀv)] (n,) for t (n, Nv)."""
@@ -97,16 +99,30 @@ class LatticeForm:
 
     def box(self, low: Tensor, high: Tensor) -> Tensor:
         """P(low < v < high) (n,) for low, high (n, Nv): a sum over h of normal probabilities."""
-        points, log_prob = self.prior.table()
-        centres = self.lattice.mean + points @ self.lattice.F.mT
-        weights = log_prob.exp()
+        try:
+            points, log_prob = self.prior.table()
+        except TooManyTermsError:
+            return self._quadrature.box(low, high)
+        covariance, weights = self.lattice.covariance, log_prob.softmax(0)
+        nodes = nodes_per_box(covariance)
+        if nodes > MANY_NODES:  # quasi-Monte Carlo: what is far below its error is left out
+            kept = int((weights.detach().cumsum(0) < 1 - 1e-6).sum()) + 1
+            points, weights = points[:kept], log_prob[:kept].softmax(0)
 
         def probability(bounds: Tensor, centres: Tensor, weights: Tensor, covariance: Tensor) -> Tensor:
             low, high = bounds.unbind(1)
             return normal_box(low[:, None] - centres, high[:, None] - centres, covariance) @ weights
 
-        constants = [centres, weights, self.lattice.covariance]
-        return in_chunks(probability, torch.stack([low, high], 1), constants, width=8 * len(points) * len(self._L))
+        bounds, total = torch.stack([low, high], 1), torch.zeros_like(low[:, 0])
+        block = max(1, CPU_ELEMENTS // nodes)
+        for part, weight in zip(points.split(block), weights.split(block), strict=True):
+            centres = self.lattice.mean + part @ self.lattice.F.mT
+            total = total + in_chunks(probability, bounds, [centres, weight, covariance], width=nodes * len(part))
+        return total
+
+    @cached_with_graph
+    def _quadrature(self) -> BoxQuadrature:
+        return BoxQuadrature(self.log_density, self.envelope(), lambda: True)
 
     @torch.no_grad()
     def envelope(self) -> Envelope:
@@ -124,10 +140,17 @@ class LatticeForm:
         basis, _, _, F, total, root = self._reduced
         with torch.no_grad():
             noise = torch.linalg.solve_triangular(self._L, (v - mean).mT, upper=False)
-            k = solve(total, root.mT @ noise - (basis.mT @ a)[:, None]).round().mT
+            centre = solve(total, root.mT @ noise - (basis.mT @ a)[:, None]).mT
+            k = nearest_plane(centre, self._plane)
             nearest = k @ basis.mT
         noise = torch.linalg.solve_triangular(self._L, (v - mean - k @ F.mT).mT, upper=False).mT
-        return Posterior(nearest, noise @ root - (a + nearest @ A) @ basis, noise)
+        slope = self.prior.bias + (nearest - self.prior.origin) @ A  # a + A·nearest, without its large parts
+        return Posterior(nearest, noise @ root - slope @ basis, noise)
+
+    @cached_without_graph
+    def _plane(self) -> Tensor:
+        R = torch.linalg.cholesky(self._reduced.total).mT
+        return (R / R.diagonal()[:, None]).triu(1)
 
     def _mean(self, z: Tensor) -> Tensor:
         mean = self._plan.moments(z, order=1).mean

@@ -46,7 +46,7 @@ class RTBMMixture(VisibleDistribution):
             )
         positive = probabilities > 0
         logarithms = torch.where(positive, probabilities, 1.0).log()
-        self._set(torch.where(positive, logarithms, -torch.inf), components)
+        self._set(torch.where(positive, logarithms, -torch.inf), components, probabilities.dtype)
 
     @classmethod
     def from_logits(cls, logits: Any, components: Sequence[RTBMDistribution]) -> "RTBMMixture":
@@ -58,15 +58,16 @@ class RTBMMixture(VisibleDistribution):
         >>> RTBMMixture.from_logits([1.0, 1.0], [part, part]).weights
         tensor([0.5000, 0.5000], dtype=torch.float64)
         """
-        return cls._make(as_real(logits, "logits"), components)
+        checked = as_real(logits, "logits")
+        return cls._make(checked.double(), components, checked.dtype)
 
     @classmethod
-    def _make(cls, logits: Tensor, components: Sequence[RTBMDistribution]) -> "RTBMMixture":
+    def _make(cls, logits: Tensor, components: Sequence[RTBMDistribution], dtype: torch.dtype) -> "RTBMMixture":
         mixture = cls.__new__(cls)
-        mixture._set(logits, components)
+        mixture._set(logits, components, dtype)
         return mixture
 
-    def _set(self, logits: Tensor, components: Sequence[RTBMDistribution]) -> None:
+    def _set(self, logits: Tensor, components: Sequence[RTBMDistribution], dtype: torch.dtype) -> None:
         self.components = tuple(components) if isinstance(components, Iterable) else ()
         if not self.components or not all(isinstance(c, RTBMDistribution) for c in self.components):
             raise InvalidInputError(f"components must be a non-empty sequence of RTBMDistribution, got {components!r}")
@@ -78,7 +79,7 @@ class RTBMMixture(VisibleDistribution):
             check_device(logits, "weights", component.device)
         self._log_weights = logits.double().log_softmax(0)
         dtypes = (component.dtype for component in self.components)
-        dtype = functools.reduce(torch.promote_types, dtypes, logits.dtype)
+        dtype = functools.reduce(torch.promote_types, dtypes, dtype)
         VisibleDistribution.__init__(self, sizes[0], dtype, logits.device)
 
     def __repr__(self) -> str:
@@ -161,14 +162,14 @@ class RTBMMixture(VisibleDistribution):
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "RTBMMixture":
         """The same mixture on another device, or with results of another dtype (float32 or float64)."""
-        logits = self._log_weights.to(device, dtype or self._dtype)
-        return self._make(logits, [component.to(device, dtype) for component in self.components])
+        components = [component.to(device, dtype) for component in self.components]
+        return self._make(self._log_weights.to(device), components, dtype or self._dtype)
 
     def _map(
         self, function: Callable[[RTBMDistribution], RTBMDistribution], logits: Tensor | None = None
     ) -> "RTBMMixture":
         logits = self._log_weights if logits is None else logits
-        return self._make(logits.to(self._dtype), [function(component) for component in self.components])
+        return self._make(logits, [function(component) for component in self.components], self._dtype)
 
     def _means(self) -> Tensor:
         return torch.stack([component.mean.double() for component in self.components])

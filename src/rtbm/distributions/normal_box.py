@@ -1,5 +1,6 @@
 """Probabilities of boxes under a normal distribution."""
 
+import functools
 import math
 
 import numpy as np
@@ -9,7 +10,22 @@ from torch.quasirandom import SobolEngine
 
 REACH = 8.5
 """Beyond so many standard deviations there is less than 2e-17 of a normal distribution."""
+GAUSS_POINTS = 28
 QUASI_POINTS = 2**12
+MANY_NODES = 1000
+"""More nodes a box than this mean that it is a quasi-Monte Carlo sum."""
+
+
+def nodes_per_box(covariance: Tensor) -> int:
+    """How many numbers the probability of one box takes."""
+    n = len(covariance)
+    if _is_diagonal(covariance):
+        return n
+    return 7 * GAUSS_POINTS if n == 2 else n * QUASI_POINTS
+
+
+def _is_diagonal(matrix: Tensor) -> bool:
+    return not bool((matrix.detach() - torch.diag(matrix.detach().diagonal())).any())
 
 
 def normal_box(low: Tensor, high: Tensor, covariance: Tensor) -> Tensor:
@@ -27,10 +43,10 @@ def normal_box(low: Tensor, high: Tensor, covariance: Tensor) -> Tensor:
     tensor(0.3333, dtype=torch.float64)
     """
     scale = covariance.diagonal().sqrt()
-    low, high = low.clamp(-1e30, 1e30) / scale, high.clamp(-1e30, 1e30) / scale  # ∞ would make NaN derivatives
+    low, high = ((x.clamp(-1e30, 1e30) / scale).clamp(-100, 100) for x in (low, high))  # ∞ has no derivatives
     correlation = covariance / scale[:, None] / scale
-    if not bool((correlation - torch.diag(correlation.diagonal())).any()):
-        return interval(low, high).prod(-1)
+    if _is_diagonal(covariance):
+        return functools.reduce(torch.mul, interval(low, high).unbind(-1))  # prod has no second derivative at 0
     if len(scale) == 2:
         return _two(low, high, correlation[0, 1])
     return _quasi(low, high, torch.linalg.cholesky(correlation))
@@ -56,7 +72,7 @@ def _two(low: Tensor, high: Tensor, rho: Tensor) -> Tensor:
         spread = REACH * rest / rho.abs()
         inner = torch.cat([torch.zeros_like(start), bends, bends - spread, bends + spread], -1)
     edges = torch.cat([start, inner.clamp(start.detach(), stop.detach()).sort(-1).values, stop], -1)
-    x, weight = (torch.as_tensor(array, device=low.device) for array in np.polynomial.legendre.leggauss(28))
+    x, weight = (torch.as_tensor(array, device=low.device) for array in np.polynomial.legendre.leggauss(GAUSS_POINTS))
     half = (edges[..., 1:] - edges[..., :-1])[..., None] / 2
     node = (edges[..., 1:] + edges[..., :-1])[..., None] / 2 + half * x
     inside = interval((low[..., 1, None, None] - rho * node) / rest, (high[..., 1, None, None] - rho * node) / rest)

@@ -14,13 +14,14 @@ from rtbm.distributions.arguments import (
     check_map,
     check_natural,
     check_points,
+    check_reached,
     check_unconstrained,
 )
 from rtbm.distributions.continuous import ContinuousBoltzmannMachine
 from rtbm.distributions.expectations import Estimate, Part
 from rtbm.distributions.forms import Forms
 from rtbm.distributions.visible import VisibleDistribution
-from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
+from rtbm.errors import InvalidInputError
 from rtbm.parameters import (
     Lattice,
     Natural,
@@ -34,7 +35,6 @@ from rtbm.parameters import (
 from rtbm.validation import (
     as_shape,
     check_choice,
-    check_finite,
     check_integer,
     check_integers,
     check_positive_definite,
@@ -82,7 +82,11 @@ class RTBMDistribution(VisibleDistribution):
 
     def __init__(self, T: Any, W: Any, Q: Any, b_v: Any, b_h: Any, *, phase: str = "I", tolerance: float = 1e-12):
         check_choice(phase, "phase", PHASES)
-        natural, dtype = check_natural(T, W, Q, b_v, b_h, phase)
+        with torch.inference_mode(False):
+            self._from_natural(*check_natural(T, W, Q, b_v, b_h, phase), tolerance)
+
+    def _from_natural(self, natural: Natural, dtype: torch.dtype, tolerance: float) -> None:
+        phase = natural.phase
         source: Lattice | Natural = natural
         if phase == "I" and natural.is_diagonal:
             source = change_phase(natural)
@@ -129,20 +133,10 @@ class RTBMDistribution(VisibleDistribution):
         RTBMDistribution(n_visible=1, n_hidden=1, hidden='dense', phase='I', dtype=torch.float32)
         """
         check_choice(phase, "phase", PHASES)
-        checked, dtype = check_unconstrained(free)
-        machine = constrain(checked)
-        for part in machine:
-            if isinstance(part, Tensor):
-                check_finite(part, "the machine of these free parameters")
-        matrices = (machine.T,) if isinstance(machine, Natural) else (machine.A, machine.covariance)
-        for matrix in matrices:
-            _, info = torch.linalg.cholesky_ex(matrix.detach())
-            if int(info):
-                raise NotPositiveDefiniteError(
-                    "the free parameters have gone so far that a matrix of the machine is singular in float64: its "
-                    f"diagonal runs from {float(matrix.diagonal().min()):.3g} to {float(matrix.diagonal().max()):.3g}; "
-                    "take smaller steps, or regularise"
-                )
+        with torch.inference_mode(False):
+            checked, dtype = check_unconstrained(free)
+            machine = constrain(checked)
+        check_reached(machine)
         return cls._make(Forms(machine, phase, check_tolerance(tolerance)), dtype)
 
     @classmethod

@@ -200,7 +200,7 @@ class VisibleDistribution(Distribution, ABC):
         True
         """
         check_integer(order, "order", 1)
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             t = torch.zeros(1, self.n_visible, dtype=torch.float64, device=self._device, requires_grad=True)
             tensor = self._log_mgf(t).reshape(())
             keeps_graph = self.mean.requires_grad
@@ -263,11 +263,15 @@ class VisibleDistribution(Distribution, ABC):
         with torch.no_grad():
             centre, width = float(self.mean), float(self.variance) ** 0.5
             v = invert(flat.detach(), self._below, self._above, self._density, centre, width)
-            ends = v.isinf()
-            density = torch.where(ends, 1.0, self._density(torch.where(ends, centre, v)))
-        change = flat - self._below(v)
-        derivative = torch.where(ends, 0.0, change - change.detach()) / density  # zero, with the right derivative
-        return self._shape(v + derivative, (*p.shape, 1), value)
+        ends = v.isinf()
+        for _ in range(2):  # Newton steps that change nothing but carry the first and second derivatives
+            step = self._newton(flat, torch.where(ends, centre, v))
+            v = v + torch.where(ends, 0.0, step - step.detach())
+        return self._shape(v, (*p.shape, 1), value)
+
+    def _newton(self, p: Tensor, v: Tensor) -> Tensor:
+        upper = p.detach() > 0.5
+        return torch.where(upper, self._above(v) - (1 - p), p - self._below(v)) / self._density(v)
 
     def _below(self, v: Tensor) -> Tensor:
         return self._box(torch.full_like(v, -math.inf)[:, None], v[:, None])

@@ -39,12 +39,18 @@ class WaveForm:
         T, W, Q, b_v, b_h, _ = natural
         self._L = torch.linalg.cholesky(T)
         self.mean = -torch.cholesky_solve(b_v[:, None], self._L)[:, 0]
-        self._W, self._Q, bias = W, Q, b_h
+        self._W, self._Q, self._bias = W, Q, b_h
         if not natural.is_diagonal:
             self._reduced = reduce_sum(Q, W, self._L)
             self._W, self._Q = self._reduced.weights, self._reduced.form
-            bias = transform_rows(b_h[None], self._reduced.basis)[0]
-        self._offset = bias + self._W.mT @ self.mean
+            self._bias = transform_rows(b_h[None], self._reduced.basis)[0]
+        self._offset = self._bias + self._W.mT @ self.mean
+
+    def reduced_natural(self) -> Natural:
+        """The parameters in the reduced basis: the same density, with other hidden units."""
+        if self.natural.is_diagonal:
+            return self.natural
+        return self.natural._replace(W=self._W, Q=self._Q, b_h=self._bias)
 
     def log_density(self, v: Tensor) -> Tensor:
         """log P(v) (n,) for v (n, Nv)."""
@@ -102,7 +108,7 @@ class WaveForm:
             rows = max(1, _AVERAGE_ELEMENTS // (len(self.grid.nodes) * offsets.shape[1]))
             values = torch.cat([self._average(part, self.grid) for part in offsets.split(rows)])
             lowest = float(values.detach().min())
-            if lowest >= self._covered:
+            if not lowest < self._covered:
                 return values
             self._cover(lowest - 1.0)  # the truncation was relative to a larger average: go further out
 

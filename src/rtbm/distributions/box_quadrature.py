@@ -1,0 +1,99 @@
+"""Probabilities of boxes by Gauss-Legendre quadrature of a density, where its sum over hidden states is too long."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtbm.distributions.caching import cached_without_graph
+from rtbm.distributions.grid import MAX_GRID_DIMENSION, MAX_NODES, Envelope
+from rtbm.distributions.lattice_samplers import LEFT_OUT
+from rtbm.errors import TooManyNodesError
+
+PANEL = 5.0
+"""Panels are so many widths of the finest detail long, and have so many nodes:"""
+PANEL_NODES = 22
+
+
+class BoxQuadrature:
+    """P(low < v < high) of a density with a bound and a known finest detail, in up to three dimensions.
+
+    `wants_graph` says whether the density is to be differentiated by its parameters; if not, the panels of one
+    dimension are integrated once.
+    """
+
+    def __init__(self, log_density: Callable[[Tensor], Tensor], envelope: Envelope, wants_graph: Callable[[], bool]):
+        self._log_density, self._envelope, self._wants_graph = log_density, envelope, wants_graph
+        if len(envelope.mean) > MAX_GRID_DIMENSION:
+            raise TooManyNodesError(PANEL_NODES ** len(envelope.mean), MAX_NODES)
+
+    def box(self, low: Tensor, high: Tensor) -> Tensor:
+        """P (n,) for bounds (n, Nv)."""
+        if low.shape[1] == 1:
+            return self._between(low[:, 0], high[:, 0])
+        boxes = [self._box(*bounds) for bounds in zip(low, high, strict=True)]
+        return torch.stack(boxes) if boxes else low.sum(1)
+
+    def _between(self, low: Tensor, high: Tensor) -> Tensor:
+        """In one dimension: whole panels from a running sum, from the nearer end, and the two pieces beside them."""
+        edges, mass = self._make_panels() if self._wants_graph() else self._fixed_panels
+        start, stop = low.clamp(edges[0], edges[-1]), high.clamp(edges[0], edges[-1])
+        last = len(mass) - 1
+        first_panel, last_panel = (
+            (torch.searchsorted(edges, x.detach().contiguous(), right=True) - 1).clamp(max=last) for x in (start, stop)
+        )
+        below = torch.cat([mass.new_zeros(1), mass.cumsum(0)])
+        above = torch.cat([mass.flip(0).cumsum(0).flip(0), mass.new_zeros(1)])
+        by_below = below[last_panel] - below[first_panel]
+        by_above = above[first_panel] - above[last_panel]
+        whole = torch.where(above[first_panel] < below[last_panel], by_above, by_below)
+        pieces = self._integrate(edges[last_panel], stop) - self._integrate(edges[first_panel], start)
+        return ((whole + pieces) / mass.sum()).clamp(min=0)
+
+    @cached_without_graph
+    def _fixed_panels(self) -> tuple[Tensor, Tensor]:
+        return self._make_panels()
+
+    def _make_panels(self) -> tuple[Tensor, Tensor]:
+        """Edges of the panels (k + 1,) in one dimension, and the probability of each (k,)."""
+        low, high, width = self._support()
+        edges = torch.linspace(float(low), float(high), int((high - low) / width) + 2).to(low)
+        return edges, self._integrate(edges[:-1], edges[1:])
+
+    def _integrate(self, start: Tensor, stop: Tensor) -> Tensor:
+        x, weight = _legendre(start)
+        half = (stop - start)[:, None] / 2
+        nodes = (stop + start)[:, None] / 2 + half * x
+        return (self._log_density(nodes.reshape(-1, 1)).exp().reshape(nodes.shape) * half) @ weight
+
+    def _box(self, low: Tensor, high: Tensor) -> Tensor:
+        first, last, width = self._support()
+        start, stop = low.clamp(first, last), high.clamp(first, last)
+        counts = ((stop - start) / width).ceil().clamp(min=1).long().tolist()
+        n_nodes = math.prod(counts) * PANEL_NODES ** len(counts)
+        if n_nodes > 16 * MAX_NODES:
+            raise TooManyNodesError(n_nodes, 16 * MAX_NODES)
+        x, weight = _legendre(start)
+        columns, weights = [], []
+        for a, b, count in zip(start, stop, counts, strict=True):
+            half = (b - a) / (2 * count)
+            middles = a + half * (2 * torch.arange(count, device=a.device) + 1)
+            columns.append((middles[:, None] + half * x).reshape(-1))
+            weights.append((half * weight).repeat(count))
+        nodes, mesh = torch.cartesian_prod(*columns), torch.cartesian_prod(*weights)
+        return self._log_density(nodes).exp() @ mesh.prod(1)
+
+    def _support(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A box that holds all but 1e-15 of the probability, and the width of a panel along each axis."""
+        mean, covariance, detail, log_peak = self._envelope
+        radius = math.sqrt(2 * (max(log_peak, 0.0) - math.log(LEFT_OUT)))
+        reach = radius * covariance.detach().diagonal().sqrt()
+        width = PANEL / torch.linalg.inv(detail.detach()).diagonal().sqrt()
+        return mean.detach() - reach, mean.detach() + reach, width
+
+
+def _legendre(like: Tensor) -> tuple[Tensor, Tensor]:
+    x, weight = np.polynomial.legendre.leggauss(PANEL_NODES)
+    return torch.as_tensor(x, device=like.device), torch.as_tensor(weight, device=like.device)

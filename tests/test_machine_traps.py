@@ -1,0 +1,308 @@
+"""Cases that once went wrong, or could: stiff, soft, skewed, far away, empty, and asked in another order."""
+
+import contextlib
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from machines import D, dense, diagonal, exact_log_prob
+from rtbm import InvalidInputError, NormalizerError, NotPositiveDefiniteError, RTBMDistribution, RTBMMixture, nn
+from rtbm.distributions.normal_box import interval
+from rtbm.parameters import unpack
+from tolerances import INTEGRAL, LOG_PROB, WORSE
+
+
+def small_average() -> RTBMDistribution:
+    """A grid machine whose probability lies far out in its Gaussian factor."""
+    W, b_h = np.full((1, 8), 0.1) + np.linspace(0, 0.1, 8), np.full(8, math.pi) + np.linspace(-0.1, 0.1, 8)
+    return RTBMDistribution([[1.0]], W, np.full(8, 0.1), [0.0], b_h, phase="II")
+
+
+@pytest.mark.parametrize("first", ["mean", "variance", "log_prob", "sample", "cdf", "entropy"])
+def test_moments_of_grid_machines_do_not_depend_on_what_was_asked_first(first: str) -> None:
+    machine = small_average()
+    arguments = {"log_prob": [[0.0]], "sample": [(3,)], "cdf": [[0.0]], "entropy": []}.get(first)
+    asked = getattr(machine, first)
+    if arguments is not None:
+        asked(*arguments)
+    assert float(machine.mean) == pytest.approx(float(machine.cumulant(1)), abs=1e-9)
+    assert float(machine.variance) == pytest.approx(float(machine.cumulant(2)), abs=1e-8)
+    x = torch.linspace(-45, 25, 70_001, dtype=D)[:, None]
+    density = machine.log_prob(x).exp()
+    assert float(density.sum()) * 1e-3 == pytest.approx(1, abs=1e-9)
+    assert float((density * x[:, 0]).sum()) * 1e-3 == pytest.approx(float(machine.mean), abs=1e-8)
+
+
+@pytest.mark.parametrize("step", [0.25, 0.125, 0.05])
+def test_divergence_from_a_smooth_to_a_rippled_density(step: float) -> None:
+    smooth = RTBMDistribution([[1.0]], [[0.0]], [[1.0]], [0.0], [0.0])
+    comb = RTBMDistribution.from_lattice([[step**2]], [0.0], [[step]], [0.0], [[(step / 6) ** 2]])
+    x = torch.linspace(-9, 9, 400_001, dtype=D)[:, None]
+    expected = (smooth.log_prob(x).exp() * (smooth.log_prob(x) - comb.log_prob(x))).sum() * (x[1] - x[0])
+    assert float((smooth.kl(comb) - expected).abs()) <= 1e-7
+    normal = MultivariateNormal(torch.zeros(1, dtype=D), torch.eye(1, dtype=D))
+    assert float((kl_divergence(normal, comb) - expected).abs()) <= 1e-7
+
+
+@pytest.mark.parametrize("width", [0.1, 1e-3])
+def test_entropy_of_a_mixture_of_wide_and_narrow_parts(width: float) -> None:
+    parts = [
+        RTBMDistribution.from_lattice([[1.0]], [0.0], [[0.0]], [m], [[s**2]]) for m, s in ((0.0, 1.0), (0.1, width))
+    ]
+    mixture = RTBMMixture([0.5, 0.5], parts)
+    x = torch.cat([torch.linspace(-9, 9, 200_001, dtype=D), 0.1 + width * torch.linspace(-9, 9, 200_001, dtype=D)])
+    x = x.sort().values[:, None]
+    log_prob = mixture.log_prob(x)
+    expected = torch.trapezoid(-log_prob.exp() * log_prob, x[:, 0])
+    assert float((mixture.entropy() - expected).abs()) <= 1e-6
+
+
+def test_divergence_in_float32_is_not_a_rough_estimate() -> None:
+    machine = dense(1, 2)
+    normal = MultivariateNormal(machine.mean, machine.covariance_matrix)
+    single = MultivariateNormal(machine.mean.float(), machine.covariance_matrix.float())
+    rounded = kl_divergence(machine.to(dtype=torch.float32), single)
+    assert rounded.dtype == torch.float32
+    assert float(rounded) == pytest.approx(float(kl_divergence(machine, normal)), abs=1e-5)
+
+
+def test_estimates_carry_derivatives() -> None:
+    module = nn.RTBM(4, 2, generator=torch.Generator().manual_seed(0))
+    module().entropy().backward()
+    slope = module.visible_centre.grad.clone(), module.visible_scale.grad.clone()
+    assert float(slope[0].abs().max()) < 0.05  # a shift leaves the entropy alone, up to the Monte Carlo error
+    assert float(slope[1].abs().max()) > 0.1
+
+
+def test_tails_of_the_normal_distribution() -> None:
+    x = torch.tensor([-5.0, -9.0, -20.0, -37.0], dtype=D)
+    exact = torch.tensor([0.5 * math.erfc(-float(v) / math.sqrt(2)) for v in x], dtype=D)
+    assert torch.allclose(interval(x - math.inf, x), exact, rtol=1e-13)
+    assert torch.allclose(interval(-x, -x + math.inf), exact, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "machine", [dense(1, 2), diagonal(1, 40), RTBMMixture([0.5, 0.5], [dense(1, 1), dense(1, 2, 3)])]
+)
+def test_quantiles_in_the_tails(machine) -> None:
+    p = torch.tensor([1e-14, 1e-10, 1e-4, 0.5, 1 - 1e-4, 1 - 1e-10, 1 - 1e-14, 1 - 2**-53], dtype=D)
+    v = machine.icdf(p)
+    assert bool((v[:, 0].diff() > 0).all())
+    assert float(v.abs().max()) < 60
+    assert torch.allclose(machine.cdf(v[:4]), p[:4], rtol=1e-2)
+    survival = machine.box_probability(v[4:], torch.full_like(v[4:], math.inf))
+    assert torch.allclose(survival[:3], 1 - p[4:7], rtol=2e-2)
+    assert torch.allclose(machine.icdf(machine.cdf(v[2:5])), v[2:5], atol=1e-9)
+
+
+def test_derivatives_of_quantiles() -> None:
+    machine = dense(1, 2)
+    p = torch.tensor([0.0, 0.3, 0.7, 1.0], dtype=D, requires_grad=True)
+    inner = torch.tensor([0.3, 0.7], dtype=D, requires_grad=True)
+    assert gradcheck(machine.icdf, [inner], rtol=1e-4)
+    assert gradgradcheck(machine.icdf, [inner], rtol=1e-3, atol=1e-4)
+    inputs = [part.clone().requires_grad_() for part in machine.natural[:-1]]
+    quantiles = RTBMDistribution(*inputs).icdf(p)
+    for gradient in torch.autograd.grad(quantiles[1], [*inputs, p]):
+        assert bool(gradient.isfinite().all())
+
+
+def test_probabilities_where_the_table_of_states_is_too_long() -> None:
+    """In one dimension the density is integrated instead."""
+    F = np.ones((1, 6)) + np.arange(6) * 0.1
+    machine = RTBMDistribution.from_lattice(np.eye(6), np.zeros(6) + 0.01, F, [0.0], [[1.0]])
+    edges = torch.linspace(-60, 0.4, 60_401, dtype=D)[:, None]
+    density = machine.log_prob(edges).exp()
+    assert float(machine.cdf([0.4])) == pytest.approx(float(torch.trapezoid(density, dx=1e-3)), abs=1e-7)
+    assert float(machine.cdf(machine.icdf([0.3])[0])) == pytest.approx(0.3, abs=1e-12)
+
+
+def test_a_box_in_three_dimensions_stays_small() -> None:
+    machine = RTBMDistribution.from_lattice(0.3 * np.eye(3), [0.1, 0.2, 0.3], np.eye(3), [0.0, 0, 0], np.eye(3) + 0.3)
+    draws = machine.sample((400_000,), torch.Generator().manual_seed(0))
+    share = float((draws < 0).all(1).double().mean())
+    assert float(machine.cdf([0.0, 0.0, 0.0])) == pytest.approx(share, abs=4e-3)
+
+
+@pytest.mark.parametrize("centre", [0.0, 1e4, 1e6])
+def test_a_pinned_state_far_away_keeps_its_digits(centre: float) -> None:
+    """A is stiff and a large: only a few h matter, and where they are costs nothing."""
+    rng = np.random.default_rng(0)
+    rotation, _ = np.linalg.qr(rng.normal(size=(3, 3)))
+    A = (rotation * [500.0, 2000.0, 9000.0]) @ rotation.T
+    A = (A + A.T) / 2
+    shift = centre * np.array([1.0, -2.0, 3.0]) + np.array([0.3, 0.45, -0.4])
+    a = -A @ shift
+    F = rng.normal(size=(1, 3))
+    machine = RTBMDistribution.from_lattice(A, a, F, [0.0], [[0.5]])
+    for x in (-1.0, 0.7):
+        v = F @ np.round(shift) + x
+        assert float(machine.log_prob(v)) == pytest.approx(exact_log_prob(machine.lattice, v), abs=1e-8)
+
+
+@pytest.mark.parametrize("skew", [17, 1025])
+def test_another_basis_of_the_hidden_units_changes_nothing(skew: int) -> None:
+    """Powers of two and small integers: the change of basis itself is exact."""
+    A, a, F = np.array([[2.0, 0.5], [0.5, 1.0]]), np.array([0.25, -0.5]), np.array([[1.5, -0.25]])
+    U = np.array([[1, skew], [0, 1]]) @ np.array([[1, 0], [3, 1]])
+    plain = RTBMDistribution.from_lattice(A, a, F, [0.5], [[0.25]])
+    skewed = RTBMDistribution.from_lattice(U.T @ A @ U, U.T @ a, F @ U, [0.5], [[0.25]])
+    v = plain.sample((20,), torch.Generator().manual_seed(0))
+    assert torch.allclose(skewed.log_prob(v), plain.log_prob(v), atol=LOG_PROB)
+    assert torch.allclose(skewed.mean, plain.mean, atol=WORSE)
+    assert torch.allclose(skewed.covariance_matrix, plain.covariance_matrix, atol=WORSE)
+    assert torch.allclose(skewed.log_mgf(v), plain.log_mgf(v), atol=WORSE)
+    assert torch.allclose(skewed.cdf(v), plain.cdf(v), atol=WORSE)
+    T, W, Q, b_v, b_h = [[1.0]], F, A, [0.5], a
+    plain = RTBMDistribution(T, W, Q, b_v, b_h, phase="II")
+    skewed = RTBMDistribution(T, W @ U, U.T @ Q @ U, b_v, U.T @ b_h, phase="II")
+    for name in ("log_prob", "log_mgf", "cdf", "score"):
+        assert torch.allclose(getattr(skewed, name)(v), getattr(plain, name)(v), atol=WORSE)
+    assert torch.allclose(skewed.mean, plain.mean, atol=WORSE)
+    assert torch.allclose(skewed.covariance_matrix, plain.covariance_matrix, atol=WORSE)
+
+
+def test_machines_made_in_inference_mode_can_be_differentiated() -> None:
+    with torch.inference_mode():
+        kinds = [make(2, 2, phase=phase) for make in (dense, diagonal) for phase in ("I", "II")]
+        machines = [RTBMDistribution.from_natural(machine.natural) for machine in kinds]
+        machines += [nn.RTBM(2, 2)(), nn.RTBM(2, 2, hidden="diagonal")()]
+        cumulants = [machine.cumulant(2) for machine in machines]
+    for machine, cumulant in zip(machines, cumulants, strict=True):
+        v = torch.zeros(3, 2, dtype=D, requires_grad=True)
+        machine.log_prob(v).sum().backward()
+        assert torch.allclose(v.grad, machine.score(v.detach()), atol=WORSE)
+        assert torch.allclose(cumulant, machine.covariance_matrix, atol=WORSE)
+
+
+@pytest.mark.parametrize("machine", [dense(2, 2), diagonal(2, 6, phase="I"), RTBMMixture([1.0], [diagonal(2, 6)])])
+def test_empty_batches(machine) -> None:
+    empty = torch.zeros(0, 2, dtype=D)
+    for name in ("log_prob", "cdf", "log_mgf"):
+        assert getattr(machine, name)(empty).shape == (0,)
+    assert machine.score(empty).shape == (0, 2)
+    assert machine.sample((0,)).shape == (0, 2)
+    assert machine.hidden_mean(empty).shape[0] == 0
+    if isinstance(machine, RTBMMixture):
+        assert machine.responsibilities(empty).shape == (0, 1)
+    else:
+        assert machine.sample_joint((0,))[1].shape == (0, machine.n_hidden)
+
+
+def test_zero_weights() -> None:
+    parts = [dense(2, 2), dense(2, 1, 1)]
+    mixture = RTBMMixture([0.0, 1.0], parts)
+    v = parts[1].sample((5,), torch.Generator().manual_seed(0))
+    assert torch.allclose(mixture.log_prob(v), parts[1].log_prob(v), atol=LOG_PROB)
+    assert torch.allclose(mixture.marginal(0).mean, parts[1].mean[:1])
+    assert torch.allclose(mixture.conditional({0: 1.0}).mean, parts[1].conditional({0: 1.0}).mean)
+    assert torch.allclose(mixture.affine(np.eye(2)).to_phase("II").mean, parts[1].mean, atol=WORSE)
+    assert torch.allclose(nn.RTBMMixture.from_distribution(mixture)().log_prob(v), parts[1].log_prob(v), atol=LOG_PROB)
+    assert float((mixture.entropy() - parts[1].entropy()).abs()) <= INTEGRAL * 10
+
+
+def test_free_parameters_that_went_too_far_say_so() -> None:
+    for vector in ([0.0, 0, 0, 0, -400.0], [0.0, 0, 0, 0, 800.0]):
+        with pytest.raises(InvalidInputError, match="free parameters"):
+            RTBMDistribution.from_unconstrained(unpack(torch.tensor(vector, dtype=D), 1, 1))
+    with pytest.raises(NotPositiveDefiniteError, match="take smaller steps, or regularise"):
+        RTBMDistribution.from_unconstrained(unpack(torch.tensor([0.0, 1e9, 0.0, 0, 0, 0, 0, 0, 0.0], dtype=D), 1, 2))
+    rng = np.random.default_rng(0)
+    for hidden in ("dense", "diagonal"):
+        for scale in (3.0, 5.0, 8.0):
+            for _ in range(6):
+                module = nn.RTBM(2, 3, hidden=hidden)
+                with torch.no_grad():
+                    for parameter in module.parameters():
+                        parameter.copy_(torch.tensor(rng.normal(size=parameter.shape) * scale))
+                with contextlib.suppress(InvalidInputError, NormalizerError):  # said in our own words
+                    assert bool(module().log_prob(torch.zeros(2, dtype=D)).isfinite())
+
+
+def test_free_parameters_are_checked() -> None:
+    free = nn.RTBM(1, 2).free
+    with pytest.raises(InvalidInputError, match=r"free\.weights must have shape .* take one of a batch"):
+        RTBMDistribution.from_unconstrained(free._replace(weights=free.weights[None]))
+    with pytest.raises(InvalidInputError, match=r"free\.visible_centre must have shape \(1,\), got \(2,\)"):
+        RTBMDistribution.from_unconstrained(free._replace(visible_centre=torch.zeros(2)))
+    with pytest.raises(InvalidInputError, match=r"free must be an rtbm\.parameters\.Unconstrained, got a Tensor"):
+        RTBMDistribution.from_unconstrained(torch.zeros(9))
+    with pytest.raises(InvalidInputError, match="free must be an Unconstrained of a dense machine"):
+        nn.RTBM(1, 1).load_free(nn.RTBM(1, 1, hidden="diagonal").free)
+    with pytest.raises(InvalidInputError, match=r"free\.hidden_scale must have shape \(6,\), got \(1,\)"):
+        nn.RTBM(2, 3).load_free(nn.RTBM(1, 1).free)
+    with pytest.raises(InvalidInputError, match="the state is of a machine with"):
+        nn.RTBM(1, 1).load_state_dict(nn.RTBM(1, 1, hidden="diagonal").state_dict())
+
+
+def test_machines_out_of_reach() -> None:
+    wide = diagonal(6, 60)
+    assert nn.RTBM.from_distribution(wide)().score(np.zeros(6)).shape == (6,)
+    for call in (lambda: wide.mean, lambda: wide.cdf(np.zeros(6)), lambda: wide.log_mgf(np.zeros(6))):
+        with pytest.raises(NormalizerError, match='solvers "score_matching" and "pcd"'):
+            call()
+    with pytest.raises(NormalizerError, match="fewer hidden units, or a diagonal Q"):
+        nn.RTBM(1, 30)().log_prob([0.0])
+    with pytest.raises(NormalizerError, match="log_prob with NaN for the other coordinates"):
+        diagonal(2, 30).marginal(0).log_prob([0.0])
+
+
+def test_units_do_not_matter_for_affine_maps() -> None:
+    machine = dense(2, 2)
+    scaled = machine.affine([[1e-8, 0.0], [0.0, 1e8]])
+    assert torch.allclose(scaled.mean / machine.mean, torch.tensor([1e-8, 1e8], dtype=D), rtol=1e-9)
+
+
+def test_values_do_not_change() -> None:
+    machine = dense(2, 2)
+    before = machine.log_prob(np.zeros(2))
+    machine.lattice.mean.add_(5)
+    machine.natural.T.add_(1)
+    machine.T.add_(1)
+    assert torch.equal(machine.log_prob(np.zeros(2)), before)
+    with pytest.raises(AttributeError):
+        machine.phase = "II"
+
+
+@pytest.mark.parametrize(
+    "machine", [dense(2, 2), diagonal(2, 6), RTBMMixture([0.4, 0.6], [dense(2, 1), diagonal(2, 6)])]
+)
+def test_copies(machine) -> None:
+    v = machine.sample((4,), torch.Generator().manual_seed(0))
+    for other in (copy.deepcopy(machine), pickle.loads(pickle.dumps(machine)), machine.detach(), machine.to("cpu")):
+        assert torch.equal(other.log_prob(v), machine.log_prob(v))
+        assert repr(other) == repr(machine)
+    single = machine.to(dtype=torch.float32)
+    assert single.dtype == single.mean.dtype == torch.float32
+    assert single.log_prob([0.1, 0.2]).dtype == torch.float32  # numbers have no dtype of their own
+    assert single.log_prob(v).dtype == torch.float64
+    assert machine.device == torch.device("cpu")
+    with pytest.raises(NotImplementedError, match="machines are not batched"):
+        machine.expand((3,))
+    module = nn.RTBM(2, 2)
+    assert module().detach().mean.requires_grad is False
+
+
+@pytest.mark.parametrize("bad", [-1, 2.5, None, "three", (2, -1)])
+def test_sample_shapes(bad) -> None:
+    machine = diagonal(1, 6)
+    assert machine.sample(np.int64(3)).shape == (3, 1)
+    with pytest.raises(InvalidInputError, match="sample_shape"):
+        machine.sample(bad)
+
+
+def test_indices_of_other_kinds() -> None:
+    machine = dense(3, 1)
+    mixture = RTBMMixture([1.0], [machine])
+    for each in (machine, mixture):
+        assert torch.allclose(each.marginal(np.int64(1)).mean, machine.mean[1:2])
+        assert torch.allclose(each.marginal(np.array([2, 0])).mean, machine.mean[[2, 0]])
+        for wrong in ([True, False], None, "1"):
+            with pytest.raises(InvalidInputError, match="indices must be integers"):
+                each.marginal(wrong)
