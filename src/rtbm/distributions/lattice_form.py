@@ -38,6 +38,7 @@ class LatticeForm:
         self.lattice = lattice
         self.tolerance = tolerance
         self._L = torch.linalg.cholesky(lattice.covariance)
+        self._whitening = torch.linalg.solve_triangular(self._L, torch.eye(len(self._L)).to(self._L), upper=False).mT
         self._reduced = reduce_sum(lattice.A, lattice.F, self._L)
 
     @cached_with_graph
@@ -58,8 +59,7 @@ class LatticeForm:
     def score(self, v: Tensor) -> Tensor:
         """∇_v log P = −Σ⁻¹(v − mean − F E[h|v]) (n, Nv)."""
         _, z, noise = self._posterior(v)
-        left = noise - self._mean(z) @ self._reduced.root.mT
-        return -torch.linalg.solve_triangular(self._L.mT, left.mT, upper=True).mT
+        return (self._mean(z) @ self._reduced.root.mT - noise) @ self._whitening.mT
 
     def hidden_mean(self, v: Tensor, phase: str) -> Tensor:
         """E(h|v) (n, Nh) as the parameters of either phase define it."""
@@ -136,16 +136,23 @@ class LatticeForm:
         return Envelope(mean, covariance, self.lattice.covariance, float(peak))
 
     def _posterior(self, v: Tensor) -> Posterior:
-        A, a, _, mean, _ = self.lattice
-        basis, _, _, F, total, root = self._reduced
+        A, mean = self.lattice.A, self.lattice.mean
+        basis, _, _, F, _, root = self._reduced
         with torch.no_grad():
-            noise = torch.linalg.solve_triangular(self._L, (v - mean).mT, upper=False)
-            centre = solve(total, root.mT @ noise - (basis.mT @ a)[:, None]).mT
-            k = nearest_plane(centre, self._plane)
+            k = nearest_plane((v - mean) @ self._gain + self._centre, self._plane)
             nearest = k @ basis.mT
-        noise = torch.linalg.solve_triangular(self._L, (v - mean - k @ F.mT).mT, upper=False).mT
+        noise = (v - mean - k @ F.mT) @ self._whitening
         slope = self.prior.bias + (nearest - self.prior.origin) @ A  # a + A·nearest, without its large parts
         return Posterior(nearest, noise @ root - slope @ basis, noise)
+
+    @cached_without_graph
+    def _gain(self) -> Tensor:
+        """The expectation of a real h, in the reduced basis, is (v − mean) @ gain + centre."""
+        return self._whitening @ solve(self._reduced.total, self._reduced.root.mT).mT
+
+    @cached_without_graph
+    def _centre(self) -> Tensor:
+        return -solve(self._reduced.total, (self._reduced.basis.mT @ self.lattice.a)[:, None])[:, 0]
 
     @cached_without_graph
     def _plane(self) -> Tensor:
