@@ -71,7 +71,7 @@ class Forms:
 
     @property
     def hidden(self) -> str:
-        """The form of Q: "dense" or "diagonal"."""
+        """Either "dense" or "diagonal", the form of Q."""
         return "diagonal" if isinstance(self.source, Natural) and self.source.is_diagonal else "dense"
 
     @cached_with_graph

@@ -165,12 +165,12 @@ class RTBMDistribution(VisibleDistribution):
 
     @property
     def hidden(self) -> str:
-        """The form of Q: "dense" or "diagonal"."""
+        """Either "dense" or "diagonal", the form of Q."""
         return self._forms.hidden
 
     @property
     def phase(self) -> str:
-        """The phase of the natural parameters and of `hidden_mean`: "I" or "II"."""
+        """Either "I" or "II", the phase of the natural parameters and of `hidden_mean`."""
         return self._forms.phase
 
     @property
