@@ -7,11 +7,14 @@ import textwrap
 import numpy as np
 import pytest
 import torch
+from torch.autograd import gradcheck, gradgradcheck
 
 from families import PHASES, typical
 from rtbm import ThetaPlan, log_theta, theta_moments
 from rtbm.theta import block as block_module
 from rtbm.theta import chunks, exponentials, kernels
+from rtbm.theta.diagonal import Diagonal
+from rtbm.theta.fused_diagonal import fused_diagonal_log_theta, fused_diagonal_moments
 from rtbm.theta.plan import block_log_theta
 from rtbm.theta.reference import reference_log_theta
 from tolerances import FLOAT32, LOG_THETA, MOMENTS, SAME
@@ -262,3 +265,32 @@ def test_memory_stays_bounded_for_a_million_points() -> None:
         code = textwrap.dedent(script).replace("SCALE", scale)
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert float(run.stdout) < 2.0, "GiB"
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("reach", [1.0, 1e3, 1e6])
+def test_the_compiled_diagonal_pass_is_the_torch_one(phase: str, reach: float) -> None:
+    rng = np.random.default_rng(0)
+    q = torch.tensor(10.0 ** rng.uniform(-2, 4, 150))
+    z = torch.tensor(rng.normal(size=(300, 150)) * reach)
+    z[:50] = (z[:50] / q).round() * q + q / 2 if phase == "I" else z[:50].round() * np.pi  # between two lattice points
+    diagonal = Diagonal(q.numpy(), phase, 1e-12)
+    expected = diagonal.moments(z, q, 2)
+    found = fused_diagonal_moments(z, q, diagonal, 2)
+    size = expected[0].abs().sum(1).clamp(min=1)
+    assert float(((found[0] - expected[0].sum(1)) / size).abs().max()) <= LOG_THETA
+    scale = (1 + 1 / q) ** 0.5
+    for k in (1, 2):
+        error = (found[k] - expected[k]).abs() / (1 + expected[k].abs()) / scale ** (2 * k)
+        assert float(error.max()) <= MOMENTS
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_compiled_diagonal_pass_has_all_derivatives(phase: str) -> None:
+    q = torch.tensor([0.3, 2.0, 7.0, 40.0], dtype=torch.float64, requires_grad=True)
+    z = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).mul(3).requires_grad_()
+    diagonal = Diagonal(q.detach().numpy(), phase, 1e-14)
+    assert gradcheck(lambda z, q: fused_diagonal_log_theta(z, q, diagonal), [z, q])
+    assert gradgradcheck(lambda z, q: fused_diagonal_log_theta(z, q, diagonal), [z, q], rtol=1e-3, atol=1e-5)
+    assert gradcheck(lambda q: fused_diagonal_log_theta(z.detach(), q, diagonal), [q])
+    assert gradcheck(lambda z: fused_diagonal_log_theta(z, q.detach(), diagonal), [z])

@@ -122,3 +122,16 @@ def test_bad_arguments() -> None:
         module.visible_scale.fill_(float("nan"))
     with pytest.raises(InvalidInputError, match="must be finite"):
         module()
+
+
+@pytest.mark.parametrize("hidden", KINDS)
+def test_without_gradients_there_is_no_graph(hidden: str) -> None:
+    module = nn.RTBM(1, 2, hidden=hidden)
+    with torch.no_grad():
+        machine = module()
+    v = torch.zeros(3, 1, dtype=D)
+    assert not any(x.requires_grad for x in (machine.log_prob(v), machine.mean, machine.cdf(v), machine.natural.W))
+    copied = RTBMDistribution.from_natural(module().natural)
+    assert copied.log_prob(v).requires_grad
+    with torch.no_grad():
+        assert not RTBMDistribution.from_natural(module().natural).mean.requires_grad

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.distributions.caching import ordinary_tensors
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
 from rtbm.parameters import Lattice, Natural, Unconstrained, shapes_of
 from rtbm.validation import (
@@ -96,7 +97,7 @@ def _alike(parts: tuple[Tensor, ...], names: tuple[str, ...]) -> tuple[Any, torc
     for part, name in zip(parts[1:], names[1:], strict=True):
         check_same_device(parts[0], names[0], part, name)
     dtype = functools.reduce(torch.promote_types, (part.dtype for part in parts))
-    with torch.inference_mode(False):
+    with ordinary_tensors():
         return [part.double().clone() for part in parts], dtype
 
 

@@ -1,12 +1,21 @@
-"""Things that are computed once: the result must not depend on whether that first happens under `torch.no_grad`."""
+"""Things that are computed once, and must not depend on the mode of autograd in which that first happens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
 
 Value = TypeVar("Value")
+
+
+@contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """Leave inference mode, without switching gradients on: torch.inference_mode(False) alone would."""
+    grad = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(grad):
+        yield
 
 
 def cached_with_graph(function: Callable[[Any], Value]) -> "cached_property[Value]":

@@ -17,6 +17,7 @@ from rtbm.distributions.arguments import (
     check_reached,
     check_unconstrained,
 )
+from rtbm.distributions.caching import ordinary_tensors
 from rtbm.distributions.continuous import ContinuousBoltzmannMachine
 from rtbm.distributions.expectations import Estimate, Part
 from rtbm.distributions.forms import Forms
@@ -82,7 +83,7 @@ class RTBMDistribution(VisibleDistribution):
 
     def __init__(self, T: Any, W: Any, Q: Any, b_v: Any, b_h: Any, *, phase: str = "I", tolerance: float = 1e-12):
         check_choice(phase, "phase", PHASES)
-        with torch.inference_mode(False):
+        with ordinary_tensors():
             self._from_natural(*check_natural(T, W, Q, b_v, b_h, phase), tolerance)
 
     def _from_natural(self, natural: Natural, dtype: torch.dtype, tolerance: float) -> None:
@@ -133,7 +134,7 @@ class RTBMDistribution(VisibleDistribution):
         RTBMDistribution(n_visible=1, n_hidden=1, hidden='dense', phase='I', dtype=torch.float32)
         """
         check_choice(phase, "phase", PHASES)
-        with torch.inference_mode(False):
+        with ordinary_tensors():
             checked, dtype = check_unconstrained(free)
             machine = constrain(checked)
         check_reached(machine)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from rtbm.distributions.caching import cached_with_graph, cached_without_graph
+from rtbm.distributions.caching import cached_with_graph, cached_without_graph, ordinary_tensors
 from rtbm.distributions.grid import (
     MAX_GRID_DIMENSION,
     Envelope,
@@ -157,7 +157,7 @@ class WaveForm:
 
     def _cover(self, log_average: float) -> Grid:
         """Make a grid that truncates at `tolerance` relative to an average of exp(log_average) or more."""
-        with torch.inference_mode(False):
+        with ordinary_tensors():
             spacing = spacing_for(self.tolerance, len(self.mean))
             self.grid = make_grid(self._envelope(log_average), spacing, self.tolerance)
         self._covered = log_average

@@ -1,6 +1,7 @@
-"""Bounded memory: run a row-wise function a block of rows at a time."""
+"""Bounded memory and several threads: run a row-wise function a block of rows at a time."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -12,6 +13,23 @@ CPU_ELEMENTS = 2**19
 GPU_ELEMENTS = 2**26
 GRAPH_ELEMENTS = 2**23
 """Above this many elements in all, the backward pass recomputes a block instead of keeping its temporaries."""
+
+
+POINTS_PER_THREAD = 2**14
+
+
+def run_threads(function: Callable[[int, int], None], rows: int, work: int | None = None) -> None:
+    """function(start, stop) over all rows, in as many threads as torch uses and the work pays for.
+
+    `work` is the number of elementary pieces, by default one for each row.
+    """
+    threads = min(torch.get_num_threads(), (rows if work is None else work) // POINTS_PER_THREAD, rows)
+    if threads <= 1:
+        function(0, rows)
+        return
+    edges = torch.linspace(0, rows, threads + 1).long().tolist()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(function, edges[:-1], edges[1:]))
 
 
 def in_chunks(function: Callable[..., Any], rows: Tensor, constants: Sequence[Tensor], width: int) -> Any:

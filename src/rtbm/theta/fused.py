@@ -1,6 +1,5 @@
 """The compiled path: everything from the argument to log θ̃, mean and covariance in one pass over the points."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,9 @@ from torch import Tensor
 
 from rtbm.theta import kernels
 from rtbm.theta.block import Block
+from rtbm.theta.chunks import run_threads
 from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS, grid_factor
 from rtbm.theta.series import Derivatives
-
-POINTS_PER_THREAD = 2**14
 
 
 def fused_log_theta(z: Tensor, Q: Tensor, block: Block) -> Tensor:
@@ -36,13 +34,7 @@ def fused_moments(z: Tensor, block: Block, order: int) -> Derivatives:
             argument.numpy(), start, stop, lattice, *constants, order, log_part, total, mean, covariance
         )
 
-    threads = min(torch.get_num_threads(), N // POINTS_PER_THREAD)
-    if threads > 1:
-        edges = np.linspace(0, N, threads + 1).astype(int).tolist()
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(run, edges[:-1], edges[1:]))
-    else:
-        run(0, N)
+    run_threads(run, N)
     results = (log_part + np.log(total), mean, covariance)
     return tuple(torch.from_numpy(array) for array in results[: order + 1])
 

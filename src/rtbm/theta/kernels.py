@@ -27,7 +27,7 @@ SIN_PI = np.array([(-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1
 COS_PI = np.array([(-1) ** k * math.pi ** (2 * k) / math.factorial(2 * k) for k in range(11)])
 
 
-def _compile(function: Any) -> Any:
+def compiled(function: Any) -> Any:
     """Compile without reassociation: the rounding tricks rely on the order of operations."""
     if njit is None:
         return function
@@ -41,7 +41,7 @@ def _compile(function: Any) -> Any:
 # All work space is one array w (rows, WIDTH); functions get row numbers, since views would cost reference counts.
 
 
-@_compile
+@compiled
 def exp_row(w, exponent, shifted, mantissa, result):
     """Row result = exp(row exponent), to about one unit in the last place; below −700 it is cut off."""
     for b in range(WIDTH):
@@ -59,7 +59,7 @@ def exp_row(w, exponent, shifted, mantissa, result):
         bits[result, b] = bits[mantissa, b] + (bits[shifted, b] << 52)
 
 
-@_compile
+@compiled
 def sin_cos_row(w, turns, sines, cosines):
     """Sine and cosine of 2π·turns, from the half angle: sin 2a = 2 sin a cos a, cos 2a = 1 − 2 sin² a."""
     for b in range(WIDTH):
@@ -74,7 +74,7 @@ def sin_cos_row(w, turns, sines, cosines):
         w[cosines, b] = 1 - 2 * s * s
 
 
-@_compile
+@compiled
 def add_cosine(w, total, size, turns):
     """total += size · cos(2π·turns)."""
     for b in range(WIDTH):
@@ -87,14 +87,14 @@ def add_cosine(w, total, size, turns):
         w[total, b] += size * (1 - 2 * s * s)
 
 
-@_compile
+@compiled
 def fill(w, target, value):
     """Row target = value."""
     for b in range(WIDTH):
         w[target, b] = value
 
 
-@_compile
+@compiled
 def add_scaled(w, target, factor, source):
     """Row target += factor · row source."""
     if factor != 0.0:
@@ -102,7 +102,7 @@ def add_scaled(w, target, factor, source):
             w[target, b] += factor * w[source, b]
 
 
-@_compile
+@compiled
 def combine(w, target, matrix, i, source):
     """Row target = Σ_j matrix_ij · row (source + j)."""
     fill(w, target, 0.0)
@@ -110,7 +110,7 @@ def combine(w, target, matrix, i, source):
         add_scaled(w, target, matrix[i, j], source + j)
 
 
-@_compile
+@compiled
 def change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, spare):
     """whole = zU (phase II: z modulo 2π), and the same as s + low with s exact; c, n0 and spare are work space."""
     grid_factor, two_pi, U = geometry[:3]
@@ -147,7 +147,7 @@ def change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, spare):
             w[whole + i, b] = w[s + i, b] + w[low + i, b]
 
 
-@_compile
+@compiled
 def recentre(geometry, w, whole, low, c, n0, s, spare):
     """Nearest plane: n0, and s + low minus n0 in the place of s (`Block.recentre`); c and spare are work space."""
     two_pi, centre, plane, gram = geometry[1], geometry[3], geometry[4], geometry[5]
@@ -171,7 +171,7 @@ def recentre(geometry, w, whole, low, c, n0, s, spare):
         add_scaled(w, s + i, 1.0, low + i)
 
 
-@_compile
+@compiled
 def add_term(points, t, n_osc, log_size, turns, order, w, x, work, total, first, second):
     """Add term t and its derivatives in x to the sums of one block; oscillating coordinates of x are in turns."""
     argument, shifted, mantissa, size, sines = work, work + 1, work + 2, work + 3, work + 4
@@ -216,7 +216,7 @@ def add_term(points, t, n_osc, log_size, turns, order, w, x, work, total, first,
                 add_scaled(w, second + i * g + j, product, sines)
 
 
-@_compile
+@compiled
 def write_covariance(w, first, second, constant, back, row, result, begin, count):
     """result = constant + M(second − first firstᵀ)Mᵀ with M = back; second holds its lower triangle."""
     g = back.shape[0]
@@ -238,7 +238,7 @@ def write_covariance(w, first, second, constant, back, row, result, begin, count
                 result[begin + b, k, i] = w[row + g, b]
 
 
-@_compile
+@compiled
 def write_value(w, whole, n0, s, x, Z, spare, slope, constant, is_first_phase, log_part, total, begin, count):
     """log θ̃ = log_part + log total: constant, ½sᵀKs with Ks = slope ∘ x, and in phase I ½n₀·(z + s)."""
     fill(w, spare, constant)
@@ -254,7 +254,7 @@ def write_value(w, whole, n0, s, x, Z, spare, slope, constant, is_first_phase, l
         total[begin + b] = w[Z, b]
 
 
-@_compile
+@compiled
 def write_mean(w, n0, x, first, spare, U, slope, back, is_first_phase, result, begin, count):
     """result = U(n₀ + Ks) + M·first with M = back; without n₀ in phase II."""
     for i in range(U.shape[0]):
@@ -268,7 +268,7 @@ def write_mean(w, n0, x, first, spare, U, slope, back, is_first_phase, result, b
             result[begin + b, i] = w[spare, b]
 
 
-@_compile
+@compiled
 def fused_moments(z, start, stop, geometry, form, n_osc, terms, order, log_part, total, mean, covariance):
     """log θ̃ = log_part + log total for the points start…stop, with mean (order ≥ 1) and covariance (order 2).
 
@@ -307,7 +307,7 @@ def fused_moments(z, start, stop, geometry, form, n_osc, terms, order, log_part,
             write_covariance(w, first, second, curvature, back, row, covariance, begin, count)
 
 
-@_compile
+@compiled
 def tabulate_powers(w, base, reach, table):
     """Complex powers −reach…reach of a number of modulus one; w[table + 2(reach + p)] and the next row hold power p."""
     origin = table + 2 * reach
@@ -325,7 +325,7 @@ def tabulate_powers(w, base, reach, table):
             w[mirror + 1, k] = -w[c + 1, k]
 
 
-@_compile
+@compiled
 def copy_complex(w, target, source):
     """Copy a complex number (two rows)."""
     for b in range(WIDTH):
@@ -333,7 +333,7 @@ def copy_complex(w, target, source):
         w[target + 1, b] = w[source + 1, b]
 
 
-@_compile
+@compiled
 def multiply_complex(w, target, left, right):
     """Complex product of numbers that each take two rows."""
     for b in range(WIDTH):
@@ -343,7 +343,7 @@ def multiply_complex(w, target, left, right):
         w[target + 1, b] = im
 
 
-@_compile
+@compiled
 def write_complex(w, left, right, re, im, real, imag, t, begin, count):
     """Row t of real + i·imag = (re + i·im) · left · right, for one block of points."""
     for b in range(count):
@@ -353,7 +353,7 @@ def write_complex(w, left, right, re, im, real, imag, t, begin, count):
         imag[t, begin + b] = x * im + y * re
 
 
-@_compile
+@compiled
 def tabulate_exponentials(w, x, half, reach, table, spare):
     """Real exponentials exp(p·x − p²·half), p = −reach…reach, in every second row of the table."""
     for p in range(-reach, reach + 1):
@@ -362,7 +362,7 @@ def tabulate_exponentials(w, x, half, reach, table, spare):
         exp_row(w, spare, spare + 1, spare + 2, table + 2 * (reach + p))
 
 
-@_compile
+@compiled
 def fill_exponentials(x, points, reach, n_osc, half, start_real, start_imag, real, imag):
     """real + i·imag = start · exp(m·x − m²·half), with x → ix where it oscillates; `points` is sorted.
 

@@ -11,6 +11,7 @@ from rtbm.lattice import LARGEST_INTEGER, Integers, connected_components
 from rtbm.theta.block import Block
 from rtbm.theta.diagonal import Diagonal
 from rtbm.theta.fused import fused_log_theta, fused_moments
+from rtbm.theta.fused_diagonal import can_fuse, fused_diagonal_log_theta, fused_diagonal_moments
 from rtbm.theta.series import Derivatives
 from rtbm.validation import (
     as_real,
@@ -119,7 +120,7 @@ class ThetaPlan:
             return rows.sum(dim=1).reshape(shape)
         parts = []
         if self._diagonal:
-            parts.append(self._diagonal_moments(rows, self._diagonal, 0)[0].sum(dim=1))
+            parts.append(self._diagonal_log_theta(rows, self._diagonal))
         for indices, block in self.blocks:
             part, Q = self._restrict(rows, indices)
             parts.append(block_log_theta(block, part, Q, block.evaluator(part)))
@@ -134,7 +135,7 @@ class ThetaPlan:
         tensors = [rows.new_zeros(len(rows), *[self.g] * k, dtype=torch.float64) for k in range(1, order + 1)]
         if len(rows) and self._diagonal:
             value, *derivatives = self._diagonal_moments(rows, self._diagonal, order)
-            total = total + value.sum(dim=1)
+            total = total + value
             for tensor, derivative in zip(tensors, derivatives, strict=True):
                 tensor[_at([self.diagonal_indices] * (tensor.ndim - 1))] = derivative
         for indices, block in self.blocks if len(rows) else ():
@@ -168,10 +169,26 @@ class ThetaPlan:
         index = torch.from_numpy(indices).to(rows.device)
         return rows[:, index], self.Q[index[:, None], index]
 
+    def _diagonal_log_theta(self, rows: Tensor, diagonal: Diagonal) -> Tensor:
+        z, q = self._diagonal_part(rows)
+        if can_fuse(z):
+            return fused_diagonal_log_theta(z, q, diagonal)
+        return diagonal.moments(z, q, 0)[0].sum(dim=1)
+
     def _diagonal_moments(self, rows: Tensor, diagonal: Diagonal, order: int) -> Derivatives:
+        """log θ̃ summed over the columns, and the derivatives in each."""
+        z, q = self._diagonal_part(rows)
+        differentiable = torch.is_grad_enabled() and (z.requires_grad or q.requires_grad)
+        if can_fuse(z) and order <= 2 and not differentiable:
+            return fused_diagonal_moments(z, q, diagonal, order)
+        value, *derivatives = diagonal.moments(z, q, order)
+        return value.sum(dim=1), *derivatives
+
+    def _diagonal_part(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        if self.Q.ndim == 1:
+            return rows.double(), self.Q.double()
         index = torch.from_numpy(self.diagonal_indices).to(rows.device)
-        q = self.Q if self.Q.ndim == 1 else self.Q.diagonal()[index]
-        return diagonal.moments(rows[:, index].double(), q.double(), order)
+        return rows[:, index].double(), self.Q.diagonal()[index].double()
 
 
 def block_log_theta(block: Block, rows: Tensor, Q: Tensor, evaluator: str) -> Tensor:
