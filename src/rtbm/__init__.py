@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from rtbm import nn, parameters
+from rtbm import datasets, nn, parameters
 from rtbm.distributions import (
     ContinuousBoltzmannMachine,
     DiscreteGaussian,
@@ -42,6 +42,7 @@ __all__ = [
     "TooManyNodesError",
     "TooManyTermsError",
     "__version__",
+    "datasets",
     "log_theta",
     "nn",
     "parameters",
