@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import itertools
 import math
 import pickle
 
@@ -12,9 +13,19 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from machines import D, dense, diagonal, exact_log_prob
-from rtbm import InvalidInputError, NormalizerError, NotPositiveDefiniteError, RTBMDistribution, RTBMMixture, nn
+from rtbm import (
+    DiscreteGaussian,
+    InvalidInputError,
+    NormalizerError,
+    NotPositiveDefiniteError,
+    RTBMDistribution,
+    RTBMMixture,
+    TooManyNodesError,
+    nn,
+)
 from rtbm.distributions.normal_box import interval
 from rtbm.parameters import unpack
+from rtbm.theta.chunks import run_threads
 from tolerances import INTEGRAL, LOG_PROB, WORSE
 
 
@@ -306,3 +317,75 @@ def test_indices_of_other_kinds() -> None:
         for wrong in ([True, False], None, "1"):
             with pytest.raises(InvalidInputError, match="indices must be integers"):
                 each.marginal(wrong)
+
+
+def test_rows_are_split_without_rounding() -> None:
+    for rows in (1, 5, 2**24 + 1, 2**24 + 3, 2**25 + 3):
+        seen = []
+        run_threads(lambda start, stop: seen.append((start, stop)), rows, work=10**9)  # noqa: B023
+        seen.sort()
+        assert seen[0][0] == 0
+        assert seen[-1][1] == rows
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(seen))
+
+
+@pytest.mark.parametrize("shift", [1e6, 1e9])
+def test_quadrature_far_from_zero(shift: float) -> None:
+    grid = diagonal(1, 6)
+    assert float(grid.affine([[1.0]], [shift]).cdf([shift + 0.25])) == pytest.approx(float(grid.cdf([0.25])), abs=1e-6)
+    fine = [3e-4 * np.eye(2), [0, 0], [[0.01, 0.01 * 2**0.5]]]
+    here, there = (RTBMDistribution.from_lattice(*fine, [mean], [[1e-4]]) for mean in (0.0, shift))
+    assert float(there.cdf([shift + 0.25])) == pytest.approx(float(here.cdf([0.25])), abs=1e-6)
+    pickle.dumps(there)
+
+
+def test_quadrature_says_when_it_is_too_much() -> None:
+    machine = RTBMDistribution.from_lattice(1e-4 * np.eye(2), [0, 0], [[1, 2**0.5]], [0.0], [[1e-8]])
+    with pytest.raises(TooManyNodesError, match="the integral over v would need about"):
+        machine.cdf([0.3])
+
+
+def test_tails_of_a_grid_machine() -> None:
+    """Without couplings it is a standard normal distribution, whatever its units."""
+    machine = RTBMDistribution([[1.0]], np.zeros((1, 6)), np.full(6, 3.0), [0.0], np.zeros(6), phase="II")
+    x = torch.tensor([-7.0, -9.0, -12.0, -20.0], dtype=D)
+    exact = torch.tensor([0.5 * math.erfc(-float(v) / math.sqrt(2)) for v in x], dtype=D)
+    assert torch.allclose(machine.cdf(x[:, None]), exact, rtol=1e-10)
+    assert torch.allclose(machine.icdf(exact)[:, 0], x, rtol=1e-10)
+    assert torch.allclose(machine.box_probability(-x[:, None], [math.inf]), exact, rtol=1e-10)
+
+
+def test_zeros_of_a_covariance_have_derivatives() -> None:
+    gradients = []
+    for off in (0.0, 1e-7, 1e-308):
+        S = torch.tensor([[1.0, off], [off, 1.0]], dtype=D, requires_grad=True)
+        RTBMDistribution.from_lattice([[4.0]], [0.3], [[1.0], [0.5]], [0.0, 0.0], S).cdf([[0.2, 0.1]]).sum().backward()
+        gradients.append(S.grad)
+    assert torch.allclose(gradients[0], gradients[1], atol=1e-6)
+    assert torch.allclose(gradients[0], gradients[2], atol=1e-10)
+    assert float(gradients[0][0, 1].abs()) > 0.01
+
+
+def test_a_grid_that_grows_too_large_gives_way_to_the_lattice_sum() -> None:
+    scale = 8.1
+    W = scale * np.array([[1, 0, 0, 0.3], [0, 1, 0, 0.1], [0, 0, 1, 0.2]])
+    parts = 8 * np.eye(3), W, np.full(4, 0.3), np.zeros(3), np.full(4, np.pi)
+    by_vector = RTBMDistribution(*parts, phase="II")
+    by_matrix = RTBMDistribution(*parts[:2], np.diag(parts[2]), *parts[3:], phase="II")
+    assert float(by_vector.log_prob(np.zeros(3))) == pytest.approx(float(by_matrix.log_prob(np.zeros(3))), abs=1e-9)
+    assert torch.allclose(by_vector.mean, by_matrix.mean, atol=1e-9)
+
+
+@pytest.mark.parametrize("centre", [0.0, 1e12, 1e14])
+def test_hidden_states_far_from_zero(centre: float) -> None:
+    """Probabilities, samples and divergences see the same bias, to the last digit."""
+    p, q = DiscreteGaussian([[0.7]], [-0.7 * centre - 0.1]), DiscreteGaussian([[0.9]], [-0.9 * centre + 0.2])
+    h, log_p = p.table()
+    expected = (log_p.exp() * (log_p - q.log_prob(h))).sum()
+    assert float((p.kl(q) - expected).abs()) <= 1e-10
+    assert float(p.kl(p).abs()) <= 1e-12
+    stiff = DiscreteGaussian([[20.1]], [-(20.1 * (centre + 0.5))])
+    draws = stiff.sample((20_000,), torch.Generator().manual_seed(0))
+    state, log_prob = stiff.table()
+    share = (draws[:, 0] == state[0, 0]).double().mean()
+    assert float((share - log_prob[0].exp()).abs()) <= 4 * 0.5 / math.sqrt(20_000)

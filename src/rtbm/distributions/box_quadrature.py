@@ -15,6 +15,9 @@ from rtbm.errors import TooManyNodesError
 PANEL = 5.0
 """Panels are so many widths of the finest detail long, and have so many nodes:"""
 PANEL_NODES = 22
+SMALLEST = 1e-300
+"""In one dimension tails are followed down to this probability."""
+_BLOCK = 2**15
 
 
 class BoxQuadrature:
@@ -37,20 +40,21 @@ class BoxQuadrature:
         return torch.stack(boxes) if boxes else low.sum(1)
 
     def _between(self, low: Tensor, high: Tensor) -> Tensor:
-        """In one dimension: whole panels from a running sum, from the nearer end, and the two pieces beside them."""
+        """In one dimension: two pieces of panels, and whole ones between them, from sums that begin at the near end."""
         edges, mass = self._make_panels() if self._wants_graph() else self._fixed_panels
         start, stop = low.clamp(edges[0], edges[-1]), high.clamp(edges[0], edges[-1])
-        last = len(mass) - 1
-        first_panel, last_panel = (
-            (torch.searchsorted(edges, x.detach().contiguous(), right=True) - 1).clamp(max=last) for x in (start, stop)
+        first, last = (
+            (torch.searchsorted(edges, x.detach().contiguous(), right=True) - 1).clamp(max=len(mass) - 1)
+            for x in (start, stop)
         )
+        several = last > first
+        left = self._integrate(start, torch.where(several, edges[first + 1], stop))
+        right = self._integrate(torch.where(several, edges[last], stop), stop)
         below = torch.cat([mass.new_zeros(1), mass.cumsum(0)])
         above = torch.cat([mass.flip(0).cumsum(0).flip(0), mass.new_zeros(1)])
-        by_below = below[last_panel] - below[first_panel]
-        by_above = above[first_panel] - above[last_panel]
-        whole = torch.where(above[first_panel] < below[last_panel], by_above, by_below)
-        pieces = self._integrate(edges[last_panel], stop) - self._integrate(edges[first_panel], start)
-        return ((whole + pieces) / mass.sum()).clamp(min=0)
+        inner = torch.minimum(first + 1, last)
+        whole = torch.where(above[inner] < below[last], above[inner] - above[last], below[last] - below[inner])
+        return (left + whole + right) / mass.sum()
 
     @cached_without_graph
     def _fixed_panels(self) -> tuple[Tensor, Tensor]:
@@ -58,18 +62,25 @@ class BoxQuadrature:
 
     def _make_panels(self) -> tuple[Tensor, Tensor]:
         """Edges of the panels (k + 1,) in one dimension, and the probability of each (k,)."""
-        low, high, width = self._support()
-        edges = torch.linspace(float(low), float(high), int((high - low) / width) + 2).to(low)
+        low, high, width = self._support(SMALLEST)
+        n_panels = int((high - low) / width) + 1
+        if n_panels * PANEL_NODES > 16 * MAX_NODES:
+            raise TooManyNodesError(n_panels * PANEL_NODES, 16 * MAX_NODES)
+        edges = torch.linspace(float(low), float(high), n_panels + 1, dtype=low.dtype, device=low.device)
         return edges, self._integrate(edges[:-1], edges[1:])
 
     def _integrate(self, start: Tensor, stop: Tensor) -> Tensor:
+        """∫P from start to stop, each (n,), in blocks of bounded size."""
         x, weight = _legendre(start)
-        half = (stop - start)[:, None] / 2
-        nodes = (stop + start)[:, None] / 2 + half * x
-        return (self._log_density(nodes.reshape(-1, 1)).exp().reshape(nodes.shape) * half) @ weight
+        parts = []
+        for a, b in zip(start.split(_BLOCK), stop.split(_BLOCK), strict=True):
+            half = (b - a)[:, None] / 2
+            nodes = (b + a)[:, None] / 2 + half * x
+            parts.append((self._log_density(nodes.reshape(-1, 1)).exp().reshape(nodes.shape) * half) @ weight)
+        return torch.cat(parts) if parts else start
 
     def _box(self, low: Tensor, high: Tensor) -> Tensor:
-        first, last, width = self._support()
+        first, last, width = self._support(LEFT_OUT)
         start, stop = low.clamp(first, last), high.clamp(first, last)
         counts = ((stop - start) / width).ceil().clamp(min=1).long().tolist()
         n_nodes = math.prod(counts) * PANEL_NODES ** len(counts)
@@ -85,10 +96,10 @@ class BoxQuadrature:
         nodes, mesh = torch.cartesian_prod(*columns), torch.cartesian_prod(*weights)
         return self._log_density(nodes).exp() @ mesh.prod(1)
 
-    def _support(self) -> tuple[Tensor, Tensor, Tensor]:
-        """A box that holds all but 1e-15 of the probability, and the width of a panel along each axis."""
+    def _support(self, left_out: float) -> tuple[Tensor, Tensor, Tensor]:
+        """A box that holds all but `left_out` of the probability, and the width of a panel along each axis."""
         mean, covariance, detail, log_peak = self._envelope
-        radius = math.sqrt(2 * (max(log_peak, 0.0) - math.log(LEFT_OUT)))
+        radius = math.sqrt(2 * (max(log_peak, 0.0) - math.log(left_out)))
         reach = radius * covariance.detach().diagonal().sqrt()
         width = PANEL / torch.linalg.inv(detail.detach()).diagonal().sqrt()
         return mean.detach() - reach, mean.detach() + reach, width

@@ -73,8 +73,7 @@ class DiscreteGaussian(Distribution):
         centre = -np.linalg.solve(gram, self._a.detach().cpu().numpy())
         self._origin = torch.as_tensor(nearest_point(cholesky(gram), centre), device=self.A.device)
         self.origin = self._U @ self._origin
-        shift = exact_shift(matrix, self.origin.cpu().numpy(), self._given_a.detach().cpu().numpy())
-        self._exact_bias = torch.as_tensor(shift, device=self.A.device)
+        self._exact_bias = self._exact_slope(self.origin)
         self._tolerance = check_tolerance(tolerance)
         super().__init__(event_shape=self.a.shape, validate_args=False)
 
@@ -141,15 +140,14 @@ class DiscreteGaussian(Distribution):
         >>> bool((log_prob.exp().sum() - 1).abs() < 1e-12)
         True
         """
-        A, centre = self._A.detach(), -torch.linalg.solve(self._A.detach(), self._a.detach())
-        points, _ = tabulate(A.cpu().numpy(), centre.cpu().numpy(), limit)
-        h = torch.as_tensor(points, device=self.a.device) @ self._U.mT
+        points, _ = tabulate(*self._local_form(), limit)
+        h = self.origin + torch.as_tensor(points, device=self.a.device) @ self._U.mT
         return h.to(self._dtype), self.log_prob(h)
 
     def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
         """Independent exact draws of shape sample_shape + (g,): integers, stored in the dtype of A and a."""
         shape = as_shape(sample_shape)
-        draws = self._sampler.sample(shape.numel(), generator) @ self._U.mT
+        draws = torch.addmm(self.origin, self._sampler.sample(shape.numel(), generator), self._U.mT)
         return draws.to(self._dtype).reshape(*shape, len(self.a))
 
     def entropy(self) -> Tensor:
@@ -167,9 +165,8 @@ class DiscreteGaussian(Distribution):
         """
         if not isinstance(other, DiscreteGaussian) or other.event_shape != self.event_shape:
             raise InvalidInputError(f"other must be a DiscreteGaussian with g = {len(self.a)}, got {other!r}")
-        origin = other._U_inverse @ (self._U @ self._origin)  # ours, in their coordinates
         change = other._U_inverse @ self._U
-        theirs = other._bias(origin)
+        theirs = other._reduce(other._bias_at(self.origin, other._exact_slope(self.origin)))
         log_ratio = other._plan.log_theta(-theirs) - self._moments()[0]
         energy = self._energy(change.mT @ other._A @ change - self._A, change.mT @ theirs - self._bias())
         return (log_ratio + energy).to(self._dtype)
@@ -177,8 +174,16 @@ class DiscreteGaussian(Distribution):
     @property
     def bias(self) -> Tensor:
         """a + A·origin (g,): what is left of a around the origin, to the last digit."""
-        slope = self._given_a + 0.5 * (self._given_A + self._given_A.mT) @ self.origin
-        return self._exact_bias + (slope - slope.detach())
+        return self._bias_at(self.origin, self._exact_bias)
+
+    def _bias_at(self, point: Tensor, exact: Tensor) -> Tensor:
+        """a + A·point (g,), with the exact value and the derivatives of the formula."""
+        slope = self._given_a + 0.5 * (self._given_A + self._given_A.mT) @ point
+        return exact + (slope - slope.detach())
+
+    def _exact_slope(self, point: Tensor) -> Tensor:
+        A, a, n = (x.detach().cpu().numpy() for x in (self._given_A, self._given_a, point))
+        return torch.as_tensor(exact_shift((A + A.T) / 2, n, a), device=self.A.device)
 
     @property
     def _a(self) -> Tensor:
@@ -191,9 +196,14 @@ class DiscreteGaussian(Distribution):
         coarse, rest = exact_product(rows, torch.zeros_like(rows), self._U)
         return (coarse + rest).reshape(vector.shape)
 
-    def _bias(self, origin: Tensor | None = None) -> Tensor:
-        """The bias around an origin, by default this distribution's own: a + A·origin, in reduced coordinates."""
-        return self._reduce(self.bias) if origin is None else self._a + self._A @ origin
+    def _bias(self) -> Tensor:
+        """The bias around the origin, in reduced coordinates."""
+        return self._reduce(self.bias)
+
+    def _local_form(self) -> tuple[np.ndarray, np.ndarray]:
+        """The form and the centre around the origin, in reduced coordinates."""
+        A, bias = self._A.detach().cpu().numpy(), self._bias().detach().cpu().numpy()
+        return A, -np.linalg.solve(A, bias)
 
     def _energy(self, A: Tensor, a: Tensor) -> Tensor:
         """E[½kᵀAk + aᵀk] under this distribution, in reduced coordinates around the origin."""
@@ -224,8 +234,7 @@ class DiscreteGaussian(Distribution):
 
     @cached_without_graph
     def _sampler(self) -> Independent:
-        A, centre = self._A.detach(), -torch.linalg.solve(self._A.detach(), self._a.detach())
-        return make_sampler(A.cpu().numpy(), centre.cpu().numpy(), self.a.device)
+        return make_sampler(*self._local_form(), self.a.device)
 
 
 @register_kl(DiscreteGaussian, DiscreteGaussian)

@@ -101,6 +101,8 @@ class Forms:
         if isinstance(self._density, LatticeForm):
             return self._density
         if self._density.grid is not None:
+            self._density.log_normalizer()  # which may find that the grid would have to be too large
+        if self._density.grid is not None:
             return GridIntegrals(self._density)
         return LatticeForm(natural_to_lattice(self._density.reduced_natural()), self.tolerance)
 

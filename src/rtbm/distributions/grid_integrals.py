@@ -29,10 +29,14 @@ class Cells(NamedTuple):
 
 
 class GridIntegrals:
-    """Integrals of a density that is cheap to evaluate and known to be a mixture of normals of one covariance."""
+    """Integrals of a density that is cheap to evaluate and known to be a mixture of normals of one covariance.
+
+    The normaliser must have been computed before: only then the grid reaches far enough.
+    """
 
     def __init__(self, wave: WaveForm):
-        self._wave = wave
+        assert wave.grid is not None
+        self._wave, self._nodes = wave, wave.grid.nodes
         self.box = BoxQuadrature(wave.log_density, wave.envelope(), wave.wants_graph).box
 
     def mean(self) -> Tensor:
@@ -56,12 +60,6 @@ class GridIntegrals:
     def log_marginal(self, rows: Tensor, present: list[int]) -> Tensor:
         """log P (n,) of some coordinates (n, k): the conditional normaliser of the others, on a grid for each row."""
         return self._wave.log_marginal(rows, present)
-
-    @cached_without_graph
-    def _nodes(self) -> Tensor:
-        self._wave.log_normalizer()  # so that the grid reaches far enough
-        assert self._wave.grid is not None
-        return self._wave.grid.nodes
 
     def _weights(self) -> Tensor:
         return self._make_weights() if self._wave.wants_graph() else self._fixed_weights

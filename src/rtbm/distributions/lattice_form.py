@@ -122,7 +122,10 @@ class LatticeForm:
 
     @cached_with_graph
     def _quadrature(self) -> BoxQuadrature:
-        return BoxQuadrature(self.log_density, self.envelope(), lambda: True)
+        return BoxQuadrature(self.log_density, self.envelope(), self._wants_graph)
+
+    def _wants_graph(self) -> bool:
+        return torch.is_grad_enabled() and any(part.requires_grad for part in self.lattice)
 
     @torch.no_grad()
     def envelope(self) -> Envelope:

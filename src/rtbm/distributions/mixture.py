@@ -23,7 +23,8 @@ class RTBMMixture(VisibleDistribution):
     Parameters
     ----------
     weights : (K,)
-        Probabilities p: not negative, with sum 1. The paper's ω go through `from_logits`.
+        Probabilities p: not negative, with sum 1. The paper's ω go through `from_logits`. A weight of exactly zero has
+        no derivative here: it stays zero.
     components : sequence of K RTBMDistribution
         They may have different numbers of hidden units and different phases.
 

@@ -25,6 +25,9 @@ def nodes_per_box(covariance: Tensor) -> int:
 
 
 def _is_diagonal(matrix: Tensor) -> bool:
+    """Whether a matrix may be treated as diagonal: not if its zeros are to be differentiated."""
+    if torch.is_grad_enabled() and matrix.requires_grad and len(matrix) > 1:
+        return False
     return not bool((matrix.detach() - torch.diag(matrix.detach().diagonal())).any())
 
 
@@ -68,8 +71,9 @@ def _two(low: Tensor, high: Tensor, rho: Tensor) -> Tensor:
     rest = ((1 - rho) * (1 + rho)).sqrt()
     start, stop = low[..., :1].clamp(-REACH, REACH), high[..., :1].clamp(-REACH, REACH)
     with torch.no_grad():
-        bends = torch.cat([low[..., 1:], high[..., 1:]], -1) / rho
-        spread = REACH * rest / rho.abs()
+        slope = torch.where(rho.abs() < 1e-200, 1e-200, rho)
+        bends = torch.cat([low[..., 1:], high[..., 1:]], -1) / slope
+        spread = REACH * rest / slope.abs()
         inner = torch.cat([torch.zeros_like(start), bends, bends - spread, bends + spread], -1)
     edges = torch.cat([start, inner.clamp(start.detach(), stop.detach()).sort(-1).values, stop], -1)
     x, weight = (torch.as_tensor(array, device=low.device) for array in np.polynomial.legendre.leggauss(GAUSS_POINTS))

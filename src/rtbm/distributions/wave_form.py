@@ -110,7 +110,11 @@ class WaveForm:
             lowest = float(values.detach().min())
             if not lowest < self._covered:
                 return values
-            self._cover(lowest - 1.0)  # the truncation was relative to a larger average: go further out
+            try:
+                self._cover(lowest - 1.0)  # the truncation was relative to a larger average: go further out
+            except TooManyNodesError:
+                self.grid = None
+                return self._prior_plan.log_theta(offsets)
 
     def _average(self, offsets: Tensor, grid: Grid) -> Tensor:
         centred = grid.nodes - self.mean

@@ -27,7 +27,7 @@ def run_threads(function: Callable[[int, int], None], rows: int, work: int | Non
     if threads <= 1:
         function(0, rows)
         return
-    edges = torch.linspace(0, rows, threads + 1).long().tolist()
+    edges = [rows * i // threads for i in range(threads + 1)]
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(function, edges[:-1], edges[1:]))
 
