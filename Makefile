@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: help demo test lint docs bench clean
 
 help:
-	@echo "make demo   set up, then show the theta function at work (picture in build/)"
+	@echo "make demo   set up, then fit the paper's gamma sample (summary, picture in build/)"
 	@echo "make test   set up, then lint, types, layers, tests and doctests"
 	@echo "make lint   the checks without the tests"
 	@echo "make docs   the documentation, in build/docs"
@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(BIN)/python examples/theta_at_work.py --output build/theta_at_work.png
+	$(BIN)/python examples/machine_at_work.py --output build/machine_at_work.png
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -36,6 +36,7 @@ docs: $(READY)
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/machine_pictures.py
 	$(BIN)/python examples/theta_at_work.py --output docs/pictures/theta_at_work.png > /dev/null
+	$(BIN)/python examples/machine_at_work.py --output docs/pictures/machine_at_work.png > /dev/null
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 	@echo "open build/docs/index.html"
 

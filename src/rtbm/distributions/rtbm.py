@@ -84,9 +84,9 @@ class RTBMDistribution(VisibleDistribution):
     def __init__(self, T: Any, W: Any, Q: Any, b_v: Any, b_h: Any, *, phase: str = "I", tolerance: float = 1e-12):
         check_choice(phase, "phase", PHASES)
         with ordinary_tensors():
-            self._from_natural(*check_natural(T, W, Q, b_v, b_h, phase), tolerance)
+            self._set_natural(*check_natural(T, W, Q, b_v, b_h, phase), tolerance)
 
-    def _from_natural(self, natural: Natural, dtype: torch.dtype, tolerance: float) -> None:
+    def _set_natural(self, natural: Natural, dtype: torch.dtype, tolerance: float) -> None:
         phase = natural.phase
         source: Lattice | Natural = natural
         if phase == "I" and natural.is_diagonal:
