@@ -10,7 +10,7 @@ from rtbm.theta import kernels
 from rtbm.theta.block import Block
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS, grid_factor
-from rtbm.theta.series import Derivatives
+from rtbm.theta.series import Derivatives, gradients_with_graph
 
 
 def fused_log_theta(z: Tensor, Q: Tensor, block: Block) -> Tensor:
@@ -52,9 +52,7 @@ class _FusedLogTheta(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         z, Q, mean, *covariance = ctx.saved_tensors
         if torch.is_grad_enabled():  # a graph of the derivative is wanted
-            wanted = [tensor for tensor, needed in zip((z, Q), ctx.needs_input_grad, strict=False) if needed]
-            derivatives = iter(torch.autograd.grad(ctx.block.log_theta(z, Q, "list"), wanted, grad, create_graph=True))
-            return *(next(derivatives) if needed else None for needed in ctx.needs_input_grad[:2]), None
+            return *gradients_with_graph(ctx.block.log_theta(z, Q, "list"), (z, Q), ctx.needs_input_grad, grad), None
         grad_Q = None
         if ctx.needs_input_grad[1]:
             sign = -0.5 if ctx.block.phase == "I" else 0.5

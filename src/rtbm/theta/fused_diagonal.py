@@ -10,7 +10,7 @@ from rtbm.theta import diagonal_kernels, kernels
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.diagonal import Diagonal
 from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS
-from rtbm.theta.series import Derivatives
+from rtbm.theta.series import Derivatives, gradients_with_graph
 
 
 def can_fuse(z: Tensor) -> bool:
@@ -54,10 +54,8 @@ class _FusedDiagonal(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         z, q, mean, *second = ctx.saved_tensors
         if torch.is_grad_enabled():  # a graph of the derivative is wanted
-            wanted = [tensor for tensor, needed in zip((z, q), ctx.needs_input_grad, strict=False) if needed]
             value = ctx.diagonal.moments(z.double(), q.double(), 0)[0].sum(dim=1)
-            derivatives = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
-            return *(next(derivatives) if needed else None for needed in ctx.needs_input_grad[:2]), None
+            return *gradients_with_graph(value, (z, q), ctx.needs_input_grad, grad), None
         grad_q = None
         if ctx.needs_input_grad[1]:
             sign = -0.5 if ctx.diagonal.phase == "I" else 0.5

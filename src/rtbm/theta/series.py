@@ -4,6 +4,7 @@ Both take the local argument x (points, g) and a `Form` (see `geometry`), and re
 coordinates come first. The lists hold one of each pair ±m of oscillating coordinates, counted twice.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -139,3 +140,12 @@ def _complex_matmul(a: tuple[Tensor, Tensor | None], b: tuple[Tensor, Tensor | N
         if a[1] is not None:
             real = real - a[1] @ b[1]
     return real, imaginary
+
+
+def gradients_with_graph(
+    value: Tensor, inputs: tuple[Tensor, ...], needed: Sequence[bool], grad: Tensor
+) -> list[Tensor | None]:
+    """The gradients of `value` in the inputs that need one, None for the others, ready to be differentiated again."""
+    wanted = [tensor for tensor, need in zip(inputs, needed, strict=False) if need]
+    derivatives = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
+    return [next(derivatives) if need else None for _, need in zip(inputs, needed, strict=False)]
