@@ -17,6 +17,8 @@ from rich.table import Table
 from torch.distributions import MultivariateNormal
 
 from rtbm import RTBMDistribution, __version__, nn
+from rtbm.theta.diagonal import Diagonal
+from rtbm.theta.fused_diagonal import fused_diagonal_moments
 from theta import best_time
 
 POINTS = 100_000
@@ -48,6 +50,23 @@ def measure(n_visible: int, n_hidden: int, hidden: str, phase: str) -> dict[str,
     }
 
 
+def diagonal_pass() -> dict[str, float]:
+    """Nanoseconds for each one-dimensional theta function, one thread: compiled, in plain torch, and torch.tanh."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    q = 2 + 10 * torch.rand(100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    z = 3 * torch.randn(10_000, 100, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    times: dict[str, float] = {"torch.tanh": best_time(lambda: torch.tanh(z))}
+    for phase in ("I", "II"):
+        diagonal = Diagonal(q.numpy(), phase, 1e-12)
+        for order, what in ((0, "value"), (2, "value and two derivatives")):
+            compiled = best_time(lambda d=diagonal, k=order: fused_diagonal_moments(z, q, d, k))
+            plain = best_time(lambda d=diagonal, k=order: d.moments(z, q, k))
+            times |= {f"phase {phase}, {what}, compiled": compiled, f"phase {phase}, {what}, torch": plain}
+    torch.set_num_threads(threads)
+    return {name: 1e9 * seconds / z.numel() for name, seconds in times.items()}
+
+
 def draws() -> float:
     """Seconds for 10^6 draws of a machine with two visible and two hidden units."""
     machine = RTBMDistribution.from_lattice(
@@ -74,6 +93,8 @@ def main() -> None:
     console = Console()
     console.print(table)
     console.print(f"10^6 draws, 2 visible and 2 hidden units: {seconds:.2f} s (aim: 1 s)")
+    units = diagonal_pass()
+    console.print("ns a unit and point: " + "; ".join(f"{name} {value:.1f}" for name, value in units.items()))
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     report = {
         "rtbm": __version__,
@@ -81,6 +102,7 @@ def main() -> None:
         "python": platform.python_version(),
         "rows": rows,
         "10^6 draws, s": seconds,
+        "ns a unit and point": units,
     }
     arguments.output.write_text(json.dumps(report, indent=1))
 

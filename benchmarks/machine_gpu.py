@@ -56,7 +56,7 @@ def main() -> None:
                 "draws, ns each": 1e9 * best_time(lambda m=machine, k=n: m.sample((k,))) / n,
             }
         )
-        print(rows[-1])
+        print(rows[-1], flush=True)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     report = {"rtbm": __version__, "torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "rows": rows}
     arguments.output.write_text(json.dumps(report, indent=1))

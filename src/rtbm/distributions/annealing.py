@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rtbm.distributions.lattice_samplers import reach_of, sample_integers
-from rtbm.parameters import TWO_PI, Natural, map_tensors
+from rtbm.parameters import TWO_PI, Natural, inverse, map_tensors
 from rtbm.theta.plan import ThetaPlan
 
 
@@ -17,7 +17,8 @@ class GibbsSampler:
     def __init__(self, natural: Natural):
         with torch.no_grad():
             self.natural = map_tensors(natural, torch.detach)
-            self._L = torch.linalg.cholesky(self.natural.T)
+            self._covariance = inverse(self.natural.T)
+            self._root = torch.linalg.cholesky(self._covariance)
             self._reach = int(reach_of(self.natural.Q.cpu().numpy()).max())
 
     def hidden(self, v: Tensor, generator: torch.Generator | None, coupling: float = 1.0) -> Tensor:
@@ -29,9 +30,8 @@ class GibbsSampler:
     def visible(self, h: Tensor, generator: torch.Generator | None, coupling: float = 1.0) -> Tensor:
         """v (n, Nv) given h (n, Nh)."""
         _, W, _, b_v, _, _ = self.natural
-        mean = -torch.cholesky_solve((coupling * h @ W.mT + b_v).mT, self._L)
-        noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
-        return (mean + torch.linalg.solve_triangular(self._L.mT, noise, upper=True)).mT
+        noise = torch.randn(len(h), len(b_v), dtype=h.dtype, device=h.device, generator=generator)
+        return noise @ self._root.mT - (coupling * h @ W.mT + b_v) @ self._covariance
 
 
 def anneal(
@@ -63,6 +63,6 @@ def anneal(
 
 
 def _schedule(n_steps: int) -> Iterator[float]:
-    """Couplings from 0 to 1, denser towards 1, where the machine changes fastest."""
+    """Couplings from 0 to 1, denser towards 1."""
     for step in range(1, n_steps + 1):
         yield 1 - (1 - step / n_steps) ** 2

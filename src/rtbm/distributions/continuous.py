@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from rtbm.distributions.arguments import check_natural
-from rtbm.parameters import Lattice, continuous_limit, dense_hidden, lattice_to_natural, solve, symmetric
+from rtbm.parameters import Lattice, continuous_limit, dense_hidden, inverse, lattice_to_natural, solve, symmetric
 from rtbm.validation import as_real, as_shape, check_positive_definite, check_vectors
 
 
@@ -69,7 +69,7 @@ class ContinuousBoltzmannMachine(MultivariateNormal):
         tensor([-0.5000], dtype=torch.float64)
         """
         v = check_vectors(as_real(value, "value"), "value", len(self.T))
-        return -solve(self.Q, (v @ self.W + self.b_h)[..., None])[..., 0]
+        return -(v @ self.W + self.b_h) @ inverse(self.Q)
 
     def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
         """Independent draws of shape sample_shape + (Nv,)."""

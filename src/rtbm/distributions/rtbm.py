@@ -293,7 +293,8 @@ class RTBMDistribution(VisibleDistribution):
         n_chains : int
             Independent chains; the error falls with their square root.
         n_steps : int
-            Steps from the machine with W = 0 to this one. Too few make the error large, and then its estimate poor.
+            Steps from the machine with W = 0 to this one. Too few, or strong couplings W, make the error large, and
+            then its estimate too small.
         generator : torch.Generator
             For repeatable results.
 

@@ -285,8 +285,9 @@ class VisibleDistribution(Distribution, ABC):
     def entropy(self) -> Tensor:
         """The differential entropy −E[log P].
 
-        In up to three dimensions it is an integral on ever finer grids, until it changes by less than 1e-9; beyond, or
-        where that takes too many nodes, the Monte Carlo estimate of `estimate_entropy` with a fixed seed.
+        In up to three dimensions it is an integral on ever finer grids, until it changes by less than 1e-9, or by less
+        than 1e-5 on the finest grid that fits. Otherwise it is the Monte Carlo estimate of `estimate_entropy` with a
+        fixed seed.
 
         Examples
         --------

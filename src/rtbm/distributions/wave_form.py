@@ -71,7 +71,7 @@ class WaveForm:
     def log_unnormalized(self, v: Tensor) -> Tensor:
         """log N(v) + log θ̃ (n,): everything but the normaliser."""
         centred = v - self.mean
-        return self._log_normal(centred) + self._plan.log_theta(centred @ self._W + self._offset)
+        return _log_normal(centred, self._L) + self._plan.log_theta(centred @ self._W + self._offset)
 
     def score(self, v: Tensor) -> Tensor:
         """∇_v log P (n, Nv), which needs no normaliser."""
@@ -102,9 +102,9 @@ class WaveForm:
 
         At this machine's own offset it is the normaliser.
         """
-        if self.grid is None or len(offsets) == 0:
-            return self._prior_plan.log_theta(offsets) if len(offsets) else offsets.sum(1)
-        while True:
+        if len(offsets) == 0:
+            return offsets.sum(1)
+        while self.grid is not None:
             rows = max(1, _AVERAGE_ELEMENTS // (len(self.grid.nodes) * offsets.shape[1]))
             values = torch.cat([self._average(part, self.grid) for part in offsets.split(rows)])
             lowest = float(values.detach().min())
@@ -114,33 +114,28 @@ class WaveForm:
                 self._cover(lowest - 1.0)  # the truncation was relative to a larger average: go further out
             except TooManyNodesError:
                 self.grid = None
-                return self._prior_plan.log_theta(offsets)
+        return self._prior_plan.log_theta(offsets)
 
     def _average(self, offsets: Tensor, grid: Grid) -> Tensor:
         centred = grid.nodes - self.mean
         u = (centred @ self._W)[None] + offsets[:, None]
-        return (self._plan.log_theta(u) + self._log_normal(centred)).logsumexp(1) + grid.log_cell
+        return (self._plan.log_theta(u) + _log_normal(centred, self._L)).logsumexp(1) + grid.log_cell
 
     def log_marginal(self, rows: Tensor, present: list[int]) -> Tensor:
         """log P (n,) of some coordinates (n, k): their Gaussian times the average over the others, given these."""
         T, W, Q, _, b_h, _ = self.natural
         missing = [i for i in range(len(T)) if i not in present]
-        covariance = inverse(T)
-        factor = torch.linalg.cholesky(covariance[present][:, present])
         centred = rows - self.mean[present]
-        noise = torch.linalg.solve_triangular(factor, centred.mT, upper=False)
-        log_normal = (
-            -0.5 * noise.square().sum(0) - factor.diagonal().log().sum() - 0.5 * len(present) * math.log(TWO_PI)
-        )
+        log_normal = _log_normal(centred, torch.linalg.cholesky(inverse(inverse(T)[present][:, present])))
         precision = T[missing][:, missing]
-        shift = -solve(precision, T[missing][:, present] @ centred.mT).mT
+        shift = -centred @ solve(precision, T[missing][:, present]).mT
         others = WaveForm(Natural(precision, W[missing], Q, 0 * self.mean[missing], 0 * b_h, "II"), self.tolerance)
         offsets = self._offset + centred @ W[present] + shift @ W[missing]
         return log_normal + others.log_average(offsets) - self.log_normalizer()
 
     def log_mgf(self, t: Tensor) -> Tensor:
         """log E[exp(tᵀv)] (n,) for t (n, Nv): the Gaussian is shifted by T⁻¹t, and with it the offset."""
-        shift = torch.cholesky_solve(t.mT, self._L).mT
+        shift = t @ inverse(self.natural.T)
         averages = self.log_average(self._offset + shift @ self._W)
         return t @ self.mean + 0.5 * (t * shift).sum(1) + averages - self.log_normalizer()
 
@@ -174,10 +169,6 @@ class WaveForm:
         peak = float(self._plan.log_theta(torch.zeros_like(self._offset)))
         return Envelope(self.mean, inverse(T), inverse(symmetric(T + curvature)), peak - log_average)
 
-    def _log_normal(self, centred: Tensor) -> Tensor:
-        log_volume = 0.5 * len(self._L) * math.log(TWO_PI) - self._L.diagonal().log().sum()
-        return -0.5 * (centred @ self._L).square().sum(1) - log_volume
-
     @cached_with_graph
     def _plan(self) -> ThetaPlan:
         return ThetaPlan(self._Q, phase="II", tolerance=self.tolerance)
@@ -193,3 +184,9 @@ class WaveForm:
         slope = self._plan.moments(u, order=1).mean
         assert slope is not None
         return slope
+
+
+def _log_normal(centred: Tensor, L: Tensor) -> Tensor:
+    """The log-density (n,) of a normal distribution with precision LLᵀ, at points (n, k) relative to its mean."""
+    log_volume = 0.5 * len(L) * math.log(TWO_PI) - L.diagonal().log().sum()
+    return -0.5 * (centred @ L).square().sum(1) - log_volume
