@@ -1,6 +1,7 @@
 """rtbm: Riemann-Theta Boltzmann Machines, from the theta function up."""
 
-from importlib.metadata import PackageNotFoundError, version
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from rtbm import datasets, nn, parameters
 from rtbm.distributions import (
@@ -11,6 +12,7 @@ from rtbm.distributions import (
     RTBMMixture,
 )
 from rtbm.errors import (
+    FileError,
     InvalidInputError,
     NormalizerError,
     NotPositiveDefiniteError,
@@ -20,19 +22,31 @@ from rtbm.errors import (
     TooManyTermsError,
 )
 from rtbm.theta import ThetaMoments, ThetaPlan, log_theta, riemann_theta, theta_moments
+from rtbm.version import __version__
 
-try:
-    __version__ = version("rtbm")
-except PackageNotFoundError:  # run from a source tree that is not installed
-    __version__ = "0+unknown"
+if TYPE_CHECKING:
+    from rtbm.estimators import RTBMDensity
+    from rtbm.persistence import load, save
+
+_LATER = {"RTBMDensity": "rtbm.estimators", "load": "rtbm.persistence", "save": "rtbm.persistence"}
+"""Names that are imported when they are first used: they need more than torch and numpy."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'rtbm' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)
+
 
 __all__ = [
     "ContinuousBoltzmannMachine",
     "DiscreteGaussian",
     "Estimate",
+    "FileError",
     "InvalidInputError",
     "NormalizerError",
     "NotPositiveDefiniteError",
+    "RTBMDensity",
     "RTBMDistribution",
     "RTBMError",
     "RTBMMixture",
@@ -43,9 +57,11 @@ __all__ = [
     "TooManyTermsError",
     "__version__",
     "datasets",
+    "load",
     "log_theta",
     "nn",
     "parameters",
     "riemann_theta",
+    "save",
     "theta_moments",
 ]

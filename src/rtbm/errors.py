@@ -69,3 +69,7 @@ class NormalizerError(TooManyTermsError):
 
 class SamplingError(RTBMError, RuntimeError):
     """An exact sampler accepts so few of its proposals that it would not finish."""
+
+
+class FileError(RTBMError, ValueError):
+    """A file cannot be read or written, or does not hold what it should."""

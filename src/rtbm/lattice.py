@@ -261,6 +261,15 @@ def squared_radius(norms: Floats, log_smallest: Floats | float, tolerance: float
     return radius_from_spread(tail_spread(norms).sum(-1), log_smallest, tolerance)
 
 
+def log_tail(norms: Floats, radius2: float) -> float:
+    """A bound on log Σ exp(−½‖n−c‖²) over ‖n−c‖² > radius2, for every centre c: `squared_radius` the other way round.
+
+    >>> round(log_tail(np.array([2 * np.pi]), 60.4), 1)  # log 1e-12
+    -27.6
+    """
+    return float((tail_spread(norms).sum(-1) - 0.5 * (1 - _CHERNOFF) * radius2).min())
+
+
 def tail_spread(norms: Floats) -> Floats:
     """log Σ_k exp(−½ s d k²) for each norm d (...) and each s of the Chernoff grid. Returns (grid, ...)."""
     return log_gauss_sum(np.multiply.outer(_CHERNOFF, norms))

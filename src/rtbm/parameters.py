@@ -239,11 +239,17 @@ def log_cholesky(matrix: Tensor) -> Tensor:
 
 def from_log_cholesky(vector: Tensor) -> Tensor:
     """The positive definite matrix (..., n, n) of a log-Cholesky vector: the inverse of `log_cholesky`."""
+    lower = triangle_of(vector)
+    return lower @ lower.mT
+
+
+def triangle_of(vector: Tensor) -> Tensor:
+    """The Cholesky factor (..., n, n) of a log-Cholesky vector (..., n(n+1)/2)."""
     n = (math.isqrt(8 * vector.shape[-1] + 1) - 1) // 2
     row, column = torch.tril_indices(n, n)
     lower = vector.new_zeros(*vector.shape[:-1], n, n)
     lower[..., row, column] = torch.where((row == column).to(vector.device), vector.exp(), vector)
-    return lower @ lower.mT
+    return lower
 
 
 def condition_natural(natural: Natural, known: list[int], free: list[int], values: Tensor) -> Natural:

@@ -1,0 +1,5 @@
+"""Run the command as `python -m rtbm`, for instance under torchrun."""
+
+from rtbm.cli import main
+
+main()

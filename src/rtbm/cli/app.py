@@ -1,0 +1,291 @@
+"""The commands `rtbm fit | score | sample | info | plot`. Exit codes: 0, 1 if something failed, 2 for wrong usage."""
+
+import sys
+import warnings
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from rtbm.cli.output import summary_table, write_csv, write_rows
+from rtbm.cli.processes import is_first_process, process_group
+from rtbm.datasets import gamma
+from rtbm.errors import FileError, RTBMError
+from rtbm.files import Floats, Table, column_names, read_table
+from rtbm.version import __version__
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+console, errors = Console(), Console(stderr=True)
+
+
+class Solver(StrEnum):
+    """The solvers of `rtbm.training`."""
+
+    lbfgs = "lbfgs"
+    adam = "adam"
+    em = "em"
+    cma = "cma"
+    score_matching = "score_matching"
+    pcd = "pcd"
+
+
+class Phase(StrEnum):
+    """The phases."""
+
+    I = "I"  # noqa: E741
+    II = "II"
+
+
+Data = Annotated[
+    Path | None, typer.Argument(help="A .csv, .parquet or .npy file; without it, the paper's gamma sample.")
+]
+Needed = Annotated[Path, typer.Argument(help="A .csv, .parquet or .npy file.")]
+Model = Annotated[Path, typer.Argument(help="A model that `rtbm fit` has saved.")]
+Columns = Annotated[
+    str | None,
+    typer.Option("--columns", "-c", help="Columns to use, as in x,y (numbers from 0 where there are no names)."),
+]
+Header = Annotated[
+    bool | None,
+    typer.Option("--header/--no-header", help="Whether a CSV file begins with names; found out by default."),
+]
+
+
+def _version(show: bool) -> None:
+    if show:
+        console.print(f"rtbm {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Riemann-Theta Boltzmann machines: fit densities, and use them."""
+
+
+@app.command()
+def fit(
+    data: Data = None,
+    hidden: Annotated[str, typer.Option(help="Hidden units of each machine: a number, or auto.")] = "2",
+    components: Annotated[int, typer.Option(min=1, help="Machines in the mixture.")] = 1,
+    diagonal: Annotated[
+        bool, typer.Option("--diagonal", help="Diagonal Q: many hidden units, up to 3 features.")
+    ] = False,
+    phase: Annotated[Phase, typer.Option(help="The phase in which parameters are shown.")] = Phase.I,
+    solver: Annotated[Solver, typer.Option(help="How to fit.")] = Solver.lbfgs,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the model.")] = Path("model.rtbm"),
+    picture: Annotated[Path | None, typer.Option(help="Where to save a picture of the fit (.png, .pdf, .svg).")] = None,
+    columns: Columns = None,
+    header: Header = None,
+    bounds: Annotated[
+        str | None, typer.Option(help="Bounds of all features, as in 0,1 or 0, for no upper one.")
+    ] = None,
+    starts: Annotated[int, typer.Option(min=1, help="Starts of the solver.")] = 8,
+    iterations: Annotated[int | None, typer.Option(min=1, help="At most so many iterations (epochs).")] = None,
+    regularization: Annotated[float, typer.Option(min=0, help="Strength of the prior against fine structure.")] = 1.0,
+    validation: Annotated[float | None, typer.Option(help="Share of the data for early stopping.")] = None,
+    average: Annotated[bool, typer.Option("--average", help="Average over all good starts.")] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Read the file in blocks (.npy, .parquet), with --solver adam.")
+    ] = False,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows in a batch of adam and pcd.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Starts that run at the same time (-1: one for each core).")] = None,
+    device: Annotated[str | None, typer.Option(help="A torch device, as cuda.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")] = False,
+) -> None:
+    """Fit a density to data and save it."""
+    from rtbm.estimators import RTBMDensity
+
+    _check_folder(output)
+    _check_folder(picture)
+    with process_group(device):
+        model = RTBMDensity(
+            _hidden(hidden),
+            n_components=components,
+            hidden="diagonal" if diagonal else "dense",
+            phase=phase.value,
+            solver=solver.value,
+            max_iter=iterations,
+            n_init=starts,
+            regularization=regularization,
+            validation_fraction=validation,
+            average=average,
+            bounds=_bounds(bounds),
+            batch_size=batch_size,
+            n_jobs=jobs,
+            device=device,
+            random_state=seed,
+            verbose=int(not quiet and is_first_process()),
+        )
+        if stream:
+            if data is None:
+                raise typer.BadParameter("--stream needs a file", param_hint="DATA")
+            model.fit_stream(data, _split(columns))
+        else:
+            table = _read(data, columns, header)
+            rows = table.values
+            model.fit(rows)
+            model.summary_["log_likelihood"] = model.score(rows)
+            model.set_feature_names(table.names)
+        if is_first_process():
+            _finish(model, None if stream else rows, output, picture, quiet)
+
+
+def _finish(model: Any, rows: Floats | None, output: Path, picture: Path | None, quiet: bool) -> None:
+    """Save and show a fitted model."""
+    from rtbm.persistence import save
+
+    save(model, output)
+    if picture is not None:
+        _draw(model, rows, picture)
+    if not quiet:
+        console.print(summary_table(model, "the fit"))
+        console.print(
+            f"model: {output}" + (f", picture: {picture}" if picture else ""), highlight=False, soft_wrap=True
+        )
+
+
+@app.command()
+def score(
+    model: Model,
+    data: Needed,
+    columns: Columns = None,
+    header: Header = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write log P of each row (.csv or .npy).")
+    ] = None,
+) -> None:
+    """Print the mean log-likelihood of data, or write log P of each row."""
+    _check_folder(output)
+    fitted = _load(model)
+    rows = _read_for(fitted, data, columns, header)
+    log_prob = fitted.set_feature_names(None).score_samples(rows)  # the columns have been chosen by name
+    if output is not None:
+        write_rows(output, log_prob[:, None], ["log_prob"])
+    console.print(f"{log_prob.mean():.10g}", highlight=False)
+
+
+@app.command()
+def sample(
+    model: Model,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="How many rows.")] = 1000,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A .csv or .npy file; by default CSV to the screen.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same rows.")] = 0,
+) -> None:
+    """Draw from a density."""
+    _check_folder(output)
+    fitted = _load(model)
+    rows = fitted.sample(number, random_state=seed)
+    names = [str(name) for name in getattr(fitted, "feature_names_in_", [])] or None
+    if output is None:
+        write_csv(sys.stdout, rows, names)
+    else:
+        write_rows(output, rows, names)
+        console.print(f"{number} rows: {output}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def info(model: Model) -> None:
+    """Show what a model file holds."""
+    console.print(summary_table(_load(model), str(model)))
+
+
+@app.command()
+def plot(
+    model: Model,
+    data: Annotated[Path | None, typer.Argument(help="Data to draw with it (.csv, .parquet, .npy).")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The picture (.png, .pdf, .svg).")] = Path("model.png"),
+    columns: Columns = None,
+    header: Header = None,
+) -> None:
+    """Draw a density: in one dimension with histogram and components, in two with contours and projections."""
+    _check_folder(output)
+    fitted = _load(model)
+    _draw(fitted, None if data is None else _read_for(fitted, data, columns, header), output)
+    console.print(f"picture: {output}", highlight=False, soft_wrap=True)
+
+
+def _hidden(text: str) -> int | str:
+    if text == "auto":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"must be a number or auto, got {text!r}", param_hint="--hidden") from None
+
+
+def _bounds(text: str | None) -> tuple[float | None, float | None] | None:
+    if text is None:
+        return None
+    try:
+        low, high = (float(end) if end.strip() else None for end in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"must be LOW,HIGH, one of which may be empty, got {text!r}", param_hint="--bounds"
+        ) from None
+    return low, high
+
+
+def _split(columns: str | None) -> list[str] | None:
+    return None if columns is None else [name.strip() for name in columns.split(",")]
+
+
+def _check_folder(path: Path | None) -> None:
+    """Find out before the work whether a result could be written."""
+    if path is not None and not path.resolve().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.resolve().parent}", param_hint="--output")
+
+
+def _read(data: Path | None, columns: str | None, header: bool | None) -> Table:
+    if data is None:
+        return Table(gamma.sample(), None)
+    return read_table(data, _split(columns), header)
+
+
+def _read_for(fitted: Any, data: Path, columns: str | None, header: bool | None) -> Floats:
+    """Data in the columns that a model was fitted on: by name where both have names, unless columns are chosen."""
+    names, chosen = getattr(fitted, "feature_names_in_", None), _split(columns)
+    if chosen is None and names is not None and column_names(data, header) is not None:
+        chosen = list(names)
+    return read_table(data, chosen, header).values
+
+
+def _load(path: Path) -> Any:
+    from rtbm.estimators import RTBMDensity
+    from rtbm.persistence import load
+
+    model = load(path)
+    if not isinstance(model, RTBMDensity):
+        raise FileError(f"{path}: holds a {type(model).__name__}, and this command needs a fitted RTBMDensity")
+    return model
+
+
+def _draw(model: Any, rows: Floats | None, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from rtbm.plotting import plot_model
+
+    figure = plot_model(model, rows)
+    try:
+        figure.savefig(path, dpi=130)
+    except (ValueError, OSError) as error:
+        raise FileError(f"{path}: the picture cannot be written ({error})") from None
+
+
+def main() -> None:
+    """Run the command; errors of the library are one line and exit code 1."""
+    warnings.showwarning = lambda message, *_: errors.print(f"warning: {message}", highlight=False, soft_wrap=True)
+    try:
+        app()
+    except RTBMError as error:
+        errors.print(f"error: {error}", highlight=False, soft_wrap=True, markup=False)
+        sys.exit(1)

@@ -1,0 +1,79 @@
+"""What the command shows and writes."""
+
+import csv
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from rich.table import Table
+
+from rtbm.distributions import RTBMMixture
+from rtbm.errors import FileError
+from rtbm.files import Floats
+
+
+def summary_table(model: Any, title: str) -> Table:
+    """What a fitted model is, and how it came about."""
+    table = Table(title=title, show_header=False, title_justify="left")
+    for name, value in _summary_rows(model):
+        table.add_row(name, value)
+    return table
+
+
+def _summary_rows(model: Any) -> list[tuple[str, str]]:
+    summary, distribution = model.summary_, model.distribution_
+    names = [str(name) for name in getattr(model, "feature_names_in_", [])]
+    parts = distribution.components if isinstance(distribution, RTBMMixture) else [distribution]
+    features = f"{model.n_features_in_}" + (f" ({', '.join(names)})" if names else "")
+    rows = [
+        ("features", features),
+        (
+            "machines",
+            f"{len(parts)}, with {parts[0].n_hidden} hidden units each ({parts[0].hidden}, phase {parts[0].phase})",
+        ),
+        ("free parameters", f"{model.n_parameters_}"),
+        ("observations", f"{summary['n_observations']:g}"),
+    ]
+    if "log_likelihood" in summary:
+        rows.append(("log-likelihood of an observation", f"{summary['log_likelihood']:.6f}"))
+    rows += [
+        (
+            "solver",
+            f"{summary['solver']}, {summary['n_init']} starts, {summary['n_iter']} iterations, {summary['reason']}",
+        ),
+        ("seconds", f"{summary['seconds']:.2f}"),
+    ]
+    if model.is_gaussian_:
+        rows.append(("note", "no better than a single Gaussian, which was taken instead"))
+    if model._bounds.is_trivial and model.n_features_in_ <= 10:
+        rows += [("mean", _numbers(distribution.mean)), ("standard deviation", _numbers(distribution.stddev))]
+    elif not model._bounds.is_trivial:
+        pairs = zip(model._bounds.low, model._bounds.high, strict=True)
+        rows.append(("bounds", ", ".join(f"({low:g}, {high:g})" for low, high in pairs)))
+    return rows
+
+
+def _numbers(values: Any) -> str:
+    return ", ".join(f"{float(value):.6g}" for value in values)
+
+
+def write_rows(path: Path, rows: Floats, names: list[str] | None) -> None:
+    """Write rows to a .csv or .npy file."""
+    if path.suffix not in (".csv", ".npy"):
+        raise FileError(f"{path}: rows are written to files that end in .csv or .npy")
+    try:
+        if path.suffix == ".npy":
+            np.save(path, rows)
+        else:
+            with path.open("w", newline="") as stream:
+                write_csv(stream, rows, names)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+def write_csv(stream: TextIO, rows: Floats, names: list[str] | None) -> None:
+    """Write rows as CSV, with every digit."""
+    writer = csv.writer(stream, lineterminator="\n")
+    if names:
+        writer.writerow(names)
+    writer.writerows([repr(float(x)) for x in row] for row in rows)

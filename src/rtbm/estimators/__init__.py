@@ -1,0 +1,5 @@
+"""Estimators with the conventions of scikit-learn."""
+
+from rtbm.estimators.density import RTBMDensity
+
+__all__ = ["RTBMDensity"]

@@ -1,0 +1,114 @@
+"""Densities on intervals and half lines, by an exact change of variables to the whole line."""
+
+from typing import Any
+
+import numpy as np
+
+from rtbm.errors import InvalidInputError
+from rtbm.lattice import Floats
+
+
+class Bounds:
+    """Maps features with bounds to the whole line and back: y = log(x − low), −log(high − x) or the logit in between.
+
+    Parameters
+    ----------
+    low, high : (n_features,)
+        −∞ and +∞ where there is no bound.
+
+    Examples
+    --------
+    >>> bounds = Bounds(np.array([0.0]), np.array([np.inf]))
+    >>> y, log_slope = bounds.to_line(np.array([[1.0], [2.0]]))
+    >>> y[:, 0].round(3), log_slope.round(3)
+    (array([0.   , 0.693]), array([ 0.   , -0.693]))
+    """
+
+    def __init__(self, low: Floats, high: Floats):
+        self.low, self.high = low, high
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether no feature is bounded."""
+        return bool(np.isinf(self.low).all() and np.isinf(self.high).all())
+
+    def subset(self, indices: list[int]) -> "Bounds":
+        """The bounds of some features."""
+        return Bounds(self.low[indices], self.high[indices])
+
+    def check(self, x: Floats, names: list[str]) -> None:
+        """Check that all data are inside."""
+        outside = (x <= self.low) | (x >= self.high)
+        if outside.any():
+            row, column = (int(i) for i in np.argwhere(outside)[0])
+            raise InvalidInputError(
+                f"bounds: {int(outside.sum())} values are not strictly inside, the first is {x[row, column]!r} in row "
+                f"{row} of {names[column]}, whose bounds are ({self.low[column]:g}, {self.high[column]:g}): widen the "
+                "bounds or leave these rows out"
+            )
+
+    def to_line(self, x: Floats) -> tuple[Floats, Floats]:
+        """y (n, d), and log dy/dx summed over the features (n,); NaN entries stay, and −∞ is outside of the bounds."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            above = np.where(np.isinf(self.low), 0.0, np.log(x - self.low))
+            below = np.where(np.isinf(self.high), 0.0, np.log(self.high - x))
+            free = np.isinf(self.low) & np.isinf(self.high)
+            y = np.where(free, x, above - below)
+            width = np.where(np.isinf(self.low) | np.isinf(self.high), 1.0, self.high - self.low)
+            log_slope = np.where(np.isnan(x), 0.0, np.log(width) - above - below)
+        outside = (x <= self.low) | (x >= self.high)
+        y = np.where(outside, 0.0, y)
+        return y, np.where(outside, -np.inf, log_slope).sum(axis=1)
+
+    def from_line(self, y: Floats) -> Floats:
+        """x (n, d), the inverse of `to_line`."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            lower_only = self.low + np.exp(y)
+            upper_only = self.high - np.exp(-y)
+            t = np.exp(-np.abs(y))
+            share = np.where(y >= 0, 1.0, t) / (1 + t)
+            both = self.low + (self.high - self.low) * share
+        result = np.where(np.isinf(self.low), np.where(np.isinf(self.high), y, upper_only), lower_only)
+        return np.where(np.isinf(self.low) | np.isinf(self.high), result, both)
+
+
+def make_bounds(bounds: Any, n_features: int) -> Bounds:
+    """The bounds that a user gave: None, one pair (low, high) for all features, or a list with a pair or None for each.
+
+    None within a pair stands for no bound.
+
+    Examples
+    --------
+    >>> make_bounds((0, None), 2).high
+    array([inf, inf])
+    """
+    if bounds is None:
+        return Bounds(np.full(n_features, -np.inf), np.full(n_features, np.inf))
+    pairs = [bounds] * n_features if _is_pair(bounds) else bounds
+    try:
+        pairs = [(None, None) if pair is None else tuple(pair) for pair in pairs]
+        low = np.array([-np.inf if a is None else float(a) for a, _ in pairs])
+        high = np.array([np.inf if b is None else float(b) for _, b in pairs])
+    except (TypeError, ValueError):
+        raise _wrong(bounds, n_features) from None
+    if len(pairs) != n_features or not (low < high).all():
+        raise _wrong(bounds, n_features)
+    return Bounds(low, high)
+
+
+def _is_pair(bounds: Any) -> bool:
+    try:
+        return (
+            len(bounds) == 2
+            and all(end is None or np.ndim(end) == 0 for end in bounds)
+            and any(end is not None for end in bounds)
+        )
+    except TypeError:
+        return False
+
+
+def _wrong(bounds: Any, n_features: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"bounds must be None, one pair (low, high) with low < high, or a list of {n_features} such pairs or None, got "
+        f"{bounds!r}: use None for a side without a bound, as in (0, None)"
+    )

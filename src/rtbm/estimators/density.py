@@ -1,0 +1,393 @@
+"""Density estimation by Riemann-Theta Boltzmann machines, with the conventions of scikit-learn."""
+
+import contextlib
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from rtbm.distributions import RTBMMixture
+from rtbm.errors import InvalidInputError
+from rtbm.estimators.bounds import make_bounds
+from rtbm.estimators.fitted import FittedDensity, components
+from rtbm.estimators.fitting import (
+    Outcome,
+    Report,
+    Standardised,
+    Task,
+    beats_gaussian,
+    fit,
+    gaussian_vector,
+    like,
+    standardise,
+)
+from rtbm.estimators.progress import progress_bar
+from rtbm.estimators.selection import choose_n_hidden
+from rtbm.estimators.streaming import LineBatches, as_batches, fit_stream, survey
+from rtbm.lattice import Floats
+from rtbm.parameters import HIDDEN
+from rtbm.training import SOLVERS, Settings
+from rtbm.training.distributed import gather_objects
+from rtbm.training.family import Density
+from rtbm.training.solvers import DEFAULT_ITERATIONS
+from rtbm.validation import check_choice, check_integer
+
+AVERAGED_WITHIN = 0.01
+"""With `average`, starts count whose objective is at most this much worse than the best."""
+
+
+class RTBMDensity(FittedDensity):
+    """A density fitted by one Riemann-Theta Boltzmann machine, or by a mixture of them.
+
+    The machine is fitted by penalised maximum likelihood from several data-driven starts. Its density, samples,
+    conditionals and marginals are exact.
+
+    Parameters
+    ----------
+    n_hidden : int or "auto"
+        Hidden units of each machine. More make finer structure possible: a dense machine with N units starts as 2^N
+        Gaussians. "auto" takes the number with the best held-out likelihood.
+    n_components : int
+        Machines in the mixture.
+    hidden : "dense" or "diagonal"
+        The form of Q. Diagonal machines may have hundreds of hidden units, for up to three features.
+    phase : "I" or "II"
+        The phase in which the parameters are shown, and that `transform` follows. Densities are the same in both.
+    solver : "lbfgs", "adam", "em", "cma", "score_matching" or "pcd"
+        "lbfgs" and "em" (dense only) take all data at once, "adam" takes batches, "cma" needs no derivatives, and
+        "score_matching" and "pcd" (diagonal only) need no normaliser, for many features.
+    max_iter : int
+        Iterations, generations ("cma") or epochs ("adam", "pcd"); None for the solver's default.
+    tol : float
+        Iterations end when the objective improves by less.
+    n_init : int
+        Starts. The first is the same for all seeds.
+    regularization : float
+        The strength of the prior against fine structure; it plays the part of a bandwidth, and fades as data become
+        many. 0 is plain maximum likelihood, which overfits with more than two hidden units.
+    validation_fraction : float
+        The share of the data that is set aside: iterations end when their likelihood has not improved for
+        `n_iter_no_change` iterations, and the best start and iteration are chosen by them. None sets nothing aside.
+    n_iter_no_change : int
+        See `validation_fraction`.
+    average : bool
+        Whether to return the average of all good starts, a mixture, instead of the best one.
+    fallback : "gaussian" or None
+        By default a fit that does not beat a single Gaussian by the Bayesian information criterion is replaced by it (a
+        member of the family whose hidden units are all but continuous).
+    bounds : pair or list of pairs
+        (low, high) for data on an interval, (low, None) or (None, high) for a half line, or one of these or None for
+        each feature. The machine then describes the logarithm, or the logit, of the distance from the bounds.
+    batch_size : int
+        Rows in a batch of "adam" and "pcd"; None takes all.
+    learning_rate : float
+        The first step size of "adam" and "pcd".
+    random_state : int, RandomState or None
+        The same integer gives the same result, bit for bit.
+    n_jobs : int
+        Starts that run at the same time, through joblib and whichever of its backends is active.
+    device : str
+        A torch device, as "cuda".
+    verbose : int
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    distribution_ : RTBMDistribution or RTBMMixture
+        The fitted density; with `bounds`, that of the transformed features.
+    module_ : nn.RTBM or nn.RTBMMixture
+        The same as a torch module.
+    history_ : list of Record
+        The iterations of the start that was taken.
+    results_ : list of Result
+        The results of all starts, in standardised coordinates.
+    is_gaussian_ : bool
+        Whether the fit was replaced by a Gaussian; see `fallback`.
+    converged_ : bool
+        Whether the solver stopped before its iterations were used up.
+    n_hidden_, n_parameters_, n_iter_, n_features_in_ : int
+        The number of hidden units of each machine, of free parameters, of iterations, and of features.
+    summary_ : dict
+        These numbers, the solver, why it stopped, and the seconds that all starts took together.
+    selection_ : dict
+        With n_hidden="auto": the held-out log-likelihood for each number of hidden units.
+
+    Examples
+    --------
+    >>> from rtbm import RTBMDensity, datasets
+    >>> X = datasets.gamma.sample(500, seed=1)
+    >>> model = RTBMDensity(n_hidden=2, random_state=0).fit(X)
+    >>> round(model.score(X), 2)
+    -2.38
+    >>> model.sample(3, random_state=0).shape
+    (3, 1)
+    """
+
+    def __init__(
+        self,
+        n_hidden: int | str = 2,
+        *,
+        n_components: int = 1,
+        hidden: str = "dense",
+        phase: str = "I",
+        solver: str = "lbfgs",
+        max_iter: int | None = None,
+        tol: float = 1e-7,
+        n_init: int = 8,
+        regularization: float = 1.0,
+        validation_fraction: float | None = None,
+        n_iter_no_change: int = 20,
+        average: bool = False,
+        fallback: str | None = "gaussian",
+        bounds: Any = None,
+        batch_size: int | None = None,
+        learning_rate: float = 0.03,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        device: str | None = None,
+        verbose: int = 0,
+    ):
+        self.n_hidden = n_hidden
+        self.n_components = n_components
+        self.hidden = hidden
+        self.phase = phase
+        self.solver = solver
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_init = n_init
+        self.regularization = regularization
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.average = average
+        self.fallback = fallback
+        self.bounds = bounds
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.device = device
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the density to data.
+
+        Parameters
+        ----------
+        X : (n_samples, n_features)
+            Array or data frame. NaN entries are missing, and are integrated out.
+        y : ignored
+            For pipelines.
+        sample_weight : (n_samples,)
+            How often each row counts: a weight of 0 is as if the row were absent, 2 as if it were there twice. The sum
+            of the weights is the number of observations that the prior is compared with.
+        """
+        self._check_parameters()
+        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        self._bounds = make_bounds(self.bounds, X.shape[1])
+        rows, weights = _distinct(X, weights)
+        self._bounds.check(rows, self._names())
+        line, log_slope = self._bounds.to_line(rows)
+        seed = self._seed()
+        training, held_out = self._split(len(rows), seed)
+        data = standardise(line[training], weights[training], log_slope[training], self._names())
+        validation = None
+        if len(held_out):
+            validation = like(data, line[held_out], weights[held_out], log_slope[held_out])
+        self._fit_standardised(data, validation, seed)
+        return self
+
+    def _seed(self) -> int:
+        """A number that decides all that is random, the same in all processes."""
+        return gather_objects(int(check_random_state(self.random_state).randint(2**31)))[0]
+
+    def fit_stream(self, source: Any, columns: Sequence[str] | None = None) -> Self:
+        """Fit the density to data that need not fit into memory, with solver="adam".
+
+        One pass draws a sample and finds a start on it, by L-BFGS from `n_init` starts; then Adam takes `max_iter`
+        epochs of batches. Under torch.distributed each process reads its share of a file, or its own loader, and all
+        end with the same density.
+
+        Parameters
+        ----------
+        source : path, DataLoader, or iterable of batches
+            A .npy or .parquet file, which is read in blocks or row groups; or batches (rows, n_features), or pairs of
+            those and weights (rows,), that can be iterated over once for each epoch.
+        columns : sequence of str
+            The columns of a file to read.
+
+        Examples
+        --------
+        >>> from rtbm import RTBMDensity, datasets
+        >>> X = datasets.gamma.sample(1000, seed=1)
+        >>> batches = [X[:500], X[500:]]  # or torch.utils.data.DataLoader(X, batch_size=500)
+        >>> model = RTBMDensity(solver="adam", max_iter=3, n_init=1, random_state=0).fit_stream(batches)
+        >>> model.sample(2).shape
+        (2, 1)
+        """
+        self._check_parameters()
+        if self.solver != "adam" or self.n_hidden == "auto" or self.validation_fraction is not None:
+            raise InvalidInputError(
+                'fit_stream needs solver="adam", a number n_hidden and validation_fraction=None, got '
+                f"solver={self.solver!r}, n_hidden={self.n_hidden!r}, validation_fraction={self.validation_fraction!r}"
+            )
+        seed = self._seed()
+        batches = as_batches(source, columns, self.batch_size, seed)
+        first, _ = next(iter(batches.epoch(0)), (None, None))
+        if first is None or np.ndim(first) != 2:
+            raise InvalidInputError(f"source must give batches of shape (rows, n_features), got {first!r:.100}")
+        self.n_features_in_ = first.shape[1]
+        self.set_feature_names(getattr(batches, "names", None))
+        self._bounds = make_bounds(self.bounds, self.n_features_in_)
+        lines = LineBatches(batches, self._bounds, self._names())
+        seen = survey(lines, seed)
+        rows, weights = _distinct(seen.rows, seen.weights)
+        _, log_slope = self._bounds.to_line(self._bounds.from_line(rows))
+        task = self._task(standardise(rows, weights, log_slope, self._names()), None, seed, self.n_hidden)
+        with self._progress(task.n_runs + 1) as report:
+            result = fit_stream(replace(task, report=report), lines, seen.total)
+        self._take(task, Outcome([result], 0))
+        return self
+
+    def _progress(self, n_runs: int) -> contextlib.AbstractContextManager[Report | None]:
+        return progress_bar(n_runs) if self.verbose else contextlib.nullcontext()
+
+    def _fit_standardised(self, data: Standardised, validation: Standardised | None, seed: int) -> None:
+        task = self._task(data, validation, seed, self.n_hidden)
+        if self.n_hidden == "auto":
+            n_hidden, self.selection_ = choose_n_hidden(task)
+            task = self._task(data, validation, seed, n_hidden)
+        with self._progress(task.n_runs) as report:
+            outcome = fit(replace(task, report=report))
+        self._take(task, outcome)
+
+    def _take(self, task: Task, outcome: Outcome) -> None:
+        """Keep an outcome: undo the standardisation, and replace the fit by a Gaussian where that is no worse."""
+        best = outcome.results[outcome.best]
+        self.results_, self.history_ = outcome.results, best.history
+        if not best.converged:
+            warnings.warn(
+                f"the solver {best.solver!r} used up its {task.settings.max_iter} iterations: raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        is_gaussian = self.fallback == "gaussian" and not beats_gaussian(task, best.vector)
+        vectors = [best.vector]
+        if is_gaussian:
+            vectors = [gaussian_vector(task)]
+        elif self.average:
+            vectors = [r.vector for r in outcome.results if r.objective <= best.objective + AVERAGED_WITHIN]
+        machine = _average([task.family.distribution(vector) for vector in vectors])
+        root, mean = (torch.from_numpy(part).to(machine.device) for part in (task.data.root, task.data.mean))
+        self._set_distribution(machine.affine(root, mean).detach())
+        self._set_summary(
+            {
+                "n_hidden": task.n_hidden,
+                "n_parameters": len(vectors) * (task.family.n_degrees_of_freedom + 1) - 1,
+                "n_observations": float(task.data.weights.sum()),
+                "solver": self.solver,
+                "n_init": len(outcome.results),
+                "n_iter": len(best.history) - 1,
+                "reason": best.reason,
+                "converged": best.converged,
+                "is_gaussian": is_gaussian,
+                "seconds": sum(result.seconds for result in outcome.results),
+            }
+        )
+
+    def _check_parameters(self) -> None:
+        """Check what scikit-learn lets be set to anything, before any work is done."""
+        if self.n_hidden != "auto":
+            check_integer(self.n_hidden, "n_hidden", 1)
+        check_integer(self.n_components, "n_components", 1)
+        check_integer(self.n_init, "n_init", 1)
+        check_integer(self.n_iter_no_change, "n_iter_no_change", 1)
+        for name in ("max_iter", "batch_size"):
+            if getattr(self, name) is not None:
+                check_integer(getattr(self, name), name, 1)
+        check_choice(self.hidden, "hidden", HIDDEN)
+        check_choice(self.phase, "phase", ("I", "II"))
+        check_choice(self.solver, "solver", SOLVERS)
+        if self.fallback not in ("gaussian", None):
+            raise InvalidInputError(f"fallback must be 'gaussian' or None, got {self.fallback!r}")
+        _check_number(self.tol, "tol", 0.0, math.inf)
+        _check_number(self.learning_rate, "learning_rate", 0.0, math.inf, strict=True)
+        _check_number(self.regularization, "regularization", 0.0, math.inf)
+        if self.validation_fraction is not None:
+            _check_number(self.validation_fraction, "validation_fraction", 0.0, 1.0, strict=True)
+
+    def _task(self, data: Standardised, validation: Standardised | None, seed: int, n_hidden: int | str) -> Task:
+        settings = Settings(
+            self.solver,
+            self.max_iter or DEFAULT_ITERATIONS[self.solver],
+            self.tol,
+            self.batch_size,
+            self.learning_rate,
+            seed,
+        )
+        return Task(
+            n_hidden if isinstance(n_hidden, Integral) else 1,
+            self.n_components,
+            self.hidden,
+            self.phase,
+            data,
+            validation,
+            self.regularization,
+            settings,
+            self.n_iter_no_change,
+            self.n_init,
+            not self.average,
+            self.n_jobs,
+            self.device,
+        )
+
+    def _split(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of the rows for training and for validation."""
+        order = np.random.default_rng(seed).permutation(n)
+        held_out = 0 if self.validation_fraction is None else max(1, round(self.validation_fraction * n))
+        if n - held_out < 2 <= n:
+            raise InvalidInputError(
+                f"validation_fraction={self.validation_fraction} leaves {n - held_out} of {n} distinct rows to fit: "
+                "lower it"
+            )
+        return np.sort(order[held_out:]), np.sort(order[:held_out])
+
+
+def _distinct(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """The distinct rows in increasing order, and the sum of the weights of each; rows of weight 0 are left out.
+
+    So neither the order of rows nor the way in which they are repeated has any influence.
+    """
+    kept = weights > 0
+    if not kept.any():
+        raise InvalidInputError("sample_weight must be positive somewhere, got nothing but zeros")
+    rows, index = np.unique(x[kept], axis=0, return_inverse=True, equal_nan=False)
+    return rows, np.bincount(index.reshape(-1), weights[kept], len(rows)).astype(np.float64)
+
+
+def _average(machines: list[Density]) -> Density:
+    """The mixture of equal parts."""
+    if len(machines) == 1:
+        return machines[0]
+    weights = torch.cat([_weights(machine) for machine in machines]) / len(machines)
+    return RTBMMixture(weights, [part for machine in machines for part in components(machine)])
+
+
+def _weights(distribution: Density) -> torch.Tensor:
+    one = torch.ones(1, dtype=torch.float64, device=distribution.device)
+    return distribution.weights if isinstance(distribution, RTBMMixture) else one
+
+
+def _check_number(value: Any, name: str, low: float, high: float, strict: bool = False) -> None:
+    inside = isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high
+    if not inside or (strict and float(value) in (low, high)):
+        between = "strictly between" if strict else "between"
+        raise InvalidInputError(f"{name} must be a number {between} {low:g} and {high:g}, got {value!r}")

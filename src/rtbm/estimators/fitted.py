@@ -1,0 +1,240 @@
+"""What a fitted density can do, with the conventions of scikit-learn."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, Self, TypeGuard
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin, clone
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from rtbm import nn
+from rtbm.distributions import Estimate, RTBMDistribution, RTBMMixture
+from rtbm.errors import InvalidInputError
+from rtbm.estimators.bounds import Bounds
+from rtbm.lattice import Floats
+from rtbm.parameters import count
+from rtbm.training.family import Density
+from rtbm.training.result import Record
+from rtbm.validation import check_integer
+
+GRID_FEATURES, SUMMED_UNITS = 3, 12
+"""Diagonal machines with more features and more hidden units than these are normalised by annealing."""
+
+
+class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, BaseEstimator):
+    """The methods of an estimator once it has a `distribution_`, and bounds that were taken out of the data."""
+
+    phase: str
+    random_state: Any
+    distribution_: Density
+    history_: list[Record]
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+    _bounds: Bounds
+
+    def _set_summary(self, summary: dict[str, Any]) -> None:
+        self.summary_ = summary
+        self.n_hidden_, self.n_parameters_ = summary["n_hidden"], summary["n_parameters"]
+        self.n_iter_, self.converged_ = summary["n_iter"], summary["converged"]
+        self.is_gaussian_ = summary["is_gaussian"]
+
+    def _set_distribution(self, distribution: Density) -> None:
+        self.distribution_ = distribution
+        self._n_features_out = sum(part.n_hidden for part in components(distribution))
+        self._log_normalizer: Estimate | None = None
+
+    @property
+    def module_(self) -> nn.RTBM | nn.RTBMMixture:
+        """The fitted density as a torch module."""
+        check_is_fitted(self)
+        if isinstance(self.distribution_, RTBMMixture):
+            return nn.RTBMMixture.from_distribution(self.distribution_)
+        return nn.RTBM.from_distribution(self.distribution_)
+
+    @property
+    def log_normalizer_(self) -> Estimate:
+        """log Z of the fitted machine and its standard error: 0, unless Z had to be estimated by annealing."""
+        check_is_fitted(self)
+        if isinstance(self.distribution_, RTBMMixture):
+            raise InvalidInputError("log_normalizer_ is of one machine: see distribution_.components")
+        if self._log_normalizer is None:
+            self._log_normalizer = _log_normalizer(self.distribution_)
+        return self._log_normalizer
+
+    def score_samples(self, X: Any) -> Floats:
+        """log P(x) (n_samples,) of each row; NaN entries are integrated out.
+
+        The normaliser of a diagonal machine with more than 3 features and 12 hidden units is estimated by annealed
+        importance sampling with a fixed seed, and `log_normalizer_` tells the standard error.
+        """
+        X = self._check(X)
+        line, log_slope = self._bounds.to_line(X)
+        points = torch.from_numpy(line).to(self.distribution_.device)
+        with torch.no_grad():
+            if _is_large(self.distribution_) and not bool(points.isnan().any()):
+                log_prob = -self.distribution_.free_energy(points) - self.log_normalizer_.value
+            else:
+                log_prob = self.distribution_.log_prob(points)
+        return log_prob.cpu().numpy() + log_slope
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """The mean log-likelihood of data."""
+        log_prob = self.score_samples(X)
+        weights = _check_sample_weight(sample_weight, log_prob[:, None], dtype=np.float64)
+        return float(weights @ log_prob / weights.sum())
+
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
+        """Independent exact draws (n_samples, n_features); by default they follow `random_state` of the estimator."""
+        check_is_fitted(self)
+        check_integer(n_samples, "n_samples", 1)
+        source = check_random_state(self.random_state if random_state is None else random_state)
+        generator = torch.Generator(self.distribution_.device).manual_seed(int(source.randint(2**31)))
+        draws = self.distribution_.sample((n_samples,), generator=generator)
+        return self._bounds.from_line(draws.double().cpu().numpy())
+
+    def transform(self, X: Any) -> Floats:
+        """The expectations E(h|x) (n_samples, n_hidden · n_components) of the hidden units.
+
+        Missing entries are integrated out in phase I; in phase II they are an error.
+        """
+        X = self._check(X)
+        self._bounds.check(X, self._names())
+        points = torch.from_numpy(self._bounds.to_line(X)[0])
+        absent = points.isnan()
+        result = points.new_zeros(len(points), self._n_features_out)
+        if bool(absent.any()) and self.phase == "II":
+            raise InvalidInputError('X holds NaN, for which E(h|x) is defined in phase "I" only: fit with phase="I"')
+        patterns, group = absent.unique(dim=0, return_inverse=True)
+        for i, pattern in enumerate(patterns):
+            rows, present = (group == i).nonzero()[:, 0], (~pattern).nonzero()[:, 0]
+            if not len(present):
+                raise InvalidInputError(f"X: row {int(rows[0])} holds nothing but NaN")
+            complete = len(present) == points.shape[1]
+            machine = self.distribution_ if complete else self.distribution_.marginal(present.tolist())
+            with torch.no_grad():
+                result[rows] = machine.hidden_mean(points[rows][:, present].to(machine.device)).cpu()
+        return result.numpy()
+
+    def cdf(self, X: Any) -> Floats:
+        """The probability (n_samples,) that all features are below those of a row."""
+        X = self._check(X, allow_nan=False)
+        line, _ = self._bounds.to_line(X)
+        line = np.where(self._bounds.low >= X, -np.inf, np.where(self._bounds.high <= X, np.inf, line))
+        with torch.no_grad():
+            return self.distribution_.cdf(torch.from_numpy(line).to(self.distribution_.device)).cpu().numpy()
+
+    def marginal(self, features: Any) -> Self:
+        """A fitted estimator for some of the features, given by number or name, in that order.
+
+        Examples
+        --------
+        >>> from rtbm import RTBMDensity, datasets
+        >>> model = RTBMDensity(1, random_state=0).fit(datasets.correlated_gaussian.sample(500))
+        >>> model.marginal([1]).distribution_.n_visible
+        1
+        """
+        check_is_fitted(self)
+        indices = [self._index(feature) for feature in _as_list(features)]
+        return self._derived(self.distribution_.marginal(indices), indices)
+
+    def conditional(self, values: Mapping[Any, float]) -> Self:
+        """A fitted estimator for the other features, given the values of some: {number or name: value}.
+
+        Examples
+        --------
+        >>> from rtbm import RTBMDensity, datasets
+        >>> model = RTBMDensity(1, random_state=0).fit(datasets.correlated_gaussian.sample(500))
+        >>> bool(abs(float(model.conditional({0: 2.0}).distribution_.mean) - 1.6) < 0.1)
+        True
+        """
+        check_is_fitted(self)
+        if not isinstance(values, Mapping):
+            raise InvalidInputError(f"values must be a dictionary {{feature: value}}, got a {type(values).__name__}")
+        known = {self._index(feature): float(value) for feature, value in values.items()}
+        row = np.full((1, self.n_features_in_), np.nan)
+        row[0, list(known)] = list(known.values())
+        self._bounds.check(row, self._names())
+        line, _ = self._bounds.to_line(row)
+        rest = [i for i in range(self.n_features_in_) if i not in known]
+        return self._derived(self.distribution_.conditional({i: float(line[0, i]) for i in known}), rest)
+
+    def bic(self, X: Any) -> float:
+        """The Bayesian information criterion on data: −2 log-likelihood + log(n) · parameters; lower is better."""
+        log_prob = self.score_samples(X)
+        return float(-2 * log_prob.sum() + math.log(len(log_prob)) * self.n_parameters_)
+
+    def aic(self, X: Any) -> float:
+        """The Akaike information criterion on data: −2 log-likelihood + 2 · parameters; lower is better."""
+        return float(-2 * self.score_samples(X).sum() + 2 * self.n_parameters_)
+
+    def set_feature_names(self, names: Sequence[str] | None) -> Self:
+        """Name the features of a fitted estimator, as if it had been fitted on a data frame; None takes names away."""
+        if names is None:
+            self.__dict__.pop("feature_names_in_", None)
+        elif len(names) != self.n_features_in_:
+            raise InvalidInputError(f"names must be {self.n_features_in_}, one for each feature, got {list(names)!r}")
+        else:
+            self.feature_names_in_ = np.array(list(names), dtype=object)
+        return self
+
+    def _check(self, X: Any, allow_nan: bool = True) -> Floats:
+        check_is_fitted(self)
+        finite = "allow-nan" if allow_nan else True
+        return validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)
+
+    def _names(self) -> list[str]:
+        names = getattr(self, "feature_names_in_", None)
+        return [f"feature {i}" for i in range(self.n_features_in_)] if names is None else [str(name) for name in names]
+
+    def _index(self, feature: Any) -> int:
+        names = list(getattr(self, "feature_names_in_", []))
+        if isinstance(feature, str) and feature in names:
+            return names.index(feature)
+        if isinstance(feature, Integral) and 0 <= int(feature) < self.n_features_in_:
+            return int(feature)
+        known = f"0 to {self.n_features_in_ - 1}" + (f" or one of {names}" if names else "")
+        raise InvalidInputError(f"a feature must be {known}, got {feature!r}")
+
+    def _derived(self, distribution: Density, indices: list[int]) -> Self:
+        """A fitted estimator for some features."""
+        model = clone(self)
+        model.__dict__.update({name: value for name, value in self.__dict__.items() if name.endswith("_")})
+        model.n_features_in_ = len(indices)
+        if hasattr(self, "feature_names_in_"):
+            model.feature_names_in_ = self.feature_names_in_[indices]
+        model._bounds = self._bounds.subset(indices)
+        model._set_distribution(distribution)
+        model.n_parameters_ = sum(count(p.n_visible, p.n_hidden, p.hidden) + 1 for p in components(distribution)) - 1
+        return model
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+def components(distribution: Density) -> list[RTBMDistribution]:
+    """The machines of a density."""
+    return list(distribution.components) if isinstance(distribution, RTBMMixture) else [distribution]
+
+
+def _as_list(features: Any) -> list[Any]:
+    return list(features) if isinstance(features, Iterable) and not isinstance(features, str) else [features]
+
+
+def _is_large(distribution: Density) -> TypeGuard[RTBMDistribution]:
+    """Whether the normaliser may be out of reach: neither a grid over few visible units nor few hidden ones."""
+    if not isinstance(distribution, RTBMDistribution) or distribution.hidden == "dense":
+        return False
+    return distribution.n_visible > GRID_FEATURES and distribution.n_hidden > SUMMED_UNITS
+
+
+def _log_normalizer(machine: RTBMDistribution) -> Estimate:
+    """log Z and its standard error: exact where possible, else by annealed importance sampling with a fixed seed."""
+    if not _is_large(machine):
+        return Estimate(machine.log_normalizer, torch.zeros_like(machine.log_normalizer))
+    return machine.estimate_log_normalizer(generator=torch.Generator(machine.device).manual_seed(0))

@@ -1,0 +1,44 @@
+"""A progress bar for fits: likelihood, validation, start number, time left."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+from rtbm.estimators.fitting import Report
+from rtbm.training import Record
+
+
+@contextlib.contextmanager
+def progress_bar(n_runs: int, title: str = "fitting") -> Iterator[Report]:
+    """A bar on the error stream that advances with every run of the solver and shows what the solver last reported."""
+    from rich.console import Console  # here, since only verbose fits need it
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task, runs, last = bar.add_task(title, total=n_runs, state=""), 0, -1
+
+        def report(start: int, record: Record) -> None:
+            nonlocal runs, last
+            runs, last = runs + (start != last), start
+            state = f"step {record.step}  log-likelihood {-record.objective:.4f}"
+            if not math.isnan(record.validation):
+                state += f"  validation {record.validation:.4f}"
+            bar.update(task, completed=runs - 1, state=f"start {start + 1}  {state}")
+
+        yield report
+        bar.update(task, completed=n_runs)

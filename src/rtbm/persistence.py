@@ -1,0 +1,270 @@
+"""Saving and loading: numbers as safetensors, all else as JSON beside them. Nothing in a file is ever executed."""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from rtbm import nn
+from rtbm.distributions import RTBMDistribution, RTBMMixture
+from rtbm.errors import FileError, InvalidInputError
+from rtbm.estimators import RTBMDensity
+from rtbm.estimators.bounds import Bounds
+from rtbm.training import Record
+from rtbm.version import __version__
+
+FORMAT = 1
+"""The version of the file format. Files of later versions are refused."""
+KEY = "rtbm"
+
+Model = RTBMDensity | RTBMDistribution | RTBMMixture | nn.RTBM | nn.RTBMMixture
+_LATTICE = ("A", "a", "F", "mean", "covariance")
+_NATURAL = ("T", "W", "Q", "b_v", "b_h")
+
+
+def save(model: Model, path: Any) -> None:
+    """Save a fitted estimator, a distribution or a module to a file.
+
+    The file is complete or not there at all: it is written under another name first. An existing file is replaced.
+
+    Parameters
+    ----------
+    model : RTBMDensity, RTBMDistribution, RTBMMixture, nn.RTBM or nn.RTBMMixture
+        What to save. `load` gives back the same, with the same parameters to the last bit.
+    path : path
+        By custom it ends in .rtbm or .safetensors.
+
+    Examples
+    --------
+    >>> import tempfile, rtbm
+    >>> machine = rtbm.RTBMDistribution([[0.5]], [[0.9]], [[2.0]], [0.0], [0.3])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rtbm.save(machine, f"{folder}/machine.rtbm")
+    ...     copy = rtbm.load(f"{folder}/machine.rtbm")
+    >>> bool(copy.log_prob([1.0]) == machine.log_prob([1.0]))
+    True
+    """
+    tensors, description = _describe(model)
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    description = {"format": FORMAT, "library": __version__, **description}
+    description["sha256"] = _fingerprint(tensors, description)
+    content = safetensors.torch.save(tensors, {KEY: json.dumps(description)})
+    target = Path(path)
+    try:
+        _write(target, content)
+    except OSError as error:
+        raise FileError(f"{target}: cannot be written ({error.strerror or error})") from None
+
+
+def load(path: Any) -> Any:
+    """Load what `save` has saved: an estimator, a distribution or a module, on the CPU.
+
+    A file that is truncated, was edited or is of another kind is a FileError.
+    """
+    tensors, description = read(path)
+    try:
+        return _restore(tensors, description)
+    except (KeyError, TypeError, IndexError, InvalidInputError) as error:
+        raise FileError(f"{path}: the file does not describe a model of this library ({error!r})") from None
+
+
+def read(path: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a file and its description (format, library, kind, training summary, …), checked."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileError(f"{path}: no such file")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise FileError(f"{path}: truncated, or not a model file ({error})") from None
+    if KEY not in metadata:
+        raise FileError(f"{path}: a safetensors file, but not one of this library")
+    try:
+        description = json.loads(metadata[KEY])
+        version, expected = description["format"], description.pop("sha256")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise FileError(f"{path}: the description in the file is damaged") from None
+    if version != FORMAT:
+        raise FileError(
+            f"{path}: format {version!r}, saved by rtbm {description.get('library')}; this is rtbm {__version__}, "
+            f"which reads format {FORMAT}: install a newer version"
+        )
+    if _fingerprint(tensors, description) != expected:
+        raise FileError(f"{path}: the contents have been changed since the file was saved (checksum)")
+    return tensors, description
+
+
+def _write(target: Path, content: bytes) -> None:
+    """Write a file in full under another name, then give it its own."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _fingerprint(tensors: dict[str, Tensor], description: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _describe(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the description of a model."""
+    if isinstance(model, RTBMDensity):
+        if not hasattr(model, "distribution_"):
+            raise InvalidInputError("model must be fitted before it is saved: call fit first")
+        tensors, density = _describe(model.distribution_)
+        return tensors, {"kind": "RTBMDensity", "density": density, "estimator": _estimator(model)}
+    if isinstance(model, RTBMMixture):
+        described = [_describe(component) for component in model.components]
+        tensors = {f"{i}.{name}": tensor for i, (part, _) in enumerate(described) for name, tensor in part.items()}
+        return tensors | {"logits": model.logits}, {"kind": "RTBMMixture", "components": [d for _, d in described]}
+    if isinstance(model, RTBMDistribution):
+        return _describe_machine(model)
+    if isinstance(model, nn.RTBM):
+        return dict(model.named_parameters()), {"kind": "nn.RTBM", "machine": _module(model)}
+    if isinstance(model, nn.RTBMMixture):
+        machines = [_module(component) for component in model.components if isinstance(component, nn.RTBM)]
+        return dict(model.named_parameters()), {"kind": "nn.RTBMMixture", "machines": machines}
+    raise InvalidInputError(
+        f"model must be an RTBMDensity, RTBMDistribution, RTBMMixture, nn.RTBM or nn.RTBMMixture, got a "
+        f"{type(model).__name__}"
+    )
+
+
+def _describe_machine(machine: RTBMDistribution) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A machine by the parameters that determine its density without cancellation."""
+    description = {
+        "kind": "RTBMDistribution",
+        "hidden": machine.hidden,
+        "phase": machine.phase,
+        "tolerance": machine.tolerance,
+        "dtype": str(machine.dtype).removeprefix("torch."),
+    }
+    exact = machine.to(dtype=torch.float64)
+    if machine.hidden == "dense":
+        return dict(zip(_LATTICE, exact.lattice, strict=True)), description
+    return {name: getattr(exact.to_phase("II").natural, name) for name in _NATURAL}, description
+
+
+def _module(module: nn.RTBM) -> dict[str, Any]:
+    return {
+        "n_visible": module.n_visible,
+        "n_hidden": module.n_hidden,
+        "hidden": module.hidden,
+        "phase": module.phase,
+        "tolerance": module.tolerance,
+        "dtype": str(module.weights.dtype).removeprefix("torch."),
+    }
+
+
+def _estimator(model: RTBMDensity) -> dict[str, Any]:
+    """What an estimator knows beside its density."""
+    parameters = {name: value if _is_plain(value) else None for name, value in model.get_params().items()}
+    names = getattr(model, "feature_names_in_", None)
+    return {
+        "parameters": parameters,
+        "n_features": model.n_features_in_,
+        "feature_names": None if names is None else [str(name) for name in names],
+        "low": [None if np.isinf(x) else float(x) for x in model._bounds.low],
+        "high": [None if np.isinf(x) else float(x) for x in model._bounds.high],
+        "summary": model.summary_,
+        "history": [[None if math.isnan(x) else x for x in record] for record in model.history_],
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> Any:
+    kind = description["kind"]
+    if kind == "RTBMDensity":
+        return _restore_estimator(_restore(tensors, description["density"]), description["estimator"])
+    if kind == "RTBMMixture":
+        parts = [
+            _restore({name.removeprefix(f"{i}."): t for name, t in tensors.items() if name.startswith(f"{i}.")}, part)
+            for i, part in enumerate(description["components"])
+        ]
+        return RTBMMixture.from_logits(tensors["logits"], parts)
+    if kind == "RTBMDistribution":
+        return _restore_machine(tensors, description)
+    if kind == "nn.RTBM":
+        return _load_parameters(_restore_module(description["machine"]), tensors)
+    if kind == "nn.RTBMMixture":
+        mixture = nn.RTBMMixture(len(description["machines"]), 1, 1)
+        mixture.components = torch.nn.ModuleList(_restore_module(machine) for machine in description["machines"])
+        mixture.logits = torch.nn.Parameter(torch.empty_like(tensors["logits"]))
+        return _load_parameters(mixture, tensors)
+    raise KeyError(f"unknown kind {kind!r}")
+
+
+def _restore_machine(tensors: dict[str, Tensor], description: dict[str, Any]) -> RTBMDistribution:
+    phase, tolerance = description["phase"], description["tolerance"]
+    if description["hidden"] == "dense":
+        machine = RTBMDistribution.from_lattice(*(tensors[name] for name in _LATTICE), phase=phase, tolerance=tolerance)
+    else:
+        machine = RTBMDistribution(*(tensors[name] for name in _NATURAL), phase="II", tolerance=tolerance)
+        machine = machine.to_phase(phase)
+    return machine.to(dtype=getattr(torch, description["dtype"]))
+
+
+def _restore_module(machine: dict[str, Any]) -> nn.RTBM:
+    options = {**machine, "dtype": getattr(torch, machine["dtype"])}
+    return nn.RTBM(options.pop("n_visible"), options.pop("n_hidden"), **options)
+
+
+def _load_parameters(module: Any, tensors: dict[str, Tensor]) -> Any:
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(tensors[name])
+    return module
+
+
+def _restore_estimator(distribution: Any, saved: dict[str, Any]) -> RTBMDensity:
+    model = RTBMDensity(**saved["parameters"])
+    model.n_features_in_ = saved["n_features"]
+    if saved["feature_names"] is not None:
+        model.feature_names_in_ = np.array(saved["feature_names"], dtype=object)
+    low = np.array([-np.inf if x is None else x for x in saved["low"]])
+    high = np.array([np.inf if x is None else x for x in saved["high"]])
+    model._bounds = Bounds(low, high)
+    model._set_distribution(distribution)
+    model._set_summary(saved["summary"])
+    model.history_ = [
+        Record(step, *(math.nan if x is None else float(x) for x in numbers)) for step, *numbers in saved["history"]
+    ]
+    return model

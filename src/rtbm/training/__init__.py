@@ -1,0 +1,9 @@
+"""Fitting densities: families of machines, the objective, and the solvers that minimise it."""
+
+from rtbm.training.family import Family
+from rtbm.training.objective import Objective, Prior
+from rtbm.training.result import Record, Result, Watch
+from rtbm.training.solvers import SOLVERS, Settings, solve
+from rtbm.training.starts import make_start
+
+__all__ = ["SOLVERS", "Family", "Objective", "Prior", "Record", "Result", "Settings", "Watch", "make_start", "solve"]

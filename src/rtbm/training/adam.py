@@ -1,0 +1,103 @@
+"""Adam on batches: for data that do not fit into memory, and for several processes."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from rtbm.errors import RTBMError
+from rtbm.training.batches import Batch, Batches
+from rtbm.training.distributed import sum_over_processes
+from rtbm.training.family import Family
+from rtbm.training.objective import Prior
+from rtbm.training.result import EARLY_STOPPING, SCHEDULE, Result, Watch
+
+FINAL_RATE = 0.01
+LARGEST_GRADIENT = 10.0
+
+
+def adam(
+    family: Family,
+    batches: Batches,
+    prior: Prior,
+    total: float,
+    start: Tensor,
+    watch: Watch,
+    *,
+    max_iter: int,
+    learning_rate: float = 0.03,
+) -> Result:
+    """Minimise the negative mean log-likelihood plus prior by Adam, a step for each batch, `max_iter` epochs.
+
+    Under torch.distributed the gradients of all processes are added before each step, so that with the same rows in
+    their batches together they take the steps of one process.
+
+    Parameters
+    ----------
+    batches : Batches
+        The data, or this process's share.
+    total : float
+        The sum of all weights, over all processes: the prior is divided by it.
+    learning_rate : float
+        At the start; it falls to a hundredth of that.
+    """
+    vector = start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([vector], lr=learning_rate)
+    reason, values = SCHEDULE, []
+    for epoch in range(max_iter):
+        set_rate(optimizer, learning_rate, epoch / max_iter)
+        values.append(_epoch(family, batches, prior, total, vector, optimizer, epoch))
+        if watch(vector.detach().clone(), values[-1]):
+            reason = EARLY_STOPPING
+            break
+    return watch.result(vector, reason, len(values), "adam")
+
+
+def set_rate(optimizer: torch.optim.Optimizer, first: float, progress: float) -> None:
+    """Let the learning rate fall from its first value to a hundredth of it, along half a cosine."""
+    for group in optimizer.param_groups:
+        group["lr"] = first * (FINAL_RATE + (1 - FINAL_RATE) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def _epoch(
+    family: Family,
+    batches: Batches,
+    prior: Prior,
+    total: float,
+    vector: Tensor,
+    optimizer: torch.optim.Optimizer,
+    number: int,
+) -> float:
+    """One pass over the data; returns the mean objective on the way."""
+    iterator, loss, seen = iter(batches.epoch(number)), 0.0, 0.0
+    while True:
+        sums = sum_over_processes(_sums(family, vector, next(iterator, None)))
+        value, weight, running, failed = sums[:4].tolist()
+        if not running:  # no process has a batch left
+            return loss / seen + float(prior.penalty(family, vector.detach())) / total
+        loss, seen = loss + value, seen + weight
+        if failed or weight == 0:
+            continue
+        (pull,) = torch.autograd.grad(prior.penalty(family, vector), vector)
+        gradient = sums[4:] / weight + pull / total
+        vector.grad = gradient * min(1.0, LARGEST_GRADIENT / max(float(gradient.norm()), 1e-300))
+        optimizer.step()
+
+
+def _sums(family: Family, vector: Tensor, batch: Batch | None) -> Tensor:
+    """Σ −w log P, Σ w, whether there was a batch, whether it failed, and the gradient of the first."""
+    result = vector.new_zeros(4 + len(vector))
+    if batch is None:
+        return result
+    x, weights = (part.to(vector.device) for part in batch)
+    result[2] = 1.0
+    if not len(x):
+        return result
+    try:
+        loss = -(weights @ family.log_prob(vector, x))
+        (gradient,) = torch.autograd.grad(loss, vector)
+    except RTBMError:
+        result[3] = 1.0
+        return result
+    result[0], result[1], result[4:] = loss.detach(), weights.sum(), gradient
+    return result

@@ -1,0 +1,57 @@
+"""CMA-ES, the optimiser of the paper: no derivatives, a population of candidates, and a learned covariance."""
+
+import math
+import warnings
+
+import torch
+
+from rtbm.training.objective import Objective
+from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, Result, Watch
+
+LARGE = 1e10
+
+
+def cma(
+    objective: Objective,
+    start: torch.Tensor,
+    watch: Watch,
+    *,
+    max_iter: int,
+    tol: float,
+    seed: int,
+    spread: float = 0.3,
+) -> Result:
+    """Minimise by CMA-ES (the `cma` package) in the free parameters, where every candidate is a machine.
+
+    Parameters
+    ----------
+    max_iter : int
+        Generations.
+    tol : float
+        Stop when the best values of recent generations differ by less.
+    seed : int
+        For repeatable results.
+    spread : float
+        The standard deviation of the first generation around the start.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # remarks of the package on its optional dependencies
+        import cma as package  # here, so that nothing else needs it
+
+    options = {"seed": seed + 1, "maxiter": max_iter, "tolfun": tol, "tolfunhist": tol, "verbose": -9, "verb_log": 0}
+    strategy = package.CMAEvolutionStrategy(start.cpu().numpy(), spread, options)
+    watch(start, objective.value(start))
+    best, lowest, reason = start, math.inf, CONVERGED
+    while not strategy.stop():
+        candidates = strategy.ask()
+        values = [objective.value(torch.from_numpy(candidate).to(start)) for candidate in candidates]
+        strategy.tell(candidates, [min(value, LARGE) for value in values])
+        if min(values) < lowest:
+            lowest = min(values)
+            best = torch.from_numpy(candidates[values.index(lowest)].copy()).to(start)
+        if watch(best, lowest):
+            reason = EARLY_STOPPING
+            break
+    if "maxiter" in strategy.stop():
+        reason = MAX_ITER
+    return watch.result(best, reason, objective.evaluations, "cma")

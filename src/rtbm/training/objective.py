@@ -1,0 +1,102 @@
+"""What the solvers minimise: the negative mean log-likelihood, and a prior that keeps it from chasing single points."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rtbm.errors import RTBMError
+from rtbm.parameters import unpack
+from rtbm.training.family import Family
+from rtbm.training.tables import factors_of
+
+RIGIDITY, STIFFNESS = 0.02, 10.0
+"""The prior on A, weak, with its mode at STIFFNESS · 1: hidden units that want to be binary, or that have nothing to
+do, would otherwise wander off to infinity or to zero."""
+RIPPLES = 0.2
+"""The prior on the ripples of diagonal machines, relative to that on the covariance of dense ones."""
+
+
+class Prior(NamedTuple):
+    """A penalty on fine structure, in units of observations: it plays the part of a bandwidth.
+
+    Dense machines, with Σ the covariance of v given h and s the widths of the data along the axes::
+
+        penalty = strength Σ_i s_i² (Σ⁻¹)_ii + RIGIDITY (tr A − STIFFNESS log det A)
+
+    Diagonal machines: their ripples have amplitudes of order exp(−q/2) and frequencies w, and::
+
+        penalty = RIPPLES strength Σ_j exp(−q_j/2)(1 + Σ_i s_i² w_ij²)
+
+    It is divided by the number of observations, and so fades as they become many.
+    """
+
+    strength: float
+    widths: Tensor  # (Nv,)
+
+    def penalty(self, family: Family, vector: Tensor) -> Tensor:
+        """The penalty of a member of a family."""
+        machines, _ = family.split(vector)
+        return sum((self._of_machine(family, machine) for machine in machines), vector.new_zeros(()))
+
+    def _of_machine(self, family: Family, vector: Tensor) -> Tensor:
+        if family.hidden == "dense":
+            L_A, _, _, _, L = factors_of(vector, family.n_visible, family.n_hidden)
+            root = torch.linalg.solve_triangular(L, torch.diag(self.widths), upper=False)
+            rigidity = L_A.square().sum() - 2 * STIFFNESS * L_A.diagonal().log().sum()
+            return self.strength * root.square().sum() + RIGIDITY * rigidity
+        free = unpack(vector, family.n_visible, family.n_hidden, "diagonal")
+        energy = 1 + self.widths.square() @ free.weights.square()
+        return RIPPLES * self.strength * ((-0.5 * free.hidden_scale.exp()).exp() * energy).sum()
+
+
+class Objective:
+    """The negative mean log-likelihood of weighted data plus prior, as a function of a vector.
+
+    Parameters
+    ----------
+    family : Family
+        What is fitted.
+    x : (n, Nv)
+        The data; NaN entries are integrated out.
+    weights : (n,)
+        Positive.
+    prior : Prior
+        Divided by the sum of the weights.
+    """
+
+    def __init__(self, family: Family, x: Tensor, weights: Tensor, prior: Prior):
+        self.family, self.x, self.prior = family, x, prior
+        self.total = float(weights.sum())
+        self.weights = weights / self.total
+        self.evaluations = 0
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        """The value (), differentiable in the vector."""
+        return self.prior.penalty(self.family, vector) / self.total - self.weights @ self.family.log_prob(
+            vector, self.x
+        )
+
+    @torch.no_grad()
+    def value(self, vector: Tensor) -> float:
+        """The value alone; infinite where the parameters leave float64."""
+        self.evaluations += 1
+        try:
+            value = float(self(vector))
+        except RTBMError:
+            return math.inf
+        return value if math.isfinite(value) else math.inf
+
+    def with_gradient(self, vector: Tensor) -> tuple[float, Tensor]:
+        """Value and gradient; the value is infinite where the parameters leave float64."""
+        self.evaluations += 1
+        free = vector.detach().requires_grad_()
+        try:
+            value = self(free)
+            (gradient,) = torch.autograd.grad(value, free)
+        except RTBMError:
+            return math.inf, torch.zeros_like(vector)
+        if not (math.isfinite(float(value.detach())) and bool(torch.isfinite(gradient).all())):
+            return math.inf, torch.zeros_like(vector)
+        return float(value.detach()), gradient

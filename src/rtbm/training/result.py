@@ -1,0 +1,127 @@
+"""What every solver returns, and the watch that is kept while it runs."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch import Tensor
+
+CONVERGED = "converged"
+MAX_ITER = "max_iter"
+EARLY_STOPPING = "early stopping"
+STALLED = "no further progress"
+SCHEDULE = "schedule completed"
+
+
+class Record(NamedTuple):
+    """One line of a history."""
+
+    step: int
+    objective: float
+    """What is minimised; the negative mean log-likelihood plus prior, unless the solver has an objective of its own."""
+    validation: float
+    """The mean log-likelihood of the validation data (NaN if there are none)."""
+    seconds: float
+    """Since the start of this solver."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of one solver from one start.
+
+    Attributes
+    ----------
+    vector : (n_parameters,)
+        The free parameters: the best on the validation data if there are any, else the last.
+    objective : float
+        The objective there.
+    validation : float
+        The mean log-likelihood of the validation data there (NaN if there are none).
+    history : list of Record
+        One for each iteration (an epoch, for solvers that take batches).
+    reason : str
+        Why it stopped: "converged", "max_iter", "early stopping", "schedule completed" (of learning rates) or
+        "no further progress".
+    seconds : float
+        The time it took.
+    evaluations : int
+        How often the objective was computed on all data; batches count as their share.
+    solver : str
+        The name of the solver.
+    """
+
+    vector: Tensor
+    objective: float
+    validation: float
+    history: list[Record] = field(repr=False)
+    reason: str
+    seconds: float
+    evaluations: int
+    solver: str
+
+    @property
+    def converged(self) -> bool:
+        """Whether it stopped by itself, and not because its iterations were used up."""
+        return self.reason != MAX_ITER
+
+
+class Watch:
+    """Follows a solver: keeps the history, and the best parameters on validation data, and says when to stop.
+
+    Parameters
+    ----------
+    validate : function
+        The mean log-likelihood of the validation data for a vector, or None without such data.
+    patience : int
+        Stop when the validation has not improved in so many iterations.
+    report : function
+        Called with every Record.
+    shift : float
+        Added to the objective in records and results: a change of units.
+    """
+
+    def __init__(
+        self,
+        validate: Callable[[Tensor], float] | None = None,
+        patience: int = 20,
+        report: Callable[[Record], None] | None = None,
+        shift: float = 0.0,
+    ):
+        self._validate, self._patience, self._report, self._shift = validate, patience, report, shift
+        self._start = time.perf_counter()
+        self._best: tuple[float, int, Tensor] | None = None
+        self.history: list[Record] = []
+
+    def __call__(self, vector: Tensor, objective: float) -> bool:
+        """Note one iteration; returns whether to stop early."""
+        validation = math.nan if self._validate is None else self._validate(vector)
+        record = Record(len(self.history), objective + self._shift, validation, time.perf_counter() - self._start)
+        self.history.append(record)
+        if self._report is not None:
+            self._report(record)
+        if self._validate is None:
+            return False
+        if self._best is None or validation > self._best[0]:
+            self._best = validation, record.step, vector.clone()
+        return record.step - self._best[1] >= self._patience
+
+    def result(self, vector: Tensor, reason: str, evaluations: int, solver: str) -> Result:
+        """The result of a solver that ended at a vector."""
+        last = self.history[-1]
+        step = last.step
+        if self._best is not None:
+            _, step, vector = self._best
+        chosen = self.history[step]
+        seconds = time.perf_counter() - self._start
+        return Result(
+            vector.detach().clone(),
+            chosen.objective,
+            chosen.validation,
+            self.history,
+            reason,
+            seconds,
+            evaluations,
+            solver,
+        )

@@ -1,0 +1,60 @@
+"""Score matching for diagonal machines: no normaliser is needed, so the number of visible units does not matter."""
+
+import torch
+from torch import Tensor
+
+from rtbm.errors import InvalidInputError
+from rtbm.parameters import Natural, constrain, unpack
+from rtbm.theta import ThetaPlan
+from rtbm.training.family import Family
+from rtbm.training.lbfgs import lbfgs
+from rtbm.training.objective import Objective
+from rtbm.training.result import Result, Watch
+
+
+def check_diagonal(family: Family, x: Tensor, solver: str) -> None:
+    """Check that a family is one diagonal machine, and that nothing is missing in the data."""
+    if family.hidden != "diagonal" or family.n_components > 1:
+        raise InvalidInputError(
+            f'solver="{solver}" is for one machine with hidden="diagonal", got hidden="{family.hidden}" and '
+            f'{family.n_components} components: use solver="lbfgs" or "adam"'
+        )
+    if bool(x.isnan().any()):
+        raise InvalidInputError(f'solver="{solver}" takes no NaN entries: use solver="lbfgs" or "adam"')
+
+
+class ScoreMatching(Objective):
+    """Hyvärinen's objective: the mean of ½|∇ log P|² + Δ log P, with the same prior as the likelihood.
+
+    For a diagonal phase II machine, with u = Wᵀv + b_h and ϑ_i(u) = θ̃(iu|q_i)::
+
+        ∇ log P = −Tv − b_v + W ∇ log ϑ(u)        Δ log P = −tr T + Σ_i |w_i|² (log ϑ_i)''(u_i)
+    """
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        """The value (), differentiable in the vector."""
+        natural = constrain(unpack(vector, self.family.n_visible, self.family.n_hidden, "diagonal"))
+        assert isinstance(natural, Natural)
+        T, W, Q, b_v, b_h, _ = natural
+        slope, curvature = _derivatives(self.x @ W + b_h, Q)
+        score = slope @ W.mT - self.x @ T - b_v
+        laplacian = curvature @ W.square().sum(0) - T.trace()
+        penalty = self.prior.penalty(self.family, vector) / self.total
+        return penalty + self.weights @ (0.5 * score.square().sum(1) + laplacian)
+
+
+def _derivatives(u: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
+    """First and second derivatives of log θ̃(iu|q) for each unit (n, Nh), differentiable."""
+    needs = u if u.requires_grad else u.detach().requires_grad_()
+    with torch.enable_grad():
+        log_theta = ThetaPlan(Q, phase="II").log_theta(needs)
+        (slope,) = torch.autograd.grad(log_theta.sum(), needs, create_graph=True)
+        (curvature,) = torch.autograd.grad(slope.sum(), needs, create_graph=True)
+    return slope, curvature
+
+
+def score_matching(objective: Objective, start: Tensor, watch: Watch, *, max_iter: int, tol: float) -> Result:
+    """Minimise the score-matching objective by L-BFGS."""
+    check_diagonal(objective.family, objective.x, "score_matching")
+    mine = ScoreMatching(objective.family, objective.x, objective.weights * objective.total, objective.prior)
+    return lbfgs(mine, start, watch, max_iter=max_iter, tol=tol, name="score_matching")

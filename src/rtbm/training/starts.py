@@ -1,0 +1,193 @@
+"""Where a fit starts: for standardised data, which have mean 0 and covariance 1."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtbm.lattice import Floats
+from rtbm.parameters import Lattice, Unconstrained, log_cholesky, pack, unconstrain
+from rtbm.training.family import Family
+from rtbm.training.objective import STIFFNESS
+
+TAIL = 0.005  # the range of the data is between this quantile and its mirror image
+LOG_COSH_NORMAL = 0.3745672  # E[log cosh x] of a standard normal x
+OVERLAP = 0.8  # the standard deviation of v given h, in units of the distance between neighbouring centres
+
+
+def ladder(x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random.Generator) -> Lattice:
+    """A dense machine whose 2^Nh centres are spread evenly over the data.
+
+    Hidden units start on {0, 1} (A = 10), with steps R/2, R/4, … along one axis, R the range of the data there. The
+    first start deals the units to the axes in turn, the next ones put all on one axis, and then axes, units, stiffness
+    and overlap are drawn at random.
+
+    Parameters
+    ----------
+    x, weights : (n, Nv), (n,)
+        Standardised data, the principal axes in order; NaN entries are left out.
+    index : int
+        The number of the start.
+    """
+    d = x.shape[1]
+    axes, deal, stiffness, overlap, base = np.eye(d), np.arange(n_hidden) % d, STIFFNESS, OVERLAP, 2.0
+    centre = np.full(n_hidden, 0.5)
+    if 1 <= index <= d and d > 1:
+        deal = np.full(n_hidden, index - 1)
+    elif index >= 1:
+        axes, _ = np.linalg.qr(rng.standard_normal((d, d)))
+        deal = rng.integers(0, d, n_hidden)
+        stiffness, overlap = float(np.exp(rng.uniform(math.log(4), math.log(20)))), rng.uniform(0.6, 1.2)
+        centre, base = rng.uniform(0.3, 0.7, n_hidden), rng.uniform(1.6, 2.4)
+    low, high = quantiles(np.nan_to_num(x) @ axes if d > 1 else x, weights, TAIL)
+    high = np.maximum(high, low + 0.1)
+    F, width, mean = np.zeros((d, n_hidden)), np.ones(d), np.zeros(d)
+    for axis in range(d):
+        mine = np.flatnonzero(deal == axis)
+        if len(mine):
+            steps = base ** -np.arange(1.0, len(mine) + 1)
+            spacing = (high[axis] - low[axis]) / 2 ** len(mine)
+            F[axis, mine] = steps / steps.sum() * (high[axis] - low[axis] - spacing)
+            width[axis] = min(1.0, overlap * spacing)
+            mean[axis] = (low[axis] + high[axis]) / 2 - F[axis] @ centre
+    A = stiffness * np.eye(n_hidden)
+    parts = A, -A @ centre, axes @ F, axes @ mean, axes @ np.diag(width**2) @ axes.T
+    return Lattice(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
+
+
+def waves(n_visible: int, n_hidden: int, rng: np.random.Generator) -> Unconstrained:
+    """A diagonal machine: the Gaussian of the data, with weak ripples of random directions, frequencies and phases."""
+    directions = rng.standard_normal((n_visible, n_hidden))
+    directions /= np.linalg.norm(directions, axis=0)
+    frequencies = rng.uniform(0.5, 4.0, n_hidden)
+    q = rng.uniform(4.0, 12.0, n_hidden) + 2 * math.log(n_hidden)
+    parts = np.log(q), rng.uniform(0.0, 1.0, n_hidden), directions * frequencies, np.zeros(n_visible)
+    scale = log_cholesky(torch.eye(n_visible, dtype=torch.float64))
+    log_q, turns, weights, mean = (torch.from_numpy(part) for part in parts)
+    return Unconstrained(log_q, turns, weights, mean, scale, "diagonal")
+
+
+def gaussian(n_visible: int, n_hidden: int, hidden: str) -> Tensor:
+    """The machine that is the standard normal distribution, up to ripples of 1e-8, as a vector.
+
+    Its hidden units are so fine that they are all but continuous: along the principal axes in turn, with half the
+    variance of their axes.
+    """
+    if hidden == "diagonal":
+        weights = torch.zeros(n_visible, n_hidden, dtype=torch.float64)
+        weights[torch.arange(n_hidden) % n_visible, torch.arange(n_hidden)] = 1.0
+        scale = log_cholesky(torch.eye(n_visible, dtype=torch.float64))
+        q = torch.full((n_hidden,), math.log(60.0), dtype=torch.float64)
+        return pack(Unconstrained(q, 0 * q, weights, weights.new_zeros(n_visible), scale, "diagonal"))
+    axis = torch.arange(n_hidden) % n_visible
+    units = torch.bincount(axis, minlength=n_visible)
+    F = torch.zeros(n_visible, n_hidden, dtype=torch.float64)
+    A = 0.5 * torch.eye(n_hidden, dtype=torch.float64)  # with Q = A + FᵀΣ⁻¹F of at most 1, ripples are exp(−2π²)
+    F[axis, torch.arange(n_hidden)] = (0.25 / units[axis].double()).sqrt()
+    covariance = torch.diag(torch.where(units > 0, 0.5, 1.0).double())
+    return pack(unconstrain(Lattice(A, A.new_zeros(n_hidden), F, F.new_zeros(n_visible), covariance)))
+
+
+def make_start(
+    family: Family, x: Floats, weights: Floats, index: int, seed: int, labels: np.ndarray | None = None
+) -> Tensor:
+    """The vector of start number `index`: the same for the same seed.
+
+    Parameters
+    ----------
+    x, weights : (n, Nv), (n,)
+        Standardised data.
+    labels : (n,)
+        For mixtures: the cluster of each point. A machine starts in each.
+    """
+    rng = np.random.default_rng([seed, index])
+    if family.n_components == 1:
+        return _one_start(family, x, weights, index, rng)
+    machines, logits = [], []
+    for k in range(family.n_components):
+        mine = np.ones(len(x), dtype=bool) if labels is None else labels == k
+        if mine.sum() <= x.shape[1]:
+            mine = np.ones(len(x), dtype=bool)  # too small a cluster to have a shape
+        machines.append(_cluster_start(family, x[mine], weights[mine], index, rng))
+        logits.append(math.log(weights[mine].sum() / weights.sum()))
+    return family.join(machines, torch.tensor(logits, dtype=torch.float64))
+
+
+def gaussian_start(family: Family) -> Tensor:
+    """The member of a family that is the standard normal distribution."""
+    machine = gaussian(family.n_visible, family.n_hidden, family.hidden)
+    return family.join([machine] * family.n_components, machine.new_zeros(family.n_components))
+
+
+def _one_start(family: Family, x: Floats, weights: Floats, index: int, rng: np.random.Generator) -> Tensor:
+    if family.hidden == "diagonal":
+        return pack(waves(family.n_visible, family.n_hidden, rng))
+    return pack(unconstrain(ladder(x, weights, family.n_hidden, index, rng)))
+
+
+def _cluster_start(family: Family, x: Floats, weights: Floats, index: int, rng: np.random.Generator) -> Tensor:
+    """A start for the points of one cluster, in its own standard coordinates, and back."""
+    mean, root, _ = standardisation(x, weights, floor=1e-3)
+    local = (np.nan_to_num(x - mean)) @ np.linalg.inv(root).T
+    vector = _one_start(family.single(), local, weights, index, rng)
+    moved = family.single().distribution(vector).affine(torch.from_numpy(root), torch.from_numpy(mean))
+    return family.single().vector(moved)
+
+
+def standardisation(x: Floats, weights: Floats, floor: float = 0.0) -> tuple[Floats, Floats, float]:
+    """Mean (Nv,) and M (Nv, Nv) such that x = mean + Mz with z of mean 0 and covariance 1, along the principal axes.
+
+    The axes are those of the correlation matrix, in falling order. NaN entries are left out. Eigenvalues of the
+    correlation are raised to `floor`; the smallest that was found is returned as well.
+    """
+    present = ~np.isnan(x)
+    w = weights[:, None] * present
+    mean = (w * np.where(present, x, 0.0)).sum(0) / w.sum(0)
+    centred = np.where(present, x - mean, 0.0)
+    covariance = (centred.T * weights) @ centred / (w.T @ present)
+    scale = np.sqrt(np.diag(covariance))
+    safe = np.where(scale > 0, scale, 1.0)
+    values, vectors = np.linalg.eigh(covariance / np.outer(safe, safe))
+    vectors = vectors * np.where(vectors[np.abs(vectors).argmax(0), np.arange(len(scale))] < 0, -1.0, 1.0)
+    root = np.sqrt(np.maximum(values, floor))[::-1] * vectors[:, ::-1]
+    return mean, safe[:, None] * root, float(values[0])
+
+
+def independent_axes(z: Floats, weights: Floats, n_iter: int = 100) -> Floats:
+    """A rotation (Nv, Nv) whose columns are directions of standardised data that look least like a Gaussian.
+
+    Independent component analysis (FastICA with log cosh, symmetric), from the present axes; the directions with most
+    structure come first. For Gaussian data, any rotation is as good as another.
+    """
+    step = max(1, len(z) // 20_000)
+    x, w = z[::step], weights[::step] / weights[::step].sum()
+    axes = np.eye(z.shape[1])
+    for _ in range(n_iter):
+        g = np.tanh(x @ axes)
+        updated = (x.T * w) @ g - axes * (w @ (1 - g**2))
+        u, _, v = np.linalg.svd(updated)
+        previous, axes = axes, u @ v
+        if np.abs(np.abs((axes * previous).sum(0)) - 1).max() < 1e-6:
+            break
+    structure = np.abs(w @ np.log(np.cosh(np.clip(x @ axes, -50, 50))) - LOG_COSH_NORMAL)
+    return axes[:, np.argsort(-structure, kind="stable")]
+
+
+def robust_widths(x: Floats, weights: Floats) -> Floats:
+    """The widths (Nv,) of standardised data: 1, or less where a few points far out make most of the variance."""
+    low, high = quantiles(x, weights, 0.25)
+    return np.clip((high - low) / 1.349, 0.05, 1.0)  # 1.349: of a normal distribution
+
+
+def quantiles(x: Floats, weights: Floats, tail: float) -> tuple[Floats, Floats]:
+    """The quantile `tail` of each column of weighted data, and its mirror image (Nv,)."""
+    result = []
+    for column in x.T:
+        present = ~np.isnan(column)
+        order = np.argsort(column[present], kind="stable")
+        cumulative = np.cumsum(weights[present][order])
+        where = np.searchsorted(cumulative, np.array([tail, 1 - tail]) * cumulative[-1])
+        result.append(column[present][order][np.minimum(where, len(order) - 1)])
+    low, high = np.array(result).T
+    return low, high

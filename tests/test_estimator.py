@@ -1,0 +1,363 @@
+"""RTBMDensity: the scikit-learn contract, and what it promises beyond."""
+
+import pickle
+import warnings
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from rtbm import RTBMDensity, RTBMDistribution, RTBMMixture, datasets, nn
+from rtbm.errors import InvalidInputError
+from rtbm.estimators.bounds import Bounds, make_bounds
+
+GAMMA = datasets.gamma.sample(400, seed=1)
+PLANE = datasets.correlated_mixture.sample(300, seed=1)
+
+
+def quick(n_hidden=2, **options):
+    return RTBMDensity(n_hidden, **{"n_init": 2, "random_state": 0, **options})
+
+
+def gaussian_score(X, test):
+    mean, covariance = X.mean(0), np.atleast_2d(np.cov(X.T, bias=True))
+    noise = np.linalg.solve(np.linalg.cholesky(covariance), (test - mean).T)
+    return float(-0.5 * (noise**2).sum(0).mean() - 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1])
+
+
+def all_checks():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(estimator_checks_generator(RTBMDensity(n_init=1, max_iter=30)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("estimator", "check"), [pytest.param(e, c, id=c.func.__name__) for e, c in all_checks()])
+def test_scikit_learn_contract(estimator, check):
+    try:
+        check(estimator)
+    except BaseException as error:
+        if "SCIPY_ARRAY_API" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+@pytest.mark.parametrize("options", [{}, {"solver": "em"}, {"solver": "adam", "batch_size": 64, "max_iter": 5}])
+def test_weights_are_repetitions_and_zero_is_absence_bit_for_bit(options):
+    rng = np.random.default_rng(0)
+    X, weights = GAMMA[:80], rng.integers(0, 4, 80)
+    order = rng.permutation(int(weights.sum()))
+    repeated = quick(**options).fit(np.repeat(X, weights, axis=0)[order])
+    weighted = quick(**options).fit(X, sample_weight=weights)
+    assert np.array_equal(weighted.score_samples(X), repeated.score_samples(X))
+    absent = quick(**options).fit(X[weights > 0], sample_weight=weights[weights > 0])
+    assert np.array_equal(absent.score_samples(X), repeated.score_samples(X))
+
+
+def test_the_seed_decides_everything():
+    X = datasets.three_gaussians.sample(300, seed=0)
+    options = {"n_components": 2, "n_init": 4, "validation_fraction": 0.2}
+    first, second, other = (quick(1, random_state=seed, **options).fit(X) for seed in (3, 3, 4))
+    parallel = quick(1, random_state=3, n_jobs=2, **options).fit(X)
+    assert np.array_equal(first.score_samples(X), second.score_samples(X))
+    assert np.array_equal(first.score_samples(X), parallel.score_samples(X))
+    assert not np.array_equal(first.score_samples(X), other.score_samples(X))
+    assert np.array_equal(first.sample(5), first.sample(5))
+    assert np.array_equal(first.sample(5, random_state=7), second.sample(5, random_state=7))
+    assert not np.array_equal(first.sample(5, random_state=7), first.sample(5, random_state=8))
+
+
+@pytest.mark.parametrize("name", list(datasets.DENSITIES))
+def test_defaults_are_good_on_the_densities_of_the_paper(name):
+    density = datasets.DENSITIES[name]
+    X, test = density.sample(seed=11), density.sample(5000, seed=12)
+    model = RTBMDensity(density.n_hidden, n_components=density.n_components, random_state=11).fit(X)
+    assert model.converged_
+    assert model.score(test) >= gaussian_score(X, test) - 1e-6
+    mean, std = model.distribution_.mean.numpy(), model.distribution_.stddev.numpy()
+    n = 20_001 if len(mean) == 1 else 801
+    axes = [np.linspace(m - 10 * s, m + 10 * s, n) for m, s in zip(mean, std, strict=True)]
+    mesh = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, len(mean))
+    cell = np.prod([axis[1] - axis[0] for axis in axes])
+    assert np.exp(model.score_samples(mesh)).sum() * cell == pytest.approx(1, abs=1e-6)
+
+
+def test_a_gaussian_is_fitted_by_a_gaussian_unless_told_otherwise():
+    X = datasets.correlated_gaussian.sample(500, seed=0)
+    model = quick().fit(X)
+    assert model.is_gaussian_
+    assert np.allclose(model.distribution_.covariance_matrix, np.cov(X.T, bias=True), rtol=1e-6)
+    assert model.score(X) == pytest.approx(gaussian_score(X, X), abs=1e-7)
+    assert model.transform(X).std(axis=0).min() > 0.1  # its hidden units still tell something
+    free = quick(fallback=None).fit(X)
+    assert not free.is_gaussian_
+    assert free.score(X) > model.score(X)
+
+
+def test_units_do_not_matter():
+    X = datasets.gamma.sample(200, seed=0)
+    model, scaled = quick().fit(X), quick().fit(1e6 * X - 3e8)
+    assert scaled.score(1e6 * X - 3e8) == pytest.approx(model.score(X) - np.log(1e6), abs=1e-6)
+    history = model.history_[-1]
+    assert -history.objective == pytest.approx(model.score(X), abs=0.1)  # the prior is what is left
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "adam"])
+def test_missing_entries_are_integrated_out(solver):
+    X = datasets.correlated_mixture.sample(150, seed=0)
+    rng = np.random.default_rng(0)
+    X[rng.random(X.shape) < 0.1] = np.nan
+    options = {"max_iter": 5, "n_init": 1} if solver == "adam" else {"n_init": 1}
+    model = quick(1, solver=solver, **options).fit(X)
+    assert np.isfinite(model.score(X))
+    row = np.array([[1.0, np.nan]])
+    assert model.score_samples(row)[0] == pytest.approx(model.marginal([0]).score_samples([[1.0]])[0], abs=1e-9)
+    hidden = model.transform(row)
+    assert np.isfinite(hidden).all()
+    draws = model.conditional({0: 1.0}).sample(4000, random_state=0)
+    full = np.column_stack([np.ones(4000), draws[:, 0]])
+    assert hidden[0] == pytest.approx(model.transform(full).mean(axis=0), abs=0.1)
+
+
+def test_hidden_expectations_of_missing_entries_need_the_first_phase():
+    model = quick(1, phase="II").fit(PLANE)
+    with pytest.raises(InvalidInputError, match="phase"):
+        model.transform([[np.nan, 1.0]])
+    with pytest.raises(InvalidInputError, match="nothing but NaN"):
+        quick(1).fit(PLANE).transform([[np.nan, np.nan]])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "X"),
+    [
+        ((0, None), GAMMA),
+        ((None, 25.0), GAMMA),
+        ((0.0, 1.0), np.random.default_rng(0).beta(0.7, 2.0, (400, 1))),
+        ([(0, None), None], np.column_stack([GAMMA[:300, 0], PLANE[:, 1]])),
+    ],
+)
+def test_bounds_are_an_exact_change_of_variables(bounds, X):
+    model = quick(bounds=bounds).fit(X)
+    low, high = make_bounds(bounds, X.shape[1]).low, make_bounds(bounds, X.shape[1]).high
+    draws = model.sample(2000, random_state=0)
+    assert ((draws > low) & (draws < high)).all()
+    outside = np.where(np.isfinite(low), low - 1, np.where(np.isfinite(high), high + 1, 0))[None]
+    assert model.score_samples(outside)[0] == -np.inf
+    if X.shape[1] == 1:
+        above = np.isfinite(high[0]) and not np.isfinite(low[0])
+        assert model.cdf(outside)[0] == pytest.approx(1.0 if above else 0.0, abs=1e-12)
+        a, b = (low[0] if np.isfinite(low[0]) else -60.0), (high[0] if np.isfinite(high[0]) else 60.0)
+        x = a + (b - a) * (np.arange(400_000) + 0.5) / 400_000
+        total = np.exp(model.score_samples(x[:, None])).sum() * (x[1] - x[0])
+        assert total == pytest.approx(1, abs=2e-3)
+        assert kstest(draws[:, 0], lambda v: model.cdf(np.asarray(v)[:, None])).pvalue > 1e-4
+    else:
+        assert model.marginal([0]).sample(50).min() > 0
+        assert model.conditional({1: 0.5}).score_samples([[-1.0]])[0] == -np.inf
+
+
+@given(st.floats(-1e3, 1e3), st.floats(1e-2, 1e3), st.floats(0.01, 0.99))
+def test_bounds_round_trip(low, width, share):
+    x = np.array([[low + share * width]])
+    for bounds in (Bounds(np.array([low]), np.array([low + width])), Bounds(np.array([low]), np.array([np.inf]))):
+        y, log_slope = bounds.to_line(x)
+        assert bounds.from_line(y) == pytest.approx(x, rel=1e-9, abs=1e-9)
+        step = 1e-6 * width
+        slope = (bounds.to_line(x + step)[0] - bounds.to_line(x - step)[0]) / (2 * step)
+        assert log_slope[0] == pytest.approx(float(np.log(slope[0, 0])), abs=1e-4)
+
+
+@pytest.mark.parametrize("bounds", [5, (1, 0), [(0, 1)], [(0, 1)] * 3, ("a", 1), [(0, 1, 2), None]])
+def test_wrong_bounds_are_explained(bounds):
+    with pytest.raises(InvalidInputError, match="bounds must be"):
+        quick(bounds=bounds).fit(PLANE)
+
+
+def test_data_outside_of_bounds_are_named():
+    with pytest.raises(InvalidInputError, match=r"first is .* in row \d+ of feature 0"):
+        quick(bounds=(5, None)).fit(GAMMA)
+    model = quick(bounds=(0, None)).fit(GAMMA)
+    with pytest.raises(InvalidInputError, match="bounds"):
+        model.transform([[-1.0]])
+
+
+def test_pipelines_searches_and_clones():
+    X = datasets.three_gaussians.sample(300, seed=0)
+    pipeline = make_pipeline(StandardScaler(), PCA(1), quick(1))
+    pipeline.fit(X)
+    assert pipeline.score(X) < 0
+    assert pipeline.transform(X).shape == (300, 1)
+    search = GridSearchCV(quick(), {"n_hidden": [1, 2]}, cv=2).fit(GAMMA)
+    assert set(search.cv_results_["param_n_hidden"]) == {1, 2}
+    assert clone(quick(3)).get_params() == quick(3).get_params()
+
+
+def test_pickle_joblib_and_frames(tmp_path):
+    frame = pd.DataFrame(PLANE, columns=["mass", "charge"])
+    model = quick(1).fit(frame)
+    assert list(model.feature_names_in_) == ["mass", "charge"]
+    for copy in (pickle.loads(pickle.dumps(model)), joblib.load(joblib.dump(model, tmp_path / "model")[0])):
+        assert np.array_equal(copy.score_samples(frame), model.score_samples(frame))
+    hidden = model.set_output(transform="pandas").transform(frame)
+    assert list(hidden.columns) == ["rtbmdensity0"]
+    assert model.marginal("charge").feature_names_in_ == ["charge"]
+    assert model.conditional({"mass": 1.0}).feature_names_in_ == ["charge"]
+    with pytest.raises(InvalidInputError, match="mass"):
+        model.marginal(["weight"])
+    with pytest.raises(ValueError, match="feature names"):
+        model.score_samples(frame[["charge", "mass"]])
+
+
+def test_marginals_and_conditionals_agree_with_the_joint_density():
+    model = quick(1, n_components=2).fit(PLANE)
+    row = np.array([[0.5, -1.0]])
+    joint = model.score_samples(row)[0]
+    first = model.marginal([0]).score_samples(row[:, :1])[0]
+    second = model.conditional({0: 0.5}).score_samples(row[:, 1:])[0]
+    assert joint == pytest.approx(first + second, abs=1e-9)
+    swapped = model.marginal([1, 0])
+    assert swapped.score_samples(row[:, ::-1])[0] == pytest.approx(joint, abs=1e-9)
+    assert swapped.n_features_in_ == 2
+    assert model.cdf([[50.0, 50.0]])[0] == pytest.approx(1, abs=1e-9)
+
+
+def test_both_forms_and_phases_and_the_module():
+    for hidden, n_hidden in (("dense", 2), ("diagonal", 5)):
+        densities = []
+        for phase in ("I", "II"):
+            model = quick(n_hidden, hidden=hidden, phase=phase).fit(GAMMA)
+            assert isinstance(model.distribution_, RTBMDistribution)
+            assert (model.distribution_.phase, model.distribution_.hidden) == (phase, hidden)
+            assert isinstance(model.module_, nn.RTBM)
+            assert torch.allclose(model.module_().log_prob(GAMMA), torch.from_numpy(model.score_samples(GAMMA)))
+            assert model.transform(GAMMA).shape == (400, n_hidden)
+            assert model.n_parameters_ == model.module_.n_parameters
+            densities.append(model.score_samples(GAMMA))
+        assert np.allclose(*densities, atol=1e-7)
+    mixture = quick(1, n_components=2).fit(PLANE)
+    assert isinstance(mixture.distribution_, RTBMMixture)
+    assert isinstance(mixture.module_, nn.RTBMMixture)
+    assert mixture.transform(PLANE).shape == (300, 2)
+
+
+def test_automatic_choice_of_hidden_units():
+    model = quick("auto", n_init=1).fit(datasets.uniform.sample(300, seed=0))
+    assert model.n_hidden_ == max(model.selection_, key=model.selection_.__getitem__)
+    assert model.distribution_.n_hidden == model.n_hidden_
+    assert len(model.selection_) >= 3
+
+
+def test_averages_over_starts():
+    X = datasets.cauchy.sample(300, seed=0)
+    single = quick(3, n_init=4).fit(X)
+    average = quick(3, n_init=4, average=True).fit(X)
+    assert isinstance(average.distribution_, RTBMMixture)
+    assert average.distribution_.weights.sum() == pytest.approx(1)
+    assert len(average.results_) == 4
+    assert (
+        average.score(datasets.cauchy.sample(3000, seed=1)) > single.score(datasets.cauchy.sample(3000, seed=1)) - 0.02
+    )
+
+
+def test_validation_and_what_is_told_about_the_fit():
+    model = quick(3, validation_fraction=0.2, n_iter_no_change=5).fit(GAMMA)
+    assert model.history_[-1].validation == pytest.approx(model.score(GAMMA), abs=0.3)
+    assert model.n_iter_ == len(model.history_) - 1
+    assert model.summary_["n_observations"] == 320
+    assert len(model.results_) == 2
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        assert not quick(max_iter=2).fit(GAMMA).converged_
+
+
+def test_information_criteria():
+    model = quick().fit(GAMMA)
+    log_likelihood = model.score(GAMMA) * 400
+    assert model.bic(GAMMA) == pytest.approx(-2 * log_likelihood + 9 * np.log(400))
+    assert model.aic(GAMMA) == pytest.approx(-2 * log_likelihood + 18)
+
+
+def test_many_features_without_a_normaliser():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 8)) @ rng.standard_normal((8, 8))
+    model = quick(60, hidden="diagonal", solver="score_matching", max_iter=5, n_init=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X)
+    assert float(model.log_normalizer_.error) > 0
+    assert model.score(X) == pytest.approx(gaussian_score(X, X), abs=1.0)
+    assert np.array_equal(model.score_samples(X), model.score_samples(X))
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    quick(1, n_init=2, verbose=1, validation_fraction=0.3).fit(GAMMA)
+    shown = capsys.readouterr().err
+    assert "log-likelihood" in shown
+    assert "validation" in shown
+    quick(1).fit(GAMMA)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_hidden": 0}, "n_hidden"),
+        ({"n_hidden": "many"}, "n_hidden"),
+        ({"n_components": 1.5}, "n_components"),
+        ({"hidden": "sparse"}, "hidden"),
+        ({"phase": "III"}, "phase"),
+        ({"solver": "sgd"}, "solver"),
+        ({"n_init": 0}, "n_init"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"tol": -1.0}, "tol"),
+        ({"regularization": -1}, "regularization"),
+        ({"regularization": float("nan")}, "regularization"),
+        ({"validation_fraction": 1.0}, "validation_fraction"),
+        ({"fallback": "normal"}, "fallback"),
+        ({"learning_rate": 0}, "learning_rate"),
+        ({"solver": "em", "hidden": "diagonal"}, "em"),
+        ({"solver": "pcd"}, "pcd"),
+    ],
+)
+def test_wrong_settings_are_named(options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        RTBMDensity(**{"n_init": 1, **options}).fit(GAMMA)
+
+
+def test_wrong_data_are_explained():
+    with pytest.raises(NotFittedError):
+        RTBMDensity().score(GAMMA)
+    with pytest.raises(InvalidInputError, match="feature 1 is constant"):
+        quick().fit(np.column_stack([GAMMA[:, 0], np.ones(400)]))
+    with pytest.raises(InvalidInputError, match="nothing but NaN"):
+        quick().fit(np.column_stack([GAMMA[:, 0], np.full(400, np.nan)]))
+    with pytest.raises(ValueError, match="infinity"):
+        quick().fit(np.where(GAMMA > 5, np.inf, GAMMA))
+    with pytest.raises(ValueError, match="minimum of 2"):
+        quick().fit([[1.0]])
+    with pytest.raises(ValueError, match=r"[Ss]ample.weight"):
+        quick().fit(GAMMA, sample_weight=np.zeros(400))
+    with pytest.raises(InvalidInputError, match="leaves"):
+        quick(validation_fraction=0.9).fit(GAMMA[:5])
+    with pytest.warns(RuntimeWarning, match="linearly dependent"):
+        quick(1).fit(np.column_stack([GAMMA, 2 * GAMMA]))
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 3))
+def test_samples_follow_the_density(seed, n_hidden, n_init):
+    X = np.random.default_rng(seed).gamma(2.0, size=(100, 1))
+    model = RTBMDensity(n_hidden, n_init=n_init, random_state=seed, max_iter=200).fit(X)
+    draws = model.sample(2000, random_state=seed)
+    assert kstest(draws[:, 0], lambda v: model.cdf(np.asarray(v)[:, None])).pvalue > 1e-5

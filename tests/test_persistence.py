@@ -1,0 +1,141 @@
+"""Saving and loading: nothing is lost, nothing is executed, nothing is half written."""
+
+import json
+import os
+import pickle
+import struct
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+
+import rtbm
+from machines import dense, diagonal
+from rtbm import FileError, InvalidInputError, RTBMDensity, RTBMMixture, datasets, nn
+
+X = datasets.gamma.sample(200, seed=0)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return RTBMDensity(2, n_init=1, random_state=0).fit(X)
+
+
+@pytest.mark.parametrize("phase", ["I", "II"])
+@pytest.mark.parametrize("make", [dense, diagonal])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_distributions_come_back_to_the_last_bit(tmp_path, make, phase, dtype):
+    machine = make(2, 3, seed=1).to_phase(phase).to(dtype=dtype)
+    rtbm.save(machine, tmp_path / "machine.rtbm")
+    copy = rtbm.load(tmp_path / "machine.rtbm")
+    v = torch.randn(20, 2, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    assert repr(copy) == repr(machine)
+    assert torch.equal(copy.log_prob(v), machine.log_prob(v))
+    assert torch.allclose(copy.hidden_mean(v), machine.hidden_mean(v))
+
+
+def test_mixtures_and_modules_come_back(tmp_path):
+    mixture = RTBMMixture([0.3, 0.7], [dense(2, 1, seed=0), diagonal(2, 4, seed=1)])
+    rtbm.save(mixture, tmp_path / "mixture.rtbm")
+    v = torch.zeros(1, 2, dtype=torch.float64)
+    assert torch.allclose(rtbm.load(tmp_path / "mixture.rtbm").log_prob(v), mixture.log_prob(v), atol=1e-14)
+    small = nn.RTBM(1, 1, dtype=torch.float32)
+    for module in (nn.RTBM(2, 3, hidden="diagonal", phase="II"), nn.RTBMMixture(2, 1, 2), small):
+        rtbm.save(module, tmp_path / "module.rtbm")
+        copy = rtbm.load(tmp_path / "module.rtbm")
+        assert type(copy) is type(module)
+        for (name, ours), (other, theirs) in zip(module.named_parameters(), copy.named_parameters(), strict=True):
+            assert name == other
+            assert torch.equal(ours, theirs)
+    assert repr(copy) == repr(module)
+
+
+def test_estimators_come_back_with_all_that_they_know(tmp_path, model):
+    rows = np.column_stack([X, datasets.uniform.sample(200)])
+    state = np.random.RandomState(0)
+    named = RTBMDensity(1, n_components=2, bounds=[(0, None), None], n_init=1, random_state=state)
+    named.fit(pd.DataFrame(rows, columns=["mass", "charge"]))
+    for fitted, data in ((model, X), (named, pd.DataFrame(rows, columns=["mass", "charge"]))):
+        rtbm.save(fitted, tmp_path / "model.rtbm")
+        copy = rtbm.load(tmp_path / "model.rtbm")
+        assert np.allclose(copy.score_samples(data), fitted.score_samples(data), atol=1e-13)
+        assert np.allclose(copy.sample(5, random_state=1), fitted.sample(5, random_state=1))
+        assert np.allclose(copy.transform(data), fitted.transform(data))
+        assert copy.summary_ == fitted.summary_
+        assert [r.objective for r in copy.history_] == [r.objective for r in fitted.history_]
+        assert copy.n_parameters_ == fitted.n_parameters_
+        assert copy.n_hidden == fitted.n_hidden
+    assert list(copy.feature_names_in_) == ["mass", "charge"]
+    assert copy.fit(rows).score(rows) > -10  # and it can be fitted again
+
+
+def test_the_file_tells_about_itself(tmp_path, model):
+    rtbm.save(model, tmp_path / "model.rtbm")
+    with safetensors.safe_open(tmp_path / "model.rtbm", framework="pt") as file:
+        description = json.loads(file.metadata()["rtbm"])
+    assert description["format"] == 1
+    assert description["library"] == rtbm.__version__
+    assert description["estimator"]["summary"]["solver"] == "lbfgs"
+
+
+def damaged(content, kind):
+    length = struct.unpack("<Q", content[:8])[0]
+    if kind == "truncated":
+        return content[: len(content) // 2]
+    if kind == "empty":
+        return b""
+    if kind == "number":
+        return content[:-3] + bytes([content[-3] ^ 1]) + content[-2:]
+    if kind == "text":
+        return content.replace(b"lbfgs", b"lbfgt")
+    if kind == "header":
+        return content[:8] + b"{" * length + content[8 + length :]
+    return pickle.dumps({"a": os.getcwd})
+
+
+@pytest.mark.parametrize("kind", ["truncated", "empty", "number", "text", "header", "pickle"])
+def test_damaged_files_are_refused(tmp_path, model, kind):
+    rtbm.save(model, tmp_path / "model.rtbm")
+    (tmp_path / "bad.rtbm").write_bytes(damaged((tmp_path / "model.rtbm").read_bytes(), kind))
+    with pytest.raises(FileError, match=r"bad\.rtbm"):
+        rtbm.load(tmp_path / "bad.rtbm")
+
+
+def test_foreign_and_later_files_are_refused(tmp_path, model):
+    safetensors.torch.save_file({"a": torch.zeros(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(FileError, match="not one of this library"):
+        rtbm.load(tmp_path / "other.safetensors")
+    safetensors.torch.save_file(
+        {"a": torch.zeros(2)}, tmp_path / "later.rtbm", {"rtbm": '{"format": 99, "sha256": ""}'}
+    )
+    with pytest.raises(FileError, match=r"format 99.*newer version"):
+        rtbm.load(tmp_path / "later.rtbm")
+    with pytest.raises(FileError, match="no such file"):
+        rtbm.load(tmp_path / "none.rtbm")
+
+
+def test_saving_is_all_or_nothing(tmp_path, model, monkeypatch):
+    path = tmp_path / "model.rtbm"
+    rtbm.save(model, path)
+    before = path.read_bytes()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(FileError, match="No space left"):
+        rtbm.save(model, path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["model.rtbm"]
+    with pytest.raises(FileError, match="cannot be written"):
+        rtbm.save(model, tmp_path / "nowhere" / "model.rtbm")
+
+
+def test_only_fitted_models_of_this_library_are_saved(tmp_path):
+    with pytest.raises(InvalidInputError, match="fitted"):
+        rtbm.save(RTBMDensity(), tmp_path / "model.rtbm")
+    with pytest.raises(InvalidInputError, match="model must be"):
+        rtbm.save({"a": 1}, tmp_path / "model.rtbm")
+    assert not list(tmp_path.iterdir())

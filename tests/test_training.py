@@ -1,0 +1,216 @@
+"""The solvers: one objective, one kind of result, the same optimum."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from rtbm import datasets
+from rtbm.errors import InvalidInputError
+from rtbm.training import SOLVERS, Family, Objective, Prior, Settings, Watch, make_start, solve
+from rtbm.training.batches import ArrayBatches, LoaderBatches
+from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, SCHEDULE
+from rtbm.training.score_matching import ScoreMatching
+from rtbm.training.starts import gaussian_start, independent_axes, quantiles, robust_widths, standardisation
+
+N = 400
+
+
+def problem(n_hidden=2, hidden="dense", name="gamma", n_components=1, strength=1.0, n=N):
+    x = datasets.DENSITIES[name].sample(n, seed=3)
+    weights = np.ones(len(x))
+    mean, root, _ = standardisation(x, weights)
+    z = (x - mean) @ np.linalg.inv(root).T
+    family = Family(x.shape[1], n_hidden, hidden=hidden, n_components=n_components)
+    prior = Prior(strength, torch.from_numpy(robust_widths(z, weights)))
+    return Objective(family, torch.from_numpy(z), torch.from_numpy(weights), prior), z, weights
+
+
+def start_of(objective, z, weights, index=0, seed=0, labels=None):
+    return make_start(objective.family, z, weights, index, seed, labels)
+
+
+@pytest.mark.parametrize(("n_hidden", "hidden", "n_components"), [(2, "dense", 1), (1, "dense", 2), (3, "diagonal", 1)])
+def test_the_gradient_is_that_of_the_value(n_hidden, hidden, n_components):
+    objective, z, weights = problem(n_hidden, hidden, n_components=n_components, n=50)
+    vector = start_of(objective, z, weights) + 0.05
+    value, gradient = objective.with_gradient(vector)
+    assert value == pytest.approx(objective.value(vector), abs=1e-12)
+    for i in range(len(vector)):
+        step = torch.zeros_like(vector)
+        step[i] = 1e-5
+        slope = (objective.value(vector + step) - objective.value(vector - step)) / 2e-5
+        assert slope == pytest.approx(float(gradient[i]), abs=2e-6)
+
+
+def test_solvers_for_dense_machines_find_the_same_optimum():
+    objective, z, weights = problem()
+    best = solve(objective, start_of(objective, z, weights), Settings("lbfgs", tol=1e-12))
+    noise = torch.randn(len(best.vector), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    near = best.vector + 0.05 * noise  # so that all see the same optimum
+    settings = {"lbfgs": 300, "em": 2000, "cma": 300, "adam": 300}
+    found = {
+        name: solve(objective, near, Settings(name, max_iter=max_iter, tol=1e-10, seed=1, learning_rate=0.01))
+        for name, max_iter in settings.items()
+    }
+    assert objective.value(near) - best.objective > 2e-3
+    for name, result in found.items():
+        assert result.solver == name
+        assert objective.value(result.vector) == pytest.approx(best.objective, abs=2e-4), name
+        if name != "adam":  # whose records are means over the epoch
+            assert result.objective == pytest.approx(objective.value(result.vector), abs=1e-9)
+        assert result.seconds >= result.history[-1].seconds > 0
+        assert result.evaluations > 0
+        assert [record.step for record in result.history] == list(range(len(result.history)))
+
+
+def test_adam_improves_on_the_start_with_and_without_batches():
+    objective, z, weights = problem()
+    start = start_of(objective, z, weights)
+    for batch_size in (None, 100):
+        result = solve(objective, start, Settings("adam", max_iter=40, batch_size=batch_size))
+        assert objective.value(result.vector) < objective.value(start) - 0.01
+        assert result.reason == SCHEDULE
+
+
+def test_em_never_rises_and_its_end_is_stationary():
+    for n_components in (1, 2):
+        objective, z, weights = problem(name="cauchy_mixture", n_hidden=1, n_components=n_components)
+        labels = (z[:, 0] > 0).astype(int)
+        result = solve(
+            objective, start_of(objective, z, weights, labels=labels), Settings("em", max_iter=3000, tol=1e-11)
+        )
+        values = [record.objective for record in result.history]
+        assert max(np.diff(values)) < 1e-7
+        _, gradient = objective.with_gradient(result.vector)
+        assert float(gradient.abs().max()) < 1e-3
+
+
+def test_score_matching_takes_the_score_and_its_divergence():
+    objective, z, weights = problem(3, "diagonal", n=20)
+    vector = start_of(objective, z, weights)
+    mine = ScoreMatching(objective.family, objective.x, torch.from_numpy(weights), Prior(0.0, objective.prior.widths))
+    x = objective.x.clone().requires_grad_()
+    log_prob = objective.family.distribution(vector).log_prob(x)
+    (score,) = torch.autograd.grad(log_prob.sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(score.sum(), x)
+    expected = float((0.5 * score.detach().square() + second).mean())
+    assert mine.value(vector) == pytest.approx(expected, abs=1e-10)
+
+
+def test_solvers_without_normaliser_come_near_maximum_likelihood():
+    objective, z, weights = problem(6, "diagonal", n=1500)
+    start = start_of(objective, z, weights, seed=2)
+    best = objective.value(solve(objective, start, Settings("lbfgs", max_iter=300)).vector)
+    worst = objective.value(gaussian_start(objective.family))
+    for name, max_iter in (("score_matching", 200), ("pcd", 150)):
+        result = solve(objective, start, Settings(name, max_iter=max_iter, learning_rate=0.02))
+        reached = objective.value(result.vector)
+        assert reached - best < 0.35 * (worst - best), name
+
+
+def test_the_same_seed_gives_the_same_result():
+    for name, hidden in (("cma", "dense"), ("adam", "dense"), ("pcd", "diagonal")):
+        objective, z, weights = problem(2, hidden, n=100)
+        start = start_of(objective, z, weights)
+        settings = Settings(name, max_iter=5, batch_size=30, seed=4)
+        first, second = (solve(objective, start, settings).vector for _ in range(2))
+        assert torch.equal(first, second)
+
+
+def test_a_start_that_leaves_float64_is_survived():
+    objective, z, weights = problem()
+    vector = start_of(objective, z, weights)
+    vector[-1] = 400.0
+    value, gradient = objective.with_gradient(vector)
+    assert value == math.inf or math.isfinite(value)
+    assert torch.isfinite(gradient).all()
+    far = start_of(objective, z, weights) * 30
+    result = solve(objective, far, Settings("lbfgs", max_iter=50))
+    assert torch.isfinite(result.vector).all()
+
+
+def test_validation_stops_early_and_keeps_the_best():
+    objective, z, weights = problem(4, strength=0.0, n=60)
+    test = torch.from_numpy((datasets.gamma.sample(500, seed=8) - 7.5) / 2.7)
+
+    def validate(vector):
+        return float(objective.family.log_prob(vector, test).mean())
+
+    result = solve(objective, start_of(objective, z, weights), Settings("lbfgs"), Watch(validate, patience=10))
+    assert result.reason == EARLY_STOPPING
+    assert result.validation == max(record.validation for record in result.history)
+    assert validate(result.vector) == pytest.approx(result.validation, abs=1e-7)
+
+
+def test_iterations_that_are_used_up_are_told():
+    objective, z, weights = problem()
+    result = solve(objective, start_of(objective, z, weights), Settings("lbfgs", max_iter=2))
+    assert result.reason == MAX_ITER
+    assert not result.converged
+    assert solve(objective, start_of(objective, z, weights), Settings("lbfgs")).reason == CONVERGED
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden", "n_components"),
+    [("em", "diagonal", 1), ("score_matching", "dense", 1), ("pcd", "dense", 1), ("pcd", "diagonal", 2)],
+)
+def test_solvers_say_what_they_cannot_do(name, hidden, n_components):
+    objective, z, weights = problem(2, hidden, n_components=n_components, n=30)
+    labels = np.arange(30) % 2
+    with pytest.raises(InvalidInputError, match=name):
+        solve(objective, start_of(objective, z, weights, labels=labels), Settings(name, max_iter=2))
+    with pytest.raises(InvalidInputError, match="solver must be one of"):
+        solve(objective, start_of(objective, z, weights, labels=labels), Settings("newton"))
+    assert name in SOLVERS
+
+
+def test_the_gaussian_member_is_the_standard_normal():
+    x = torch.randn(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    normal = torch.distributions.Normal(0.0, 1.0).log_prob(x).sum(1)
+    for hidden, n_hidden in (("dense", 1), ("dense", 3), ("diagonal", 5)):
+        for n_components in (1, 2):
+            family = Family(2, n_hidden, hidden=hidden, n_components=n_components)
+            assert torch.allclose(family.log_prob(gaussian_start(family), x), normal, atol=1e-6)
+
+
+def test_standardisation_whitens_and_is_undone():
+    x = datasets.correlated_gaussian.sample(500, seed=0) * [3.0, 0.1] + [100.0, -5.0]
+    weights = np.linspace(0.5, 1.5, 500)
+    mean, root, _ = standardisation(x, weights)
+    z = (x - mean) @ np.linalg.inv(root).T
+    assert np.allclose(weights @ z / 500, 0, atol=1e-10)
+    assert np.allclose((z.T * weights) @ z / 500, np.eye(2), atol=1e-10)
+    assert np.allclose(mean + z @ root.T, x)
+
+
+def test_independent_axes_find_the_direction_with_structure():
+    rng = np.random.default_rng(0)
+    angle = 0.7
+    turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    two_peaks = rng.choice([-1.0, 1.0], 3000) + 0.2 * rng.standard_normal(3000)
+    z = np.stack([rng.standard_normal(3000), two_peaks / two_peaks.std()], 1) @ turn.T
+    axes = independent_axes(z, np.ones(3000))
+    assert np.allclose(axes.T @ axes, np.eye(2), atol=1e-10)
+    assert abs(axes[:, 0] @ turn[:, 1]) > 0.99
+
+
+def test_weighted_quantiles_are_those_of_repeated_points():
+    x, weights = np.array([[3.0], [1.0], [2.0]]), np.array([1.0, 5.0, 2.0])
+    repeated = np.repeat(x, weights.astype(int), axis=0)
+    for tail in (0.005, 0.25, 0.4):
+        assert quantiles(x, weights, tail) == quantiles(repeated, np.ones(8), tail)
+
+
+def test_batches_share_the_rows_among_processes_and_epochs():
+    x, weights = torch.arange(10.0).double()[:, None], torch.ones(10).double()
+    for number in (0, 1):
+        parts = [list(ArrayBatches(x, weights, 4, 0, rank, 2).epoch(number)) for rank in (0, 1)]
+        seen = torch.cat([rows for part in parts for rows, _ in part])
+        assert sorted(seen[:, 0].tolist()) == list(range(10))
+        assert [len(rows) for rows, _ in parts[0]] == [2, 2, 1]
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, weights), batch_size=5)
+    assert [len(rows) for rows, _ in LoaderBatches(loader).epoch(0)] == [5, 5]
+    with pytest.raises(InvalidInputError, match="iterate over once for each epoch"):
+        LoaderBatches(iter([x]))
