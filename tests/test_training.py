@@ -12,7 +12,16 @@ from rtbm.training import SOLVERS, Family, Objective, Prior, Settings, Watch, ma
 from rtbm.training.batches import ArrayBatches, LoaderBatches
 from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, SCHEDULE
 from rtbm.training.score_matching import ScoreMatching
-from rtbm.training.starts import gaussian_start, independent_axes, quantiles, robust_widths, standardisation
+from rtbm.training.starts import (
+    gaussian_start,
+    independent_axes,
+    moment_sums,
+    moments,
+    moments_from_sums,
+    quantiles,
+    robust_widths,
+    standardisation,
+)
 
 N = 400
 
@@ -20,7 +29,7 @@ N = 400
 def problem(n_hidden=2, hidden="dense", name="gamma", n_components=1, strength=1.0, n=N):
     x = datasets.DENSITIES[name].sample(n, seed=3)
     weights = np.ones(len(x))
-    mean, root, _ = standardisation(x, weights)
+    mean, (root, _) = moments(x, weights).mean, standardisation(moments(x, weights))
     z = (x - mean) @ np.linalg.inv(root).T
     family = Family(x.shape[1], n_hidden, hidden=hidden, n_components=n_components)
     prior = Prior(strength, torch.from_numpy(robust_widths(z, weights)))
@@ -178,11 +187,25 @@ def test_the_gaussian_member_is_the_standard_normal():
 def test_standardisation_whitens_and_is_undone():
     x = datasets.correlated_gaussian.sample(500, seed=0) * [3.0, 0.1] + [100.0, -5.0]
     weights = np.linspace(0.5, 1.5, 500)
-    mean, root, _ = standardisation(x, weights)
+    mean, (root, _) = moments(x, weights).mean, standardisation(moments(x, weights))
     z = (x - mean) @ np.linalg.inv(root).T
     assert np.allclose(weights @ z / 500, 0, atol=1e-10)
     assert np.allclose((z.T * weights) @ z / 500, np.eye(2), atol=1e-10)
     assert np.allclose(mean + z @ root.T, x)
+
+
+def test_moments_add_up_over_parts_and_leave_out_what_is_missing():
+    rng = np.random.default_rng(0)
+    x, weights = rng.normal([1e6, 0.0, -3.0], size=(60, 3)), rng.random(60)
+    whole = moments(x, weights)
+    assert np.allclose(whole.mean, np.average(x, axis=0, weights=weights))
+    assert np.allclose(whole.covariance, np.cov(x.T, aweights=weights, bias=True), rtol=1e-6)
+    parts = sum(moment_sums(x[i::3], weights[i::3], x[0]) for i in range(3))
+    assert np.allclose(moments_from_sums(parts, x[0]).covariance, whole.covariance, rtol=1e-6)
+    x[::4, 0] = np.nan
+    present = ~np.isnan(x[:, 0])
+    assert np.allclose(moments(x, weights).mean[0], np.average(x[present, 0], weights=weights[present]))
+    assert np.allclose(moments(x, weights).covariance[1:, 1:], np.cov(x[:, 1:].T, aweights=weights, bias=True))
 
 
 def test_independent_axes_find_the_direction_with_structure():

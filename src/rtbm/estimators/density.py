@@ -89,7 +89,7 @@ class RTBMDensity(FittedDensity):
     batch_size : int
         Rows in a batch of "adam" and "pcd"; None takes all.
     learning_rate : float
-        The first step size of "adam" and "pcd".
+        The first step size of "adam" and "pcd"; `fit_stream`, which starts from a fit, takes a tenth of it.
     random_state : int, RandomState or None
         The same integer gives the same result, bit for bit.
     n_jobs : int
@@ -251,10 +251,11 @@ class RTBMDensity(FittedDensity):
         seen = survey(lines, seed)
         rows, weights = _distinct(seen.rows, seen.weights)
         _, log_slope = self._bounds.to_line(self._bounds.from_line(rows))
-        task = self._task(standardise(rows, weights, log_slope, self._names()), None, seed, self.n_hidden)
+        data = standardise(rows, weights, log_slope, self._names(), seen.moments)
+        task = self._task(data, None, seed, self.n_hidden)
         with self._progress(task.n_runs + 1) as report:
             result = fit_stream(replace(task, report=report), lines, seen.total)
-        self._take(task, Outcome([result], 0))
+        self._take(task, Outcome([result], 0), seen.total)
         return self
 
     def _progress(self, n_runs: int) -> contextlib.AbstractContextManager[Report | None]:
@@ -269,8 +270,11 @@ class RTBMDensity(FittedDensity):
             outcome = fit(replace(task, report=report))
         self._take(task, outcome)
 
-    def _take(self, task: Task, outcome: Outcome) -> None:
-        """Keep an outcome: undo the standardisation, and replace the fit by a Gaussian where that is no worse."""
+    def _take(self, task: Task, outcome: Outcome, total: float | None = None) -> None:
+        """Keep an outcome: undo the standardisation, and replace the fit by a Gaussian where that is no worse.
+
+        `total` is the number of observations if the data of the task are but a sample.
+        """
         best = outcome.results[outcome.best]
         self.results_, self.history_ = outcome.results, best.history
         if not best.converged:
@@ -279,7 +283,7 @@ class RTBMDensity(FittedDensity):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        is_gaussian = self.fallback == "gaussian" and not beats_gaussian(task, best.vector)
+        is_gaussian = self.fallback == "gaussian" and not beats_gaussian(task, best.vector, total)
         vectors = [best.vector]
         if is_gaussian:
             vectors = [gaussian_vector(task)]
@@ -292,7 +296,7 @@ class RTBMDensity(FittedDensity):
             {
                 "n_hidden": task.n_hidden,
                 "n_parameters": len(vectors) * (task.family.n_degrees_of_freedom + 1) - 1,
-                "n_observations": float(task.data.weights.sum()),
+                "n_observations": total or float(task.data.weights.sum()),
                 "solver": self.solver,
                 "n_init": len(outcome.results),
                 "n_iter": len(best.history) - 1,

@@ -16,7 +16,7 @@ from torch import Tensor
 from rtbm.errors import InvalidInputError
 from rtbm.lattice import Floats
 from rtbm.training import Family, Objective, Prior, Record, Result, Settings, Watch, make_start, solve
-from rtbm.training.starts import gaussian_start, independent_axes, robust_widths, standardisation
+from rtbm.training.starts import Moments, gaussian_start, independent_axes, moments, robust_widths, standardisation
 
 SCREENED = ("lbfgs", "em")
 """Solvers whose starts first run for a few iterations, after which only the best go on."""
@@ -131,17 +131,20 @@ class Outcome(NamedTuple):
     best: int
 
 
-def standardise(x: Floats, weights: Floats, log_slope: Floats, names: list[str]) -> Standardised:
+def standardise(
+    x: Floats, weights: Floats, log_slope: Floats, names: list[str], known: Moments | None = None
+) -> Standardised:
     """Standardise data along their independent components, with a clear error if they span no volume.
 
     With missing entries each feature is standardised alone, since the axes would mix them. `log_slope` (n,) is the
-    logarithm of the change of volume that came before.
+    logarithm of the change of volume that came before, and `known` the moments if x is but a sample.
     """
     n, d = x.shape
     if np.isnan(x).all(axis=0).any():
         empty = [names[i] for i in np.flatnonzero(np.isnan(x).all(axis=0))]
         raise InvalidInputError(f"X: {', '.join(empty)} holds nothing but NaN: leave it out")
-    mean, root, smallest = standardisation(x, weights, FLOOR)
+    mean, covariance = known or moments(x, weights)
+    root, smallest = standardisation(Moments(mean, covariance), FLOOR)
     flat = np.flatnonzero(~(np.abs(root).max(axis=1) > 1e-13 * (1e-300 + np.abs(mean))) | (np.nanstd(x, axis=0) == 0))
     if len(flat):
         raise InvalidInputError(
@@ -200,20 +203,22 @@ def gaussian_vector(task: Task) -> Tensor:
     return family.vector(family.distribution(gaussian_start(family)).affine(root)).to(task.device or "cpu")
 
 
-def beats_gaussian(task: Task, vector: Tensor) -> bool:
+def beats_gaussian(task: Task, vector: Tensor, total: float | None = None) -> bool:
     """Whether a fit explains the training data better than a Gaussian, by the Bayesian information criterion.
 
-    Solvers that do without a normaliser are given the benefit of the doubt.
+    Solvers that do without a normaliser are given the benefit of the doubt. `total` is the number of observations if
+    the data of the task are but a sample.
     """
     if task.settings.solver in NOT_LIKELIHOOD:
         return True
     family, objective = task.family, task.objective(task.family)
     with torch.no_grad():
         log_prob, normal = (family.log_prob(v, objective.x) for v in (vector, gaussian_vector(task)))
-    gain = float(objective.weights @ (log_prob - normal)) * objective.total
+    n = total or objective.total
+    gain = float(objective.weights @ (log_prob - normal)) * n
     d = family.n_visible
     extra = family.n_degrees_of_freedom - d - d * (d + 1) // 2
-    return gain > 0.5 * max(extra, 1) * math.log(max(objective.total, 2.0))
+    return gain > 0.5 * max(extra, 1) * math.log(max(n, 2.0))
 
 
 def _run_all(task: Task, jobs: list[tuple[int, Tensor | None]], max_iter: int) -> list[Result]:

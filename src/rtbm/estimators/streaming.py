@@ -18,9 +18,12 @@ from rtbm.training.adam import adam
 from rtbm.training.batches import Batch, Batches, LoaderBatches
 from rtbm.training.distributed import gather_objects, rank_and_world, same_for_all
 from rtbm.training.solvers import DEFAULT_ITERATIONS
+from rtbm.training.starts import Moments, moment_sums, moments_from_sums
 
 SAMPLE_ROWS = 20_000
 """Rows that are drawn from the stream to find a start."""
+POLISHING_RATE = 0.1
+"""The first step size over the stream, relative to the learning rate: the start is a fit already."""
 FILE_BATCH = 4096
 """Rows in a batch of a file."""
 
@@ -29,6 +32,7 @@ class Survey(NamedTuple):
     """What one pass over a stream tells."""
 
     total: float  # the sum of all weights
+    moments: Moments  # of all rows
     rows: Floats  # (m, d): a random sample, on the line
     weights: Floats  # (m,)
 
@@ -66,24 +70,26 @@ class LineBatches:
 
 
 def survey(batches: Batches, seed: int) -> Survey:
-    """One pass: the total weight, and a uniform sample of rows of positive weight, the same in all processes."""
+    """One pass: moments, and a uniform sample of rows of positive weight, the same in all processes."""
     rank, _ = rank_and_world()
-    rng, total = np.random.default_rng([seed, rank]), 0.0
+    rng, total, sums = np.random.default_rng([seed, rank]), 0.0, np.zeros(())
+    origin = gather_objects(_first_row(batches))[0]
     kept: list[np.ndarray] = []  # key, weight, row: the rows with the smallest random keys are the sample
     for points, weights in batches.epoch(0):
         x, w = points.numpy()[weights.numpy() > 0], weights.numpy()[weights.numpy() > 0]
-        total += float(w.sum())
+        total, sums = total + float(w.sum()), sums + moment_sums(x, w, origin)
         kept.append(np.column_stack([rng.random(len(x)), w, x]))
         if sum(map(len, kept)) > 4 * SAMPLE_ROWS:
             kept = [_smallest(np.concatenate(kept))]
     if not kept:
         raise InvalidInputError("the stream has no batches")
-    parts = gather_objects((total, _smallest(np.concatenate(kept))))
-    sample = _smallest(np.concatenate([part for _, part in parts]))
+    parts = gather_objects((total, sums, _smallest(np.concatenate(kept))))
+    sample = _smallest(np.concatenate([part for _, _, part in parts]))
     if len(sample) < 2:
         raise InvalidInputError(f"the stream has {len(sample)} rows of positive weight: at least 2 are needed")
     sample = sample[np.lexsort(sample[:, 2:].T[::-1])]
-    return Survey(sum(t for t, _ in parts), sample[:, 2:], sample[:, 1])
+    known = moments_from_sums(sum(s for _, s, _ in parts), origin)
+    return Survey(sum(t for t, _, _ in parts), known, sample[:, 2:], sample[:, 1])
 
 
 def fit_stream(task: Task, batches: LineBatches, total: float) -> Result:
@@ -103,8 +109,14 @@ def fit_stream(task: Task, batches: LineBatches, total: float) -> Result:
         start,
         watch,
         max_iter=settings.max_iter,
-        learning_rate=settings.learning_rate,
+        learning_rate=POLISHING_RATE * settings.learning_rate,
     )
+
+
+def _first_row(batches: Batches) -> Floats:
+    """A point among the data, relative to which sums lose no digits."""
+    first, _ = next(iter(batches.epoch(0)))
+    return np.nan_to_num(first.numpy()[:1000]).mean(axis=0)
 
 
 def _smallest(rows: np.ndarray) -> np.ndarray:

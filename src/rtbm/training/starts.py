@@ -1,6 +1,7 @@
 """Where a fit starts: for standardised data, which have mean 0 and covariance 1."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +21,8 @@ def ladder(x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random
     """A dense machine whose 2^Nh centres are spread evenly over the data.
 
     Hidden units start on {0, 1} (A = 10), with steps R/2, R/4, … along one axis, R the range of the data there. The
-    first start deals the units to the axes in turn, the next ones put all on one axis, and then axes, units, stiffness
-    and overlap are drawn at random.
+    first start deals more units to axes with more structure, the next ones put all on one axis, and then axes, units,
+    stiffness and overlap are drawn at random.
 
     Parameters
     ----------
@@ -31,7 +32,7 @@ def ladder(x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random
         The number of the start.
     """
     d = x.shape[1]
-    axes, deal, stiffness, overlap, base = np.eye(d), np.arange(n_hidden) % d, STIFFNESS, OVERLAP, 2.0
+    axes, deal, stiffness, overlap, base = np.eye(d), _deal(x, weights, n_hidden), STIFFNESS, OVERLAP, 2.0
     centre = np.full(n_hidden, 0.5)
     if 1 <= index <= d and d > 1:
         deal = np.full(n_hidden, index - 1)
@@ -54,6 +55,22 @@ def ladder(x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random
     A = stiffness * np.eye(n_hidden)
     parts = A, -A @ centre, axes @ F, axes @ mean, axes @ np.diag(width**2) @ axes.T
     return Lattice(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
+
+
+def _deal(x: Floats, weights: Floats, n_hidden: int) -> np.ndarray:
+    """The axis of each hidden unit: the one with most structure, which a unit makes a quarter of what it was."""
+    left, axes = structure(x, weights), []
+    for _ in range(n_hidden):
+        axes.append(int(left.argmax()))
+        left[axes[-1]] /= 4
+    return np.array(axes)
+
+
+def structure(x: Floats, weights: Floats) -> Floats:
+    """How far E[log cosh x] of each column of standardised data (Nv,) is from that of a Gaussian."""
+    present = ~np.isnan(x)
+    values = np.log(np.cosh(np.clip(np.nan_to_num(x), -50, 50)))
+    return np.abs((weights @ values) / (weights @ present) - LOG_COSH_NORMAL) + 1e-12
 
 
 def waves(n_visible: int, n_hidden: int, rng: np.random.Generator) -> Unconstrained:
@@ -128,30 +145,59 @@ def _one_start(family: Family, x: Floats, weights: Floats, index: int, rng: np.r
 
 def _cluster_start(family: Family, x: Floats, weights: Floats, index: int, rng: np.random.Generator) -> Tensor:
     """A start for the points of one cluster, in its own standard coordinates, and back."""
-    mean, root, _ = standardisation(x, weights, floor=1e-3)
+    local_moments = moments(x, weights)
+    mean, (root, _) = local_moments.mean, standardisation(local_moments, floor=1e-3)
     local = (np.nan_to_num(x - mean)) @ np.linalg.inv(root).T
     vector = _one_start(family.single(), local, weights, index, rng)
     moved = family.single().distribution(vector).affine(torch.from_numpy(root), torch.from_numpy(mean))
     return family.single().vector(moved)
 
 
-def standardisation(x: Floats, weights: Floats, floor: float = 0.0) -> tuple[Floats, Floats, float]:
-    """Mean (Nv,) and M (Nv, Nv) such that x = mean + Mz with z of mean 0 and covariance 1, along the principal axes.
+class Moments(NamedTuple):
+    """Mean (Nv,) and covariance (Nv, Nv) of weighted data; NaN entries are left out, pair by pair."""
 
-    The axes are those of the correlation matrix, in falling order. NaN entries are left out. Eigenvalues of the
-    correlation are raised to `floor`; the smallest that was found is returned as well.
+    mean: Floats
+    covariance: Floats
+
+
+def moment_sums(x: Floats, weights: Floats, origin: Floats) -> Floats:
+    """Sums (3, Nv, Nv) over rows from which `moments` follow; those of parts of the data may be added.
+
+    They are Σ w, Σ w x_i and Σ w x_i x_j over rows where both i and j are present, relative to an origin (Nv,) among
+    the data, for accuracy.
     """
-    present = ~np.isnan(x)
-    w = weights[:, None] * present
-    mean = (w * np.where(present, x, 0.0)).sum(0) / w.sum(0)
-    centred = np.where(present, x - mean, 0.0)
-    covariance = (centred.T * weights) @ centred / (w.T @ present)
-    scale = np.sqrt(np.diag(covariance))
+    present = (~np.isnan(x)).astype(np.float64)
+    y, w = np.nan_to_num(x - origin), weights[:, None] * present
+    return np.stack([w.T @ present, (weights[:, None] * y).T @ present, (weights[:, None] * y).T @ y])
+
+
+def moments_from_sums(sums: Floats, origin: Floats) -> Moments:
+    """The moments behind the sums of `moment_sums`."""
+    count, first, second = sums
+    mean = np.diag(first) / np.diag(count)
+    cross = first.T * mean[:, None]  # mean_i Σ w x_j
+    covariance = (second - cross - cross.T) / np.maximum(count, 1e-300) + np.outer(mean, mean)
+    return Moments(origin + mean, covariance)
+
+
+def moments(x: Floats, weights: Floats) -> Moments:
+    """The moments of weighted data, in two passes."""
+    origin = np.nanmean(x, axis=0)
+    origin = moments_from_sums(moment_sums(x, weights, origin), origin).mean
+    return moments_from_sums(moment_sums(x, weights, origin), origin)
+
+
+def standardisation(of: Moments, floor: float = 0.0) -> tuple[Floats, float]:
+    """M (Nv, Nv) such that x = mean + Mz with z of covariance 1, along the principal axes of the correlation.
+
+    Eigenvalues of the correlation are raised to `floor`; the smallest that was found is returned as well.
+    """
+    scale = np.sqrt(np.maximum(np.diag(of.covariance), 0.0))
     safe = np.where(scale > 0, scale, 1.0)
-    values, vectors = np.linalg.eigh(covariance / np.outer(safe, safe))
+    values, vectors = np.linalg.eigh(of.covariance / np.outer(safe, safe))
     vectors = vectors * np.where(vectors[np.abs(vectors).argmax(0), np.arange(len(scale))] < 0, -1.0, 1.0)
     root = np.sqrt(np.maximum(values, floor))[::-1] * vectors[:, ::-1]
-    return mean, safe[:, None] * root, float(values[0])
+    return safe[:, None] * root, float(values[0])
 
 
 def independent_axes(z: Floats, weights: Floats, n_iter: int = 100) -> Floats:
@@ -170,8 +216,7 @@ def independent_axes(z: Floats, weights: Floats, n_iter: int = 100) -> Floats:
         previous, axes = axes, u @ v
         if np.abs(np.abs((axes * previous).sum(0)) - 1).max() < 1e-6:
             break
-    structure = np.abs(w @ np.log(np.cosh(np.clip(x @ axes, -50, 50))) - LOG_COSH_NORMAL)
-    return axes[:, np.argsort(-structure, kind="stable")]
+    return axes[:, np.argsort(-structure(x @ axes, w), kind="stable")]
 
 
 def robust_widths(x: Floats, weights: Floats) -> Floats:

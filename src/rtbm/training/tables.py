@@ -15,11 +15,12 @@ from torch.autograd.function import once_differentiable
 
 from rtbm.lattice import Floats, cholesky, enumerate_points, log_tail, reduce_basis, squared_radius
 from rtbm.parameters import TWO_PI, shapes_of, triangle_of
+from rtbm.theta.chunks import CPU_ELEMENTS, GPU_ELEMENTS
 
 MAX_STATES = 1024
 """Beyond this many states a theta function is the faster way."""
-KEPT_ELEMENTS = 2**23
-"""Up to this many probabilities P(h|x) (points × states) are kept for the derivatives; more are computed again."""
+KEPT_BLOCKS = 8
+"""P(h|x) (points × states) is kept for the derivatives up to so many blocks of moderate size; more is computed again."""
 
 # Logarithms of what tables leave out, as a share of all: in the first one, at least, at most, and how much less than is
 # allowed a new table leaves out, or an old one before it is replaced.
@@ -152,10 +153,13 @@ class StateMixture:
 
     def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """log P (n,) at points x (n, Nv), and P(h|x) (n, S) unless that is too much to keep; then it is empty."""
-        size = max(1, KEPT_ELEMENTS // len(self.states))
-        if len(x) <= size:
+        size = self._block_rows(x)
+        if len(x) <= KEPT_BLOCKS * size:
             return self._evaluate(x)
         return torch.cat([self._evaluate(part)[0] for part in x.split(size)]), x.new_empty(0)
+
+    def _block_rows(self, x: Tensor) -> int:
+        return max(1, (GPU_ELEMENTS if x.is_cuda else CPU_ELEMENTS) // len(self.states))
 
     def _evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
         y = x @ self.L_inverse.mT
@@ -167,7 +171,7 @@ class StateMixture:
 
     def statistics(self, x: Tensor, weights: Tensor, posterior: Tensor) -> Statistics:
         """The sums over points x (n, Nv) with weights (n,); `posterior` as `evaluate` returned it."""
-        size = len(x) if len(posterior) else max(1, KEPT_ELEMENTS // len(self.states))
+        size = len(x) if len(posterior) else self._block_rows(x)
         counts, sums = torch.zeros_like(self.log_prior), torch.zeros_like(self.means)
         squares = torch.zeros_like(self.L_inverse)
         for part, w in zip(x.split(size), weights.split(size), strict=True):
