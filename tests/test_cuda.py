@@ -10,6 +10,7 @@ from rtbm import (
     InvalidInputError,
     RTBMDistribution,
     ThetaPlan,
+    datasets,
     log_theta,
     nn,
     riemann_theta,
@@ -100,3 +101,17 @@ def test_modules_train() -> None:
         module = nn.RTBMMixture(2, 1, 5, hidden=hidden, device="cuda")
         (-module().log_prob(data).mean()).backward()
         assert all(p.grad.is_cuda and bool(p.grad.isfinite().all()) for p in module.parameters())
+
+
+def test_fits() -> None:
+    estimators = pytest.importorskip("rtbm.estimators")
+    X = datasets.correlated_mixture.sample(500, seed=0)
+    for options in ({"n_components": 2}, {"hidden": "diagonal", "n_hidden": 4}, {"solver": "em"}, {"solver": "adam"}):
+        settings = {"n_hidden": 1, "n_init": 1, "random_state": 0, "fallback": None, "tol": 1e-9, **options}
+        if options.get("solver") == "adam":
+            settings |= {"max_iter": 10}
+        here, there = (estimators.RTBMDensity(**settings, device=device).fit(X) for device in (None, "cuda"))
+        assert there.distribution_.device.type == "cuda"
+        assert there.score(X) == pytest.approx(here.score(X), abs=1e-4)
+        assert there.transform(X).shape == here.transform(X).shape
+        assert there.sample(10).shape == (10, 2)

@@ -15,11 +15,11 @@ from rtbm.training.score_matching import ScoreMatching
 from rtbm.training.starts import (
     gaussian_start,
     independent_axes,
+    local_widths,
     moment_sums,
     moments,
     moments_from_sums,
     quantiles,
-    robust_widths,
     standardisation,
 )
 
@@ -32,7 +32,7 @@ def problem(n_hidden=2, hidden="dense", name="gamma", n_components=1, strength=1
     mean, (root, _) = moments(x, weights).mean, standardisation(moments(x, weights))
     z = (x - mean) @ np.linalg.inv(root).T
     family = Family(x.shape[1], n_hidden, hidden=hidden, n_components=n_components)
-    prior = Prior(strength, torch.from_numpy(robust_widths(z, weights)))
+    prior = Prior(strength, torch.from_numpy(local_widths(z, weights)))
     return Objective(family, torch.from_numpy(z), torch.from_numpy(weights), prior), z, weights
 
 
@@ -222,8 +222,17 @@ def test_independent_axes_find_the_direction_with_structure():
 def test_weighted_quantiles_are_those_of_repeated_points():
     x, weights = np.array([[3.0], [1.0], [2.0]]), np.array([1.0, 5.0, 2.0])
     repeated = np.repeat(x, weights.astype(int), axis=0)
-    for tail in (0.005, 0.25, 0.4):
-        assert quantiles(x, weights, tail) == quantiles(repeated, np.ones(8), tail)
+    p = np.array([0.005, 0.25, 0.4, 0.99])
+    assert np.array_equal(quantiles(x, weights, p), quantiles(repeated, np.ones(8), p))
+
+
+def test_narrow_peaks_in_a_wide_range_have_small_widths():
+    rng = np.random.default_rng(0)
+    peaks = rng.choice([-1.0, 1.0], 4000) + 0.05 * rng.standard_normal(4000)
+    x = np.stack([rng.standard_normal(4000), peaks], 1)
+    wide, narrow = local_widths(x, np.ones(4000))
+    assert wide > 0.9
+    assert narrow < 0.2
 
 
 def test_batches_share_the_rows_among_processes_and_epochs():

@@ -16,7 +16,7 @@ from torch import Tensor
 from rtbm.errors import InvalidInputError
 from rtbm.lattice import Floats
 from rtbm.training import Family, Objective, Prior, Record, Result, Settings, Watch, make_start, solve
-from rtbm.training.starts import Moments, gaussian_start, independent_axes, moments, robust_widths, standardisation
+from rtbm.training.starts import Moments, gaussian_start, independent_axes, local_widths, moments, standardisation
 
 SCREENED = ("lbfgs", "em")
 """Solvers whose starts first run for a few iterations, after which only the best go on."""
@@ -84,7 +84,7 @@ class Task:
     def objective(self, family: Family) -> Objective:
         """The objective on the training data."""
         z, weights = self.data.z, self.data.weights
-        prior = Prior(self.regularization, self._tensor(robust_widths(z, weights)))
+        prior = Prior(self.regularization, self._tensor(local_widths(z, weights)))
         return Objective(family, self._tensor(z), self._tensor(weights), prior)
 
     def validate(self, family: Family) -> Callable[[Tensor], float] | None:

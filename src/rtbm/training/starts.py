@@ -41,7 +41,7 @@ def ladder(x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random
         deal = rng.integers(0, d, n_hidden)
         stiffness, overlap = float(np.exp(rng.uniform(math.log(4), math.log(20)))), rng.uniform(0.6, 1.2)
         centre, base = rng.uniform(0.3, 0.7, n_hidden), rng.uniform(1.6, 2.4)
-    low, high = quantiles(np.nan_to_num(x) @ axes if d > 1 else x, weights, TAIL)
+    low, high = quantiles(np.nan_to_num(x) @ axes if d > 1 else x, weights, np.array([TAIL, 1 - TAIL]))
     high = np.maximum(high, low + 0.1)
     F, width, mean = np.zeros((d, n_hidden)), np.ones(d), np.zeros(d)
     for axis in range(d):
@@ -219,20 +219,24 @@ def independent_axes(z: Floats, weights: Floats, n_iter: int = 100) -> Floats:
     return axes[:, np.argsort(-structure(x @ axes, w), kind="stable")]
 
 
-def robust_widths(x: Floats, weights: Floats) -> Floats:
-    """The widths (Nv,) of standardised data: 1, or less where a few points far out make most of the variance."""
-    low, high = quantiles(x, weights, 0.25)
-    return np.clip((high - low) / 1.349, 0.05, 1.0)  # 1.349: of a normal distribution
+def local_widths(x: Floats, weights: Floats) -> Floats:
+    """The widths (Nv,) of what standardised data are made of: 1, or less if it is narrow peaks in a wide range.
+
+    Distances between neighbouring quantiles, compared with those of a normal distribution: the median of the ratios.
+    """
+    p, half = np.arange(1, 10) / 10, 0.05
+    gaps = quantiles(x, weights, p + half) - quantiles(x, weights, p - half)
+    normal = torch.special.ndtri(torch.from_numpy(p + half)) - torch.special.ndtri(torch.from_numpy(p - half))
+    return np.clip(np.median(gaps / normal.numpy()[:, None], axis=0), 0.05, 1.0)
 
 
-def quantiles(x: Floats, weights: Floats, tail: float) -> tuple[Floats, Floats]:
-    """The quantile `tail` of each column of weighted data, and its mirror image (Nv,)."""
+def quantiles(x: Floats, weights: Floats, probabilities: Floats) -> Floats:
+    """The quantiles (k, Nv) of the columns of weighted data for probabilities (k,); NaN entries are left out."""
     result = []
     for column in x.T:
         present = ~np.isnan(column)
         order = np.argsort(column[present], kind="stable")
         cumulative = np.cumsum(weights[present][order])
-        where = np.searchsorted(cumulative, np.array([tail, 1 - tail]) * cumulative[-1])
+        where = np.searchsorted(cumulative, probabilities * cumulative[-1])
         result.append(column[present][order][np.minimum(where, len(order) - 1)])
-    low, high = np.array(result).T
-    return low, high
+    return np.stack(result, axis=1)

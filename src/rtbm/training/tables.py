@@ -20,7 +20,7 @@ from rtbm.theta.chunks import CPU_ELEMENTS, GPU_ELEMENTS
 MAX_STATES = 1024
 """Beyond this many states a theta function is the faster way."""
 KEPT_BLOCKS = 8
-"""P(h|x) (points × states) is kept for the derivatives up to so many blocks of moderate size; more is computed again."""
+"""P(h given x) (points × states) is kept for derivatives up to so many blocks of moderate size; more is made again."""
 
 # Logarithms of what tables leave out, as a share of all: in the first one, at least, at most, and how much less than is
 # allowed a new table leaves out, or an old one before it is replaced.
