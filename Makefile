@@ -7,11 +7,11 @@ READY := $(VENV)/.ready
 .PHONY: help demo test lint docs bench clean
 
 help:
-	@echo "make demo   set up, then fit the paper's gamma sample (summary, picture in build/)"
+	@echo "make demo   set up, then fit the paper's gamma sample (summary; model and picture in build/)"
 	@echo "make test   set up, then lint, types, layers, tests and doctests"
 	@echo "make lint   the checks without the tests"
 	@echo "make docs   the documentation, in build/docs"
-	@echo "make bench  speed and accuracy against NumPy, FLINT and a matrix product, in build/"
+	@echo "make bench  speed and accuracy against NumPy, FLINT, Gaussian mixtures and a spline flow, in build/"
 	@echo "make clean  remove the environment and everything that was built"
 
 $(READY): pyproject.toml constraints.txt
@@ -21,7 +21,8 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(BIN)/python examples/machine_at_work.py --output build/machine_at_work.png
+	mkdir -p build
+	$(BIN)/rtbm fit --hidden 2 --output build/gamma.rtbm --picture build/gamma.png
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -36,13 +37,15 @@ docs: $(READY)
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/machine_pictures.py
 	$(BIN)/python examples/theta_at_work.py --output docs/pictures/theta_at_work.png > /dev/null
-	$(BIN)/python examples/machine_at_work.py --output docs/pictures/machine_at_work.png > /dev/null
+	$(BIN)/python docs/density_pictures.py
+	$(BIN)/python examples/density_at_work.py --output docs/pictures/density_at_work.png > /dev/null
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 	@echo "open build/docs/index.html"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/theta.py --output build/theta.json
 	$(BIN)/python benchmarks/machine.py --output build/machine.json
+	$(BIN)/python benchmarks/density.py --output build/density.json
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -11,7 +11,8 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_code_blocks_run_in_order(document: Path) -> None:
+def test_code_blocks_run_in_order(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     names = {"torch": torch, "data": torch.randn(20, 1, dtype=torch.float64)}
     for block in re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), flags=re.DOTALL):
         exec(compile(block.replace("range(200)", "range(2)"), document.name, "exec"), names)
