@@ -39,8 +39,8 @@ def save(model: Model, path: Any) -> None:
 
     Parameters
     ----------
-    model : RTBMDensity, RTBMDistribution, RTBMMixture, nn.RTBM or nn.RTBMMixture
-        What to save. `load` gives back the same, with the same parameters to the last bit.
+    model : estimator, distribution or module
+        What to save: a fitted `RTBMDensity`, a machine or a mixture, or a module of `rtbm.nn`. `load` gives back the same, with the same parameters to the last bit.
     path : path
         By custom it ends in .rtbm or .safetensors.
 

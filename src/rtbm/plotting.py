@@ -42,8 +42,8 @@ def plot_density(
 
     Parameters
     ----------
-    density : RTBMDensity, RTBMDistribution or RTBMMixture
-        Of one feature.
+    density : estimator or distribution
+        A fitted `RTBMDensity`, a machine or a mixture, of one feature.
     data : (n, 1) or (n,)
         For the histogram.
     ax : Axes

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import joblib
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from rtbm.errors import InvalidInputError
@@ -114,6 +113,8 @@ class Task:
     def _labels(self, index: int) -> np.ndarray | None:
         if self.n_components == 1:
             return None
+        from sklearn.cluster import KMeans  # half a second, which only mixtures need
+
         filled = np.nan_to_num(self.data.z)
         n_clusters = min(self.n_components, len(filled))
         kmeans = KMeans(n_clusters, n_init=1, random_state=(self.settings.seed + index) % 2**32)

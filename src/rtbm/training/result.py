@@ -33,7 +33,7 @@ class Result:
 
     Attributes
     ----------
-    vector : (n_parameters,)
+    vector : tensor
         The free parameters: the best on the validation data if there are any, else the last.
     objective : float
         The objective there.
