@@ -102,7 +102,6 @@ def test_streams(tmp_path):
     np.save(tmp_path / "x.npy", datasets.gamma.sample(500))
     run("fit", tmp_path / "x.npy", "--stream", "--solver", "adam", "--iterations", 2, "-o", tmp_path / "m.rtbm", *QUICK)
     assert rtbm.load(tmp_path / "m.rtbm").summary_["solver"] == "adam"
-    assert "needs a file" in run("fit", "--stream", code=2)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +109,23 @@ def test_streams(tmp_path):
     [
         (("fit", "none.csv"), 1, "no such file"),
         (("fit", "bad.csv"), 1, "line 3, column 'y' (2): 'oops'"),
-        (("fit", "--hidden", "x"), 2, "must be a number or auto"),
-        (("fit", "--hidden", "0"), 1, "n_hidden"),
+        (("fit", "--hidden", "x"), 2, "must be a number from 1 on, or auto"),
+        (("fit", "--hidden", "0"), 2, "must be a number from 1 on, or auto"),
+        (("fit", "--jobs", "0"), 1, "n_jobs must be"),
+        (("fit", "--device", "nonsense"), 1, "device must be"),
+        (("fit", "--seed", "9999999999"), 2, "--seed"),
+        (("fit", "--validation", "2"), 2, "--validation"),
+        (("fit", "--stream"), 2, "needs a file and --solver adam"),
+        (("fit", "one.csv"), 1, "minimum of 2"),
+        (("fit", "flat.csv"), 1, "only one value of column 'a'"),
+        (("fit", "flat.csv", "--bounds", "2,"), 1, "in row 0 of column 'b'"),
+        (("fit", "flat.csv", "-o", "flat.csv"), 2, "name of a data file"),
+        (("fit", "flat.csv", "-o", "."), 2, "folder"),
+        (("fit", "flat.csv", "--picture", "p.txt"), 2, "must end in one of .png"),
+        (("sample", "bad.csv", "-o", "bad.csv"), 2, "used already"),
         (("fit", "--solver", "sgd"), 2, "sgd"),
         (("fit", "--bounds", "1"), 2, "LOW,HIGH"),
+        (("fit", "--bounds", "5,1"), 2, "LOW < HIGH"),
         (("fit", "-o", "nowhere/m.rtbm"), 2, "no folder"),
         (("fit", "--bogus"), 2, "--bogus"),
         (("info", "bad.csv"), 1, "not a model file"),
@@ -124,11 +136,32 @@ def test_streams(tmp_path):
 def test_exit_codes_and_one_line_messages(tmp_path, monkeypatch, arguments, code, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.csv").write_text("x,y\n1,2\n3,oops\n")
+    (tmp_path / "one.csv").write_text("x\n1\n")
+    (tmp_path / "flat.csv").write_text("a,b\n5,1\n5,2\n5,3\n")
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     result = command(*arguments)
     assert result.returncode == code, result.stderr
     assert message.lower() in " ".join(result.stderr.lower().split())
     assert "Traceback" not in result.stderr
-    assert [p.name for p in tmp_path.iterdir()] == ["bad.csv"]
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_columns_with_units_in_brackets(tmp_path):
+    path = tmp_path / "units.csv"
+    np.savetxt(path, PLANE, delimiter=",", header="x [mm],y [/s]", comments="")
+    shown = run("fit", path, "-o", tmp_path / "m.rtbm", "--starts", 1)
+    assert "x [mm], y [/s]" in shown
+    assert "x [mm], y [/s]" in run("info", tmp_path / "m.rtbm")
+
+
+def test_models_and_data_must_match(tmp_path, plane):
+    run("fit", plane, "-o", tmp_path / "m.rtbm", *QUICK)
+    np.save(tmp_path / "three.npy", np.zeros((5, 3)))
+    result = command("score", tmp_path / "m.rtbm", tmp_path / "three.npy")
+    assert result.returncode == 1
+    assert "has 3 columns, and the model 2" in result.stderr
+    rtbm.save(rtbm.load(tmp_path / "m.rtbm").distribution_, tmp_path / "d.rtbm")
+    assert "needs a fitted RTBMDensity" in command("info", tmp_path / "d.rtbm").stderr
 
 
 def test_help_and_version():

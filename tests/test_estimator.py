@@ -186,8 +186,8 @@ def test_wrong_bounds_are_explained(bounds):
 
 
 def test_data_outside_of_bounds_are_named():
-    with pytest.raises(InvalidInputError, match=r"first is .* in row \d+ of feature 0"):
-        quick(bounds=(5, None)).fit(GAMMA)
+    with pytest.raises(InvalidInputError, match=r"1 values .* first is -1 in row 2 of feature 0"):
+        quick(bounds=[(0, None), None]).fit([[3, 1], [2, 2], [-1, 5], [4, 4]])
     model = quick(bounds=(0, None)).fit(GAMMA)
     with pytest.raises(InvalidInputError, match="bounds"):
         model.transform([[-1.0]])
@@ -338,7 +338,7 @@ def test_wrong_settings_are_named(options, message):
 def test_wrong_data_are_explained():
     with pytest.raises(NotFittedError):
         RTBMDensity().score(GAMMA)
-    with pytest.raises(InvalidInputError, match="feature 1 is constant"):
+    with pytest.raises(InvalidInputError, match="only one value of feature 1"):
         quick().fit(np.column_stack([GAMMA[:, 0], np.ones(400)]))
     with pytest.raises(InvalidInputError, match="nothing but NaN"):
         quick().fit(np.column_stack([GAMMA[:, 0], np.full(400, np.nan)]))

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rtbm import FileError
-from rtbm.files import FileRows, column_names, read_table
+from rtbm.files import FileRows, column_names, read_table, write_whole
 
 
 def write(path, text):
@@ -25,6 +25,9 @@ def write(path, text):
         ("a,b\n1,\nNA,4\nnan,null\n", ["a", "b"], [[1, np.nan], [np.nan, 4], [np.nan, np.nan]]),
         ('"x, in m", y\n 1, 2\n', ["x, in m", "y"], [[1, 2]]),
         ("7\r\n8\r\n", None, [[7], [8]]),
+        ("# made by hand\n\nx;y\n1;2\n   \n3;4\n", ["x", "y"], [[1, 2], [3, 4]]),
+        ('"a; b",y\n1,2\n', ["a; b", "y"], [[1, 2]]),
+        ("1.5,NA\n2,3\n", None, [[1.5, np.nan], [2, 3]]),
     ],
 )
 def test_csv(tmp_path, text, names, values):
@@ -59,6 +62,12 @@ def test_columns_are_chosen_by_name_and_the_others_need_not_be_numbers(tmp_path)
         ("a,b\n1,2\n3,x\n", r"line 3, column 'b' \(2\): 'x'"),
         ("a,b\n1,inf\n", r"line 2, column 'b' \(2\): 'inf'"),
         ("a,b\n1,2\n3\n", "line 3 has 1 cells"),
+        ("# c\n\na,b\n1,2\n3,x\n", r"line 5, column 'b' \(2\): 'x'"),
+        ("1.5,oops\n1,2\n", "first row mixes numbers and text such as 'oops'.*--no-header"),
+        ("inf,1\n1,2\n", r"line 1, column 1: 'inf'"),
+        ("x,x\n1,2\n", "different names, got 'x'"),
+        ("a;b\n1,5;2\n", "write decimal points"),
+        ("a\n1_0\n", "'1_0' is not a finite number"),
         ("a,b\n", "no rows"),
         ("", "empty"),
     ],
@@ -95,6 +104,30 @@ def test_parquet(tmp_path):
         read_table(path)
     with pytest.raises(FileError, match="not a Parquet file"):
         read_table(write(tmp_path / "fake.parquet", "hello"))
+
+
+def test_names_of_files_and_columns(tmp_path):
+    assert read_table(write(tmp_path / "UP.CSV", "1,2\n")).values.tolist() == [[1, 2]]
+    assert read_table(write(tmp_path / "a.txt", "1 2\n3 4\n")).values.tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(FileError, match="more than once"):
+        read_table(write(tmp_path / "a.csv", "x,y\n1,2\n"), ["x", "x"])
+    (tmp_path / "latin.csv").write_bytes("größe\n1\n".encode("latin-1"))
+    for function in (read_table, column_names):
+        with pytest.raises(FileError, match="UTF-8"):
+            function(tmp_path / "latin.csv")
+
+
+def test_files_are_written_whole_through_links_and_with_their_mode(tmp_path):
+    target, link = tmp_path / "real", tmp_path / "link"
+    target.write_bytes(b"old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    write_whole(link, b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert target.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileError, match="cannot be written"):
+        write_whole(tmp_path, b"new")
 
 
 def test_other_files(tmp_path):

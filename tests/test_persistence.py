@@ -14,6 +14,7 @@ import torch
 import rtbm
 from machines import dense, diagonal
 from rtbm import FileError, InvalidInputError, RTBMDensity, RTBMMixture, datasets, nn
+from rtbm.persistence import _fingerprint, read
 
 X = datasets.gamma.sample(200, seed=0)
 
@@ -110,10 +111,89 @@ def test_foreign_and_later_files_are_refused(tmp_path, model):
     safetensors.torch.save_file(
         {"a": torch.zeros(2)}, tmp_path / "later.rtbm", {"rtbm": '{"format": 99, "sha256": ""}'}
     )
-    with pytest.raises(FileError, match=r"format 99.*newer version"):
+    with pytest.raises(FileError, match=r"format 99.*install the version"):
         rtbm.load(tmp_path / "later.rtbm")
     with pytest.raises(FileError, match="no such file"):
         rtbm.load(tmp_path / "none.rtbm")
+
+
+def manipulated(path, change):
+    """A file with other contents and the right checksum."""
+    tensors, description = read(path)
+    change(tensors, description)
+    description["sha256"] = _fingerprint(tensors, description)
+    safetensors.torch.save_file(tensors, path, {"rtbm": json.dumps(description)})
+
+
+def set_nan(tensors, _):
+    tensors["F"] = tensors["F"] * float("nan")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t, d: d["density"].update(dtype="foo"),
+        lambda t, d: d["density"].update(hidden="sparse"),
+        lambda t, d: d["estimator"].update(history=[[]]),
+        lambda t, d: d["estimator"].update(history=[["a", "b", "c", "d"]]),
+        lambda t, d: d["estimator"].update(n_features=7),
+        lambda t, d: d["estimator"].update(feature_names=["a", "b"]),
+        lambda t, d: d["estimator"].update(low=[0, 0], high=[None, None]),
+        lambda t, d: d["estimator"].update(low=["a"]),
+        lambda t, d: d["estimator"]["parameters"].update(unknown=1),
+        lambda t, d: d.update(kind="os.system"),
+        lambda t, d: t.update(A=-t["A"]),
+        lambda t, d: t.update(A=t["A"].to(torch.bfloat16)),
+        set_nan,
+    ],
+)
+def test_files_that_describe_no_model_are_refused(tmp_path, model, change):
+    rtbm.save(model, tmp_path / "model.rtbm")
+    manipulated(tmp_path / "model.rtbm", change)
+    with pytest.raises(FileError, match=r"model\.rtbm"):
+        rtbm.load(tmp_path / "model.rtbm")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t, d: d["machine"].update(n_visible=10**9),
+        lambda t, d: d["machine"].update(n_hidden=1),
+        lambda t, d: t.update(extra=torch.zeros(1)),
+        lambda t, d: t.pop("weights"),
+    ],
+)
+def test_modules_of_other_sizes_are_refused(tmp_path, change):
+    rtbm.save(nn.RTBM(1, 2), tmp_path / "module.rtbm")
+    manipulated(tmp_path / "module.rtbm", change)
+    with pytest.raises(FileError, match=r"module\.rtbm"):
+        rtbm.load(tmp_path / "module.rtbm")
+
+
+def test_numbers_of_numpy_are_kept(tmp_path):
+    bounds = np.array([[0.0, 100.0]])
+    fitted = RTBMDensity(np.int64(1), n_init=np.int32(1), tol=np.float32(1e-5), bounds=bounds, random_state=0).fit(X)
+    rtbm.save(fitted, tmp_path / "model.rtbm")
+    copy = rtbm.load(tmp_path / "model.rtbm")
+    assert (copy.n_hidden, copy.n_init, copy.bounds) == (1, 1, [[0.0, 100.0]])
+    assert copy.tol == pytest.approx(1e-5)
+    assert np.array_equal(copy.fit(X).score_samples(X), fitted.score_samples(X))
+
+
+def test_marginals_keep_their_number_of_parameters(tmp_path):
+    plane = RTBMDensity(1, n_init=1, random_state=0).fit(datasets.correlated_mixture.sample(200))
+    rtbm.save(plane.marginal([0]), tmp_path / "model.rtbm")
+    assert rtbm.load(tmp_path / "model.rtbm").n_parameters_ == plane.marginal([0]).n_parameters_ == 5
+
+
+def test_names_that_are_none(tmp_path, model):
+    with pytest.raises(FileError, match="folder"):
+        rtbm.load(tmp_path)
+    for path in (None, 3, ""):
+        with pytest.raises(InvalidInputError, match="path"):
+            rtbm.save(model, path)
+        with pytest.raises(InvalidInputError, match="path"):
+            rtbm.load(path)
 
 
 def test_saving_is_all_or_nothing(tmp_path, model, monkeypatch):

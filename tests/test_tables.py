@@ -38,7 +38,7 @@ def test_values_and_gradients_are_those_of_theta_functions(seed, n_visible, n_hi
     vector = random_vector(family, seed).requires_grad_()
     x = points(40, n_visible, seed)
     try:
-        log_prob, _ = family.tabulate(vector, x)
+        log_prob, _, _ = family.tabulate(vector, x)
     except TooManyTermsError:
         return
     exact = family.distribution(vector).log_prob(x)
@@ -69,7 +69,7 @@ def test_the_table_follows_the_parameters(seed):
     for step in range(6):
         moved = vector + 0.4 * step * random_vector(family, seed + 1)
         try:
-            log_prob, _ = family.tabulate(moved, x)
+            log_prob, _, _ = family.tabulate(moved, x)
         except TooManyTermsError:
             continue
         exact = family.distribution(moved).log_prob(x)
@@ -83,6 +83,22 @@ def test_points_far_out_are_right():
     assert torch.allclose(family.log_prob(vector, x), family.distribution(vector).log_prob(x), rtol=1e-7)
 
 
+def test_points_too_far_for_a_table_are_evaluated_one_by_one():
+    family = Family(1, 3)
+    vector = torch.zeros(family.n_parameters, dtype=torch.float64)
+    vector[:6] = torch.tensor([1.15, 0, 1.15, 0, 0, 1.15])  # A = 10
+    vector[9:12] = torch.tensor([1.0, 0.5, 0.25])
+    vector[-1] = -1.5
+    x = torch.cat([points(200, 1, 0), torch.tensor([[400.0], [-300.0]], dtype=torch.float64)]).requires_grad_(False)
+    free = vector.requires_grad_()
+    for _ in range(2):  # the second time it knows
+        log_prob, exact = family.log_prob(free, x), family.distribution(free).log_prob(x)
+        assert torch.allclose(log_prob, exact, rtol=1e-9, atol=1e-6)
+        ours, theirs = (torch.autograd.grad(value.sum(), free)[0] for value in (log_prob, exact))
+        assert torch.allclose(ours, theirs, rtol=1e-5)
+    assert family._has_far_points
+
+
 def test_soft_machines_fall_back_to_theta_functions():
     family = Family(1, 4)
     vector = torch.zeros(family.n_parameters, dtype=torch.float64)
@@ -93,14 +109,17 @@ def test_soft_machines_fall_back_to_theta_functions():
     assert torch.isfinite(family.log_prob(vector, x)).all()
 
 
-def test_missing_entries_are_integrated_out():
-    family = Family(2, 2)
-    vector = random_vector(family, 5)
-    x = points(6, 2, 0)
-    x[2, 0] = math.nan
-    log_prob = family.log_prob(vector, x)
-    marginal = family.distribution(vector).marginal([1]).log_prob(x[2, 1:])
-    assert torch.allclose(log_prob[2], marginal)
+@pytest.mark.parametrize("n_components", [1, 2])
+def test_missing_entries_are_integrated_out(n_components):
+    family = Family(3, 2, n_components=n_components)
+    vector = random_vector(family, 5).requires_grad_()
+    x = points(12, 3, 0)
+    x[2, 0] = x[3, 1] = x[4, :2] = x[5, :] = math.nan
+    log_prob, exact = family.tabulate(vector, x)[0], family.distribution(vector).log_prob(x)
+    assert torch.allclose(log_prob, exact, atol=1e-6)
+    assert float(log_prob[5].detach()) == 0.0
+    ours, theirs = (torch.autograd.grad(value.sum(), vector)[0] for value in (log_prob, exact))
+    assert torch.allclose(ours, theirs, atol=1e-5)
 
 
 @given(st.floats(0.5, 30), st.floats(0.5, 30), st.floats(1, 200))

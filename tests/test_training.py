@@ -219,11 +219,12 @@ def test_independent_axes_find_the_direction_with_structure():
     assert abs(axes[:, 0] @ turn[:, 1]) > 0.99
 
 
-def test_weighted_quantiles_are_those_of_repeated_points():
-    x, weights = np.array([[3.0], [1.0], [2.0]]), np.array([1.0, 5.0, 2.0])
-    repeated = np.repeat(x, weights.astype(int), axis=0)
-    p = np.array([0.005, 0.25, 0.4, 0.99])
-    assert np.array_equal(quantiles(x, weights, p), quantiles(repeated, np.ones(8), p))
+def test_weighted_quantiles():
+    x, p = np.random.default_rng(0).standard_normal((1001, 2)), np.array([0.01, 0.25, 0.5, 0.9])
+    assert np.allclose(quantiles(x, np.ones(1001), p), np.quantile(x, p, axis=0, method="hazen"))
+    heavy = quantiles(np.array([[1.0], [2.0], [3.0]]), np.array([1.0, 98.0, 1.0]), np.array([0.2, 0.5, 0.8]))
+    assert np.abs(heavy - 2.0).max() < 0.7
+    assert quantiles(np.full((3, 1), np.nan), np.ones(3), p).tolist() == [[0.0]] * 4
 
 
 def test_narrow_peaks_in_a_wide_range_have_small_widths():

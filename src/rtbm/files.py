@@ -1,7 +1,11 @@
 """Tables of numbers in files: CSV, Parquet and .npy, read at once or a block at a time."""
 
+import contextlib
 import csv
 import math
+import os
+import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -44,32 +48,39 @@ def read_table(path: Any, columns: Sequence[str] | None = None, header: bool | N
         Missing cells are NaN. Anything else that is not a number is a FileError with its row and column.
     """
     path = _existing(path)
-    if path.suffix == ".npy":
+    if path.suffix.lower() == ".npy":
         return _select(Table(np.asarray(_open_npy(path), dtype=np.float64), None), columns, path)
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         return _read_parquet(path, columns)
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        try:
-            return _read_csv(stream, path, columns, header)
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise FileError(f"{path}: not a CSV file ({error})") from None
+    with _csv_errors(path), path.open(newline="", encoding="utf-8-sig") as stream:
+        return _read_csv(stream, path, columns, header)
 
 
 def column_names(path: Any, header: bool | None = None) -> list[str] | None:
     """The names of the columns of a file; None if it has none."""
     path = _existing(path)
-    if path.suffix == ".npy":
+    if path.suffix.lower() == ".npy":
         return None
-    if path.suffix == ".parquet":
+    if path.suffix.lower() == ".parquet":
         return list(_open_parquet(path).schema_arrow.names)
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        _, top, header = _open_csv(stream, path, header)
+    with _csv_errors(path), path.open(newline="", encoding="utf-8-sig") as stream:
+        _, top, header, _ = _open_csv(stream, path, header)
         return [cell.strip() for cell in top] if header else None
+
+
+@contextlib.contextmanager
+def _csv_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise FileError(f"{path}: not text in UTF-8: save it in that encoding") from None
+    except csv.Error as error:
+        raise FileError(f"{path}: not a CSV file ({error})") from None
 
 
 def _existing(path: Any) -> Path:
     path = Path(path)
-    if path.suffix not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES:
         raise FileError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise FileError(f"{path}: no such file")
@@ -77,30 +88,67 @@ def _existing(path: Any) -> Path:
 
 
 def _read_csv(stream: TextIO, path: Path, columns: Sequence[str] | None, header: bool | None) -> Table:
-    reader, top, header = _open_csv(stream, path, header)
+    reader, top, header, skipped = _open_csv(stream, path, header)
     names = [cell.strip() for cell in top] if header else None
     width, chosen = len(top), _positions(columns, names, len(top), path)
-    values = [] if header else [_parse(top, chosen, names, path, reader.line_num)]
+    values = [] if header else [_parse(top, chosen, names, path, skipped + reader.line_num)]
     for row in reader:
-        if not row:
-            continue
+        if len(row) <= 1 and not any(cell.strip() for cell in row):
+            continue  # a blank line
         if len(row) != width:
-            raise FileError(f"{path}: line {reader.line_num} has {len(row)} cells, and the first one has {width}")
-        values.append(_parse(row, chosen, names, path, reader.line_num))
+            raise FileError(
+                f"{path}: line {skipped + reader.line_num} has {len(row)} cells, and the first row has {width}: look "
+                "for a missing or surplus delimiter"
+            )
+        values.append(_parse(row, chosen, names, path, skipped + reader.line_num))
     if not values:
         raise FileError(f"{path}: there are names, but no rows")
     return Table(np.array(values, dtype=np.float64), None if names is None else [names[i] for i in chosen])
 
 
-def _open_csv(stream: TextIO, path: Path, header: bool | None) -> tuple[Any, list[str], bool]:
-    """A reader behind the first row, that row, and whether it holds names."""
-    first = stream.readline()
-    stream.seek(0)
-    reader = csv.reader(stream, delimiter=max(",;\t", key=first.count), skipinitialspace=True)
-    top = next((row for row in reader if row), None)
-    if top is None:
+def _open_csv(stream: TextIO, path: Path, header: bool | None) -> tuple[Any, list[str], bool, int]:
+    """A reader behind the first row, that row, whether it holds names, and the number of lines before it.
+
+    Blank lines, and lines that begin with #, may come before it.
+    """
+    skipped, position, first = 0, stream.tell(), stream.readline()
+    while first and (not first.strip() or first.startswith("#")):
+        skipped, position, first = skipped + 1, stream.tell(), stream.readline()
+    if not first:
         raise FileError(f"{path}: the file is empty")
-    return reader, top, any(_number(cell) is None for cell in top) if header is None else header
+    stream.seek(position)
+    reader = csv.reader(stream, delimiter=_delimiter(first, path), skipinitialspace=True)
+    top = next(reader)
+    if header is None:
+        header = _has_names(top, path)
+    return reader, top, header, skipped
+
+
+def _delimiter(line: str, path: Path) -> str:
+    """What separates the cells of a line: a semicolon or a tab if there is one outside of quotes, else a comma."""
+    bare = re.sub(r'"[^"]*"', "", line)
+    found = next((character for character in ";\t," if character in bare), None)
+    return found or (" " if " " in bare.strip() and path.suffix.lower() == ".txt" else ",")
+
+
+def _has_names(top: list[str], path: Path) -> bool:
+    """Whether a first row holds names. Names and numbers side by side may be a bad cell, and are not guessed at."""
+    words = [not _is_number(cell) and cell.strip().lower() not in MISSING for cell in top]
+    if any(words) and any(_is_number(cell) for cell in top):
+        word = next(cell for cell, is_word in zip(top, words, strict=True) if is_word)
+        raise FileError(
+            f"{path}: the first row mixes numbers and text such as {word!r}: say whether it holds names "
+            "(--header or --no-header; header=True or False)"
+        )
+    return any(words)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _parse(row: list[str], chosen: list[int], names: list[str] | None, path: Path, line: int) -> list[float]:
@@ -108,16 +156,16 @@ def _parse(row: list[str], chosen: list[int], names: list[str] | None, path: Pat
     if None in numbers:
         column = chosen[numbers.index(None)]
         name = f"{names[column]!r} ({column + 1})" if names else f"{column + 1}"
-        raise FileError(
-            f"{path}: line {line}, column {name}: {row[column]!r} is not a finite number; choose other columns, or "
-            "leave the cell empty if it is missing"
-        )
+        hint = "choose other columns, or leave the cell empty if it is missing"
+        if re.fullmatch(r"\s*[-+]?\d+,\d+\s*", row[column]):
+            hint = "write decimal points, not commas"
+        raise FileError(f"{path}: line {line}, column {name}: {row[column]!r} is not a finite number; {hint}")
     return numbers  # type: ignore[return-value]
 
 
 def _number(cell: str) -> float | None:
     try:
-        number = float(cell)
+        number = float(cell.replace("_", "?"))  # Python would read 1_0 as 10
     except ValueError:
         return math.nan if cell.strip().lower() in MISSING else None
     return None if math.isinf(number) else number
@@ -125,9 +173,14 @@ def _number(cell: str) -> float | None:
 
 def _positions(columns: Sequence[str] | None, names: list[str] | None, width: int, path: Path) -> list[int]:
     """The numbers of the chosen columns."""
+    known = names or [str(i) for i in range(width)]
+    repeated = sorted({name for part in (known, columns or ()) for name in part if list(part).count(name) > 1})
+    if repeated:
+        raise FileError(
+            f"{path}: columns must have different names, got {', '.join(map(repr, repeated))} more than once"
+        )
     if columns is None:
         return list(range(width))
-    known = names or [str(i) for i in range(width)]
     missing = [name for name in columns if name not in known]
     if missing:
         raise FileError(f"{path}: no column {', '.join(map(repr, missing))}; there are {', '.join(known)}")
@@ -197,6 +250,35 @@ def _first_bad(column: Any) -> int | None:
     return None
 
 
+def write_whole(path: Any, content: bytes) -> None:
+    """Write a file in full or not at all: under another name first, in the same folder. Links are followed."""
+    target = Path(os.path.realpath(path))
+    try:
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written ({error.strerror or error})") from None
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(name, mode)
+        os.replace(name, target)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        if isinstance(error, OSError):
+            raise FileError(f"{path}: cannot be written ({error.strerror or error})") from None
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 class FileRows:
     """The rows of a .npy or Parquet file that need not fit into memory, in batches.
 
@@ -227,10 +309,10 @@ class FileRows:
         world: int = 1,
     ):
         self.path = _existing(path)
-        if self.path.suffix not in (".npy", ".parquet"):
+        if self.path.suffix.lower() not in (".npy", ".parquet"):
             raise FileError(f"{self.path}: only .npy and .parquet files can be streamed; convert it, or read it whole")
         self._batch_size, self._seed, self._rank, self._world = batch_size, seed, rank, world
-        if self.path.suffix == ".npy":
+        if self.path.suffix.lower() == ".npy":
             array = _open_npy(self.path)
             self._chosen = _positions(columns, None, array.shape[1], self.path)
             self.names, self._n_blocks = None, math.ceil(len(array) / BLOCK_ROWS)

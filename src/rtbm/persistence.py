@@ -1,11 +1,9 @@
 """Saving and loading: numbers as safetensors, all else as JSON beside them. Nothing in a file is ever executed."""
 
-import contextlib
 import hashlib
 import json
 import math
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +17,17 @@ from rtbm import nn
 from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.estimators import RTBMDensity
-from rtbm.estimators.bounds import Bounds
+from rtbm.estimators.bounds import make_bounds
+from rtbm.files import write_whole
+from rtbm.parameters import Unconstrained, shapes_of
 from rtbm.training import Record
+from rtbm.validation import check_vector
 from rtbm.version import __version__
 
 FORMAT = 1
 """The version of the file format. Files of later versions are refused."""
 KEY = "rtbm"
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 Model = RTBMDensity | RTBMDistribution | RTBMMixture | nn.RTBM | nn.RTBMMixture
 _LATTICE = ("A", "a", "F", "mean", "covariance")
@@ -40,7 +42,8 @@ def save(model: Model, path: Any) -> None:
     Parameters
     ----------
     model : estimator, distribution or module
-        What to save: a fitted `RTBMDensity`, a machine or a mixture, or a module of `rtbm.nn`. `load` gives back the same, with the same parameters to the last bit.
+        What to save: a fitted `RTBMDensity`, a machine or a mixture, or a module of `rtbm.nn`. `load` gives back the
+        same, with the same parameters to the last bit.
     path : path
         By custom it ends in .rtbm or .safetensors.
 
@@ -58,12 +61,7 @@ def save(model: Model, path: Any) -> None:
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     description = {"format": FORMAT, "library": __version__, **description}
     description["sha256"] = _fingerprint(tensors, description)
-    content = safetensors.torch.save(tensors, {KEY: json.dumps(description)})
-    target = Path(path)
-    try:
-        _write(target, content)
-    except OSError as error:
-        raise FileError(f"{target}: cannot be written ({error.strerror or error})") from None
+    write_whole(_path(path), safetensors.torch.save(tensors, {KEY: json.dumps(description)}))
 
 
 def load(path: Any) -> Any:
@@ -73,16 +71,18 @@ def load(path: Any) -> Any:
     """
     tensors, description = read(path)
     try:
+        if not all(tensor.dtype in DTYPES.values() and bool(tensor.isfinite().all()) for tensor in tensors.values()):
+            raise InvalidInputError("its tensors must be finite and of float32 or float64")
         return _restore(tensors, description)
-    except (KeyError, TypeError, IndexError, InvalidInputError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError, ValueError) as error:
         raise FileError(f"{path}: the file does not describe a model of this library ({error!r})") from None
 
 
 def read(path: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a file and its description (format, library, kind, training summary, …), checked."""
-    path = Path(path)
+    path = _path(path)
     if not path.is_file():
-        raise FileError(f"{path}: no such file")
+        raise FileError(f"{path}: " + ("a folder, not a file" if path.is_dir() else "no such file"))
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -94,38 +94,22 @@ def read(path: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         description = json.loads(metadata[KEY])
         version, expected = description["format"], description.pop("sha256")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise FileError(f"{path}: the description in the file is damaged") from None
     if version != FORMAT:
         raise FileError(
             f"{path}: format {version!r}, saved by rtbm {description.get('library')}; this is rtbm {__version__}, "
-            f"which reads format {FORMAT}: install a newer version"
+            f"which reads format {FORMAT}: install the version that saved it"
         )
     if _fingerprint(tensors, description) != expected:
         raise FileError(f"{path}: the contents have been changed since the file was saved (checksum)")
     return tensors, description
 
 
-def _write(target: Path, content: bytes) -> None:
-    """Write a file in full under another name, then give it its own."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _path(path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike) or not str(path):
+        raise InvalidInputError(f"path must be the name of a file, got {path!r}")
+    return Path(path)
 
 
 def _fingerprint(tensors: dict[str, Tensor], description: dict[str, Any]) -> str:
@@ -133,7 +117,7 @@ def _fingerprint(tensors: dict[str, Tensor], description: dict[str, Any]) -> str
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().numpy().tobytes())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -189,7 +173,7 @@ def _module(module: nn.RTBM) -> dict[str, Any]:
 
 def _estimator(model: RTBMDensity) -> dict[str, Any]:
     """What an estimator knows beside its density."""
-    parameters = {name: value if _is_plain(value) else None for name, value in model.get_params().items()}
+    parameters = {name: _plain(value) for name, value in model.get_params().items()}
     names = getattr(model, "feature_names_in_", None)
     return {
         "parameters": parameters,
@@ -202,12 +186,13 @@ def _estimator(model: RTBMDensity) -> dict[str, Any]:
     }
 
 
-def _is_plain(value: Any) -> bool:
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError):
-        return False
-    return True
+def _plain(value: Any) -> Any:
+    """A parameter as JSON holds it; a random number generator cannot be kept, and becomes None."""
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value if isinstance(value, str | int | float | bool | None) else None
 
 
 def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> Any:
@@ -215,20 +200,14 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> Any:
     if kind == "RTBMDensity":
         return _restore_estimator(_restore(tensors, description["density"]), description["estimator"])
     if kind == "RTBMMixture":
-        parts = [
-            _restore({name.removeprefix(f"{i}."): t for name, t in tensors.items() if name.startswith(f"{i}.")}, part)
-            for i, part in enumerate(description["components"])
-        ]
+        parts = [_restore(_part(tensors, f"{i}."), part) for i, part in enumerate(description["components"])]
         return RTBMMixture.from_logits(tensors["logits"], parts)
     if kind == "RTBMDistribution":
         return _restore_machine(tensors, description)
     if kind == "nn.RTBM":
-        return _load_parameters(_restore_module(description["machine"]), tensors)
+        return _restore_module(description["machine"], tensors)
     if kind == "nn.RTBMMixture":
-        mixture = nn.RTBMMixture(len(description["machines"]), 1, 1)
-        mixture.components = torch.nn.ModuleList(_restore_module(machine) for machine in description["machines"])
-        mixture.logits = torch.nn.Parameter(torch.empty_like(tensors["logits"]))
-        return _load_parameters(mixture, tensors)
+        return _restore_modules(description["machines"], tensors)
     raise KeyError(f"unknown kind {kind!r}")
 
 
@@ -239,29 +218,45 @@ def _restore_machine(tensors: dict[str, Tensor], description: dict[str, Any]) ->
     else:
         machine = RTBMDistribution(*(tensors[name] for name in _NATURAL), phase="II", tolerance=tolerance)
         machine = machine.to_phase(phase)
-    return machine.to(dtype=getattr(torch, description["dtype"]))
+    return machine.to(dtype=DTYPES[description["dtype"]])
 
 
-def _restore_module(machine: dict[str, Any]) -> nn.RTBM:
-    options = {**machine, "dtype": getattr(torch, machine["dtype"])}
-    return nn.RTBM(options.pop("n_visible"), options.pop("n_hidden"), **options)
-
-
-def _load_parameters(module: Any, tensors: dict[str, Tensor]) -> Any:
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            parameter.copy_(tensors[name])
+def _restore_module(machine: dict[str, Any], tensors: dict[str, Tensor]) -> nn.RTBM:
+    """A module with the parameters of some tensors, whose shapes are checked before anything is allocated."""
+    sizes = machine["n_visible"], machine["n_hidden"], machine["hidden"]
+    shapes = dict(zip(Unconstrained._fields, shapes_of(*sizes), strict=False))
+    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
+        raise InvalidInputError(f"its tensors are not those of a machine of sizes {sizes}")
+    options = {name: machine[name] for name in ("hidden", "phase", "tolerance")}
+    module = nn.RTBM(*sizes[:2], **options, dtype=DTYPES[machine["dtype"]])
+    module.load_free(Unconstrained(**tensors, hidden=machine["hidden"]))
     return module
+
+
+def _restore_modules(machines: list[dict[str, Any]], tensors: dict[str, Tensor]) -> nn.RTBMMixture:
+    parts = [_restore_module(machine, _part(tensors, f"components.{i}.")) for i, machine in enumerate(machines)]
+    if set(tensors) != {"logits"} | {
+        f"components.{i}.{n}" for i in range(len(parts)) for n in Unconstrained._fields[:-1]
+    }:
+        raise InvalidInputError("its tensors are not those of its machines")
+    mixture = nn.RTBMMixture(len(parts), 1, 1)
+    mixture.components = torch.nn.ModuleList(parts)
+    mixture.logits = torch.nn.Parameter(check_vector(tensors["logits"], "logits", len(parts)).clone())
+    return mixture
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _restore_estimator(distribution: Any, saved: dict[str, Any]) -> RTBMDensity:
     model = RTBMDensity(**saved["parameters"])
-    model.n_features_in_ = saved["n_features"]
-    if saved["feature_names"] is not None:
-        model.feature_names_in_ = np.array(saved["feature_names"], dtype=object)
-    low = np.array([-np.inf if x is None else x for x in saved["low"]])
-    high = np.array([np.inf if x is None else x for x in saved["high"]])
-    model._bounds = Bounds(low, high)
+    n = model.n_features_in_ = distribution.n_visible
+    model.set_feature_names(saved["feature_names"])
+    pairs = list(zip(saved["low"], saved["high"], strict=True))
+    if len(pairs) != n or saved["n_features"] != n:
+        raise InvalidInputError(f"it must have {n} features like its density")
+    model._bounds = make_bounds(pairs, n)
     model._set_distribution(distribution)
     model._set_summary(saved["summary"])
     model.history_ = [

@@ -1,7 +1,10 @@
 """The commands `rtbm fit | score | sample | info | plot`. Exit codes: 0, 1 if something failed, 2 for wrong usage."""
 
+import contextlib
+import re
 import sys
 import warnings
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,12 +15,12 @@ from rich.console import Console
 from rtbm.cli.output import summary_table, write_csv, write_rows
 from rtbm.cli.processes import is_first_process, process_group
 from rtbm.datasets import gamma
-from rtbm.errors import FileError, RTBMError
-from rtbm.files import Floats, Table, column_names, read_table
+from rtbm.errors import FileError, InvalidInputError, RTBMError
+from rtbm.files import SUFFIXES, Floats, Table, column_names, read_table
 from rtbm.version import __version__
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-console, errors = Console(), Console(stderr=True)
+console, errors = Console(markup=False), Console(stderr=True, markup=False)
 
 
 class Solver(StrEnum):
@@ -29,6 +32,9 @@ class Solver(StrEnum):
     cma = "cma"
     score_matching = "score_matching"
     pcd = "pcd"
+
+
+TABLES, PICTURES = (".csv", ".npy"), (".png", ".pdf", ".svg")
 
 
 class Phase(StrEnum):
@@ -88,7 +94,9 @@ def fit(
     starts: Annotated[int, typer.Option(min=1, help="Starts of the solver.")] = 8,
     iterations: Annotated[int | None, typer.Option(min=1, help="At most so many iterations (epochs).")] = None,
     regularization: Annotated[float, typer.Option(min=0, help="Strength of the prior against fine structure.")] = 1.0,
-    validation: Annotated[float | None, typer.Option(help="Share of the data for early stopping.")] = None,
+    validation: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of the data for early stopping.")
+    ] = None,
     average: Annotated[bool, typer.Option("--average", help="Average over all good starts.")] = False,
     stream: Annotated[
         bool, typer.Option("--stream", help="Read the file in blocks (.npy, .parquet), with --solver adam.")
@@ -96,14 +104,16 @@ def fit(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Rows in a batch of adam and pcd.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Starts that run at the same time (-1: one for each core).")] = None,
     device: Annotated[str | None, typer.Option(help="A torch device, as cuda.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same model.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")] = False,
 ) -> None:
     """Fit a density to data and save it."""
     from rtbm.estimators import RTBMDensity
 
-    _check_folder(output)
-    _check_folder(picture)
+    _check_output(output, "--output", None, data)
+    _check_output(picture, "--picture", PICTURES, data, output)
+    if stream and (data is None or solver is not Solver.adam):
+        raise typer.BadParameter("--stream needs a file and --solver adam", param_hint="--stream")
     with process_group(device):
         model = RTBMDensity(
             _hidden(hidden),
@@ -124,13 +134,12 @@ def fit(
             verbose=int(not quiet and is_first_process()),
         )
         if stream:
-            if data is None:
-                raise typer.BadParameter("--stream needs a file", param_hint="DATA")
             model.fit_stream(data, _split(columns))
         else:
             table = _read(data, columns, header)
             rows = table.values
-            model.fit(rows)
+            with _columns_by_name(table.names):
+                model.fit(rows)
             model.summary_["log_likelihood"] = model.score(rows)
             model.set_feature_names(table.names)
         if is_first_process():
@@ -162,7 +171,7 @@ def score(
     ] = None,
 ) -> None:
     """Print the mean log-likelihood of data, or write log P of each row."""
-    _check_folder(output)
+    _check_output(output, "--output", TABLES, data, model)
     fitted = _load(model)
     rows = _read_for(fitted, data, columns, header)
     log_prob = fitted.set_feature_names(None).score_samples(rows)  # the columns have been chosen by name
@@ -178,10 +187,10 @@ def sample(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A .csv or .npy file; by default CSV to the screen.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same rows.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same rows.")] = 0,
 ) -> None:
     """Draw from a density."""
-    _check_folder(output)
+    _check_output(output, "--output", TABLES, model)
     fitted = _load(model)
     rows = fitted.sample(number, random_state=seed)
     names = [str(name) for name in getattr(fitted, "feature_names_in_", [])] or None
@@ -207,7 +216,7 @@ def plot(
     header: Header = None,
 ) -> None:
     """Draw a density: in one dimension with histogram and components, in two with contours and projections."""
-    _check_folder(output)
+    _check_output(output, "--output", PICTURES, data, model)
     fitted = _load(model)
     _draw(fitted, None if data is None else _read_for(fitted, data, columns, header), output)
     console.print(f"picture: {output}", highlight=False, soft_wrap=True)
@@ -216,10 +225,9 @@ def plot(
 def _hidden(text: str) -> int | str:
     if text == "auto":
         return text
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"must be a number or auto, got {text!r}", param_hint="--hidden") from None
+    if not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"must be a number from 1 on, or auto, got {text!r}", param_hint="--hidden")
+    return int(text)
 
 
 def _bounds(text: str | None) -> tuple[float | None, float | None] | None:
@@ -227,10 +235,11 @@ def _bounds(text: str | None) -> tuple[float | None, float | None] | None:
         return None
     try:
         low, high = (float(end) if end.strip() else None for end in text.split(","))
+        if low is not None and high is not None and not low < high:
+            raise ValueError
     except ValueError:
-        raise typer.BadParameter(
-            f"must be LOW,HIGH, one of which may be empty, got {text!r}", param_hint="--bounds"
-        ) from None
+        message = f"must be LOW,HIGH with LOW < HIGH, one of which may be empty, got {text!r}"
+        raise typer.BadParameter(message, param_hint="--bounds") from None
     return low, high
 
 
@@ -238,10 +247,34 @@ def _split(columns: str | None) -> list[str] | None:
     return None if columns is None else [name.strip() for name in columns.split(",")]
 
 
-def _check_folder(path: Path | None) -> None:
-    """Find out before the work whether a result could be written."""
-    if path is not None and not path.resolve().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.resolve().parent}", param_hint="--output")
+def _check_output(path: Path | None, option: str, suffixes: tuple[str, ...] | None, *inputs: Path | None) -> None:
+    """Find out before the work whether a result can be written, and that nothing is lost by it."""
+    if path is None:
+        return
+    if not path.resolve().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.resolve().parent}", param_hint=option)
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder", param_hint=option)
+    if suffixes is not None and path.suffix.lower() not in suffixes:
+        raise typer.BadParameter(f"{path} must end in one of {', '.join(suffixes)}", param_hint=option)
+    if suffixes is None and path.suffix.lower() in SUFFIXES:
+        raise typer.BadParameter(
+            f"{path} is the name of a data file, and a model is none: take .rtbm", param_hint=option
+        )
+    if any(other is not None and other.resolve() == path.resolve() for other in inputs):
+        raise typer.BadParameter(f"{path} is used already, and would be overwritten", param_hint=option)
+
+
+@contextlib.contextmanager
+def _columns_by_name(names: list[str] | None) -> Iterator[None]:
+    """Let errors about features speak of columns."""
+    try:
+        yield
+    except InvalidInputError as error:
+        if names is None:
+            raise
+        message = re.sub(r"feature (\d+)", lambda m: f"column {names[int(m[1])]!r}", str(error))
+        raise InvalidInputError(message) from None
 
 
 def _read(data: Path | None, columns: str | None, header: bool | None) -> Table:
@@ -255,7 +288,12 @@ def _read_for(fitted: Any, data: Path, columns: str | None, header: bool | None)
     names, chosen = getattr(fitted, "feature_names_in_", None), _split(columns)
     if chosen is None and names is not None and column_names(data, header) is not None:
         chosen = list(names)
-    return read_table(data, chosen, header).values
+    values = read_table(data, chosen, header).values
+    if values.shape[1] != fitted.n_features_in_:
+        raise FileError(
+            f"{data}: has {values.shape[1]} columns, and the model {fitted.n_features_in_}: choose them with --columns"
+        )
+    return values
 
 
 def _load(path: Path) -> Any:
@@ -286,6 +324,7 @@ def main() -> None:
     warnings.showwarning = lambda message, *_: errors.print(f"warning: {message}", highlight=False, soft_wrap=True)
     try:
         app()
-    except RTBMError as error:
-        errors.print(f"error: {error}", highlight=False, soft_wrap=True, markup=False)
+    except (RTBMError, ValueError, OSError, RuntimeError, MemoryError) as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        errors.print(f"error: {first}", highlight=False, soft_wrap=True)
         sys.exit(1)

@@ -1,22 +1,23 @@
 """What the command shows and writes."""
 
 import csv
+import io
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from rtbm.distributions import RTBMMixture
-from rtbm.errors import FileError
-from rtbm.files import Floats
+from rtbm.files import Floats, write_whole
 
 
 def summary_table(model: Any, title: str) -> Table:
     """What a fitted model is, and how it came about."""
-    table = Table(title=title, show_header=False, title_justify="left")
+    table = Table(title=Text(title), show_header=False, title_justify="left")
     for name, value in _summary_rows(model):
-        table.add_row(name, value)
+        table.add_row(name, Text(value))  # names of columns may look like markup
     return table
 
 
@@ -59,16 +60,14 @@ def _numbers(values: Any) -> str:
 
 def write_rows(path: Path, rows: Floats, names: list[str] | None) -> None:
     """Write rows to a .csv or .npy file."""
-    if path.suffix not in (".csv", ".npy"):
-        raise FileError(f"{path}: rows are written to files that end in .csv or .npy")
-    try:
-        if path.suffix == ".npy":
-            np.save(path, rows)
-        else:
-            with path.open("w", newline="") as stream:
-                write_csv(stream, rows, names)
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written ({error.strerror or error})") from None
+    if path.suffix.lower() == ".npy":
+        content = io.BytesIO()
+        np.save(content, rows)
+        write_whole(path, content.getvalue())
+    else:
+        text = io.StringIO()
+        write_csv(text, rows, names)
+        write_whole(path, text.getvalue().encode())
 
 
 def write_csv(stream: TextIO, rows: Floats, names: list[str] | None) -> None:

@@ -42,7 +42,7 @@ class Bounds:
         if outside.any():
             row, column = (int(i) for i in np.argwhere(outside)[0])
             raise InvalidInputError(
-                f"bounds: {int(outside.sum())} values are not strictly inside, the first is {x[row, column]!r} in row "
+                f"bounds: {int(outside.sum())} values are not strictly inside, the first is {x[row, column]:g} in row "
                 f"{row} of {names[column]}, whose bounds are ({self.low[column]:g}, {self.high[column]:g}): widen the "
                 "bounds or leave these rows out"
             )
@@ -69,7 +69,8 @@ class Bounds:
             share = np.where(y >= 0, 1.0, t) / (1 + t)
             both = self.low + (self.high - self.low) * share
         result = np.where(np.isinf(self.low), np.where(np.isinf(self.high), y, upper_only), lower_only)
-        return np.where(np.isinf(self.low) | np.isinf(self.high), result, both)
+        result = np.where(np.isinf(self.low) | np.isinf(self.high), result, both)
+        return np.clip(result, np.nextafter(self.low, np.inf), np.nextafter(self.high, -np.inf))  # strictly inside
 
 
 def make_bounds(bounds: Any, n_features: int) -> Bounds:

@@ -19,6 +19,7 @@ from rtbm.errors import InvalidInputError
 from rtbm.estimators.bounds import make_bounds
 from rtbm.estimators.fitted import FittedDensity, components
 from rtbm.estimators.fitting import (
+    NOT_LIKELIHOOD,
     Outcome,
     Report,
     Standardised,
@@ -30,7 +31,7 @@ from rtbm.estimators.fitting import (
     standardise,
 )
 from rtbm.estimators.progress import progress_bar
-from rtbm.estimators.selection import choose_n_hidden
+from rtbm.estimators.selection import choose_n_hidden, most_runs
 from rtbm.estimators.streaming import LineBatches, as_batches, fit_stream, survey
 from rtbm.lattice import Floats
 from rtbm.parameters import HIDDEN
@@ -72,7 +73,8 @@ class RTBMDensity(FittedDensity):
         Starts. The first is the same for all seeds.
     regularization : float
         The strength of the prior against fine structure; it plays the part of a bandwidth, and fades as data become
-        many. 0 is plain maximum likelihood, which overfits with more than two hidden units.
+        many. 0 is maximum likelihood (with a weak prior on the hidden units alone), which overfits with more than two
+        hidden units.
     validation_fraction : float
         The share of the data that is set aside: iterations end when their likelihood has not improved for
         `n_iter_no_change` iterations, and the best start and iteration are chosen by them. None sets nothing aside.
@@ -190,15 +192,17 @@ class RTBMDensity(FittedDensity):
             of the weights is the number of observations that the prior is compared with.
         """
         self._check_parameters()
+        self._forget()
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         self._bounds = make_bounds(self.bounds, X.shape[1])
+        self._bounds.check(np.where(weights[:, None] > 0, X, np.nan), self._names())
         rows, weights = _distinct(X, weights)
-        self._bounds.check(rows, self._names())
         line, log_slope = self._bounds.to_line(rows)
         seed = self._seed()
         training, held_out = self._split(len(rows), seed)
-        data = standardise(line[training], weights[training], log_slope[training], self._names())
+        has_missing = bool(np.isnan(line).any())
+        data = standardise(line[training], weights[training], log_slope[training], self._names(), has_missing)
         validation = None
         if len(held_out):
             validation = like(data, line[held_out], weights[held_out], log_slope[held_out])
@@ -234,6 +238,7 @@ class RTBMDensity(FittedDensity):
         (2, 1)
         """
         self._check_parameters()
+        self._forget()
         if self.solver != "adam" or self.n_hidden == "auto" or self.validation_fraction is not None:
             raise InvalidInputError(
                 'fit_stream needs solver="adam", a number n_hidden and validation_fraction=None, got '
@@ -251,20 +256,27 @@ class RTBMDensity(FittedDensity):
         seen = survey(lines, seed)
         rows, weights = _distinct(seen.rows, seen.weights)
         _, log_slope = self._bounds.to_line(self._bounds.from_line(rows))
-        data = standardise(rows, weights, log_slope, self._names(), seen.moments)
+        data = standardise(rows, weights, log_slope, self._names(), seen.has_missing, seen.moments)
         task = self._task(data, None, seed, self.n_hidden)
         with self._progress(task.n_runs + 1) as report:
             result = fit_stream(replace(task, report=report), lines, seen.total)
         self._take(task, Outcome([result], 0), seen.total)
         return self
 
-    def _progress(self, n_runs: int) -> contextlib.AbstractContextManager[Report | None]:
-        return progress_bar(n_runs) if self.verbose else contextlib.nullcontext()
+    def _progress(self, n_runs: int, title: str = "fitting") -> contextlib.AbstractContextManager[Report | None]:
+        is_likelihood = self.solver not in NOT_LIKELIHOOD
+        return progress_bar(n_runs, title, is_likelihood) if self.verbose else contextlib.nullcontext()
+
+    def _forget(self) -> None:
+        """Forget an earlier fit: if this one fails, nothing must be left that fits neither."""
+        for name in ("distribution_", "selection_"):
+            self.__dict__.pop(name, None)
 
     def _fit_standardised(self, data: Standardised, validation: Standardised | None, seed: int) -> None:
         task = self._task(data, validation, seed, self.n_hidden)
         if self.n_hidden == "auto":
-            n_hidden, self.selection_ = choose_n_hidden(task)
+            with self._progress(most_runs(task), "choosing n_hidden") as report:
+                n_hidden, self.selection_ = choose_n_hidden(replace(task, report=report))
             task = self._task(data, validation, seed, n_hidden)
         with self._progress(task.n_runs) as report:
             outcome = fit(replace(task, report=report))
@@ -320,6 +332,11 @@ class RTBMDensity(FittedDensity):
         check_choice(self.hidden, "hidden", HIDDEN)
         check_choice(self.phase, "phase", ("I", "II"))
         check_choice(self.solver, "solver", SOLVERS)
+        if not isinstance(self.average, bool | np.bool_):
+            raise InvalidInputError(f"average must be True or False, got {self.average!r}")
+        if self.n_jobs is not None and (not isinstance(self.n_jobs, Integral) or self.n_jobs == 0):
+            raise InvalidInputError(f"n_jobs must be None or an integer other than 0, got {self.n_jobs!r}")
+        _check_device(self.device)
         if self.fallback not in ("gaussian", None):
             raise InvalidInputError(f"fallback must be 'gaussian' or None, got {self.fallback!r}")
         _check_number(self.tol, "tol", 0.0, math.inf)
@@ -338,7 +355,7 @@ class RTBMDensity(FittedDensity):
             seed,
         )
         return Task(
-            n_hidden if isinstance(n_hidden, Integral) else 1,
+            int(n_hidden) if isinstance(n_hidden, Integral) else 1,
             self.n_components,
             self.hidden,
             self.phase,
@@ -366,15 +383,18 @@ class RTBMDensity(FittedDensity):
 
 
 def _distinct(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """The distinct rows in increasing order, and the sum of the weights of each; rows of weight 0 are left out.
+    """The distinct rows in increasing order, and the sum of the weights of each.
 
-    So neither the order of rows nor the way in which they are repeated has any influence.
+    So neither the order of rows nor the way in which they are repeated has any influence. Rows of weight 0, and rows of
+    which nothing is known, are left out.
     """
-    kept = weights > 0
+    kept = (weights > 0) & ~np.isnan(x).all(axis=1)
     if not kept.any():
-        raise InvalidInputError("sample_weight must be positive somewhere, got nothing but zeros")
-    rows, index = np.unique(x[kept], axis=0, return_inverse=True, equal_nan=False)
-    return rows, np.bincount(index.reshape(-1), weights[kept], len(rows)).astype(np.float64)
+        raise InvalidInputError("X and sample_weight: there is no row with numbers and a positive weight")
+    x, weights, d = x[kept], weights[kept], x.shape[1]
+    keys, index = np.unique(np.hstack([np.nan_to_num(x), np.isnan(x)]), axis=0, return_inverse=True)
+    rows = np.where(keys[:, d:] > 0, np.nan, keys[:, :d])
+    return rows, np.bincount(index.reshape(-1), weights, len(rows)).astype(np.float64)
 
 
 def _average(machines: list[Density]) -> Density:
@@ -388,6 +408,15 @@ def _average(machines: list[Density]) -> Density:
 def _weights(distribution: Density) -> torch.Tensor:
     one = torch.ones(1, dtype=torch.float64, device=distribution.device)
     return distribution.weights if isinstance(distribution, RTBMMixture) else one
+
+
+def _check_device(device: Any) -> None:
+    if device is None:
+        return
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError, TypeError) as error:
+        raise InvalidInputError(f"device must be a torch device of this machine, got {device!r} ({error})") from None
 
 
 def _check_number(value: Any, name: str, low: float, high: float, strict: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Self, TypeGuard
 
 import numpy as np
@@ -84,8 +84,9 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean log-likelihood of data."""
         log_prob = self.score_samples(X)
-        weights = _check_sample_weight(sample_weight, log_prob[:, None], dtype=np.float64)
-        return float(weights @ log_prob / weights.sum())
+        weights = _check_sample_weight(sample_weight, log_prob[:, None], dtype=np.float64, ensure_non_negative=True)
+        counted = weights > 0
+        return float(weights[counted] @ log_prob[counted] / weights.sum())
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
         """Independent exact draws (n_samples, n_features); by default they follow `random_state` of the estimator."""
@@ -154,7 +155,9 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         check_is_fitted(self)
         if not isinstance(values, Mapping):
             raise InvalidInputError(f"values must be a dictionary {{feature: value}}, got a {type(values).__name__}")
-        known = {self._index(feature): float(value) for feature, value in values.items()}
+        known = {self._index(feature): _as_number(value, feature) for feature, value in values.items()}
+        if len(known) < len(values):
+            raise InvalidInputError(f"values must name each feature once, got {list(values)}")
         row = np.full((1, self.n_features_in_), np.nan)
         row[0, list(known)] = list(known.values())
         self._bounds.check(row, self._names())
@@ -208,8 +211,12 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             model.feature_names_in_ = self.feature_names_in_[indices]
         model._bounds = self._bounds.subset(indices)
         model._set_distribution(distribution)
-        model.n_parameters_ = sum(count(p.n_visible, p.n_hidden, p.hidden) + 1 for p in components(distribution)) - 1
+        n_parameters = sum(count(p.n_visible, p.n_hidden, p.hidden) + 1 for p in components(distribution)) - 1
+        model._set_summary({**self.summary_, "n_parameters": n_parameters})
         return model
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "distribution_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -220,6 +227,12 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 def components(distribution: Density) -> list[RTBMDistribution]:
     """The machines of a density."""
     return list(distribution.components) if isinstance(distribution, RTBMMixture) else [distribution]
+
+
+def _as_number(value: Any, feature: Any) -> float:
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise InvalidInputError(f"values[{feature!r}] must be a finite number, got {value!r}")
+    return float(value)
 
 
 def _as_list(features: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import joblib
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from rtbm.errors import InvalidInputError
@@ -73,7 +74,8 @@ class Task:
     @property
     def is_screened(self) -> bool:
         """Whether all starts run for a while, and the best of them to the end."""
-        return self.screen and self.n_init > FINALISTS and self.settings.solver in SCREENED
+        is_long = self.settings.max_iter > SCREENING_ITERATIONS
+        return self.screen and is_long and self.n_init > FINALISTS and self.settings.solver in SCREENED
 
     @property
     def n_runs(self) -> int:
@@ -118,7 +120,8 @@ class Task:
         filled = np.nan_to_num(self.data.z)
         n_clusters = min(self.n_components, len(filled))
         kmeans = KMeans(n_clusters, n_init=1, random_state=(self.settings.seed + index) % 2**32)
-        with joblib.parallel_config("sequential"):
+        with joblib.parallel_config("sequential"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters
             return kmeans.fit(filled, sample_weight=self.data.weights).labels_
 
     def _tensor(self, array: Floats) -> Tensor:
@@ -133,24 +136,37 @@ class Outcome(NamedTuple):
 
 
 def standardise(
-    x: Floats, weights: Floats, log_slope: Floats, names: list[str], known: Moments | None = None
+    x: Floats,
+    weights: Floats,
+    log_slope: Floats,
+    names: list[str],
+    has_missing: bool,
+    known: Moments | None = None,
 ) -> Standardised:
     """Standardise data along their independent components, with a clear error if they span no volume.
 
-    With missing entries each feature is standardised alone, since the axes would mix them. `log_slope` (n,) is the
-    logarithm of the change of volume that came before, and `known` the moments if x is but a sample.
+    With missing entries, here or in other data (`has_missing`), each feature is standardised alone, since the axes
+    would mix them. `log_slope` (n,) is the logarithm of the change of volume that came before, and `known` the moments
+    if x is but a sample.
     """
     n, d = x.shape
     if np.isnan(x).all(axis=0).any():
         empty = [names[i] for i in np.flatnonzero(np.isnan(x).all(axis=0))]
         raise InvalidInputError(f"X: {', '.join(empty)} holds nothing but NaN: leave it out")
+    size = np.nanmax(np.abs(x), axis=0)
+    extreme = np.flatnonzero((size > 1e150) | ((size < 1e-150) & (size > 0)))
+    if len(extreme):
+        raise InvalidInputError(
+            f"X: {', '.join(names[i] for i in extreme)} has values of size {size[extreme[0]]:.0e}, whose squares leave "
+            "float64: change the unit"
+        )
     mean, covariance = known or moments(x, weights)
     root, smallest = standardisation(Moments(mean, covariance), FLOOR)
     flat = np.flatnonzero(~(np.abs(root).max(axis=1) > 1e-13 * (1e-300 + np.abs(mean))) | (np.nanstd(x, axis=0) == 0))
     if len(flat):
         raise InvalidInputError(
-            f"X: {', '.join(names[i] for i in flat)} is constant over {n} distinct rows, so there is no density: leave "
-            "it out, or collect more data"
+            f"X: there is only one value of {', '.join(names[i] for i in flat)} to working precision, in {n} distinct "
+            "rows, so there is no density: leave it out, or collect more data"
         )
     if n <= d or smallest < FLOOR:
         warnings.warn(
@@ -160,34 +176,46 @@ def standardise(
             stacklevel=4,
         )
     covariance = np.eye(d)
-    if np.isnan(x).any():
+    if has_missing:
         scales = np.linalg.norm(root, axis=1)
         covariance = (root @ root.T) / np.outer(scales, scales)
         root = np.diag(scales)
     elif d > 1:
         root = root @ independent_axes((x - mean) @ np.linalg.inv(root).T, weights)
-    z = (x - mean) @ np.linalg.inv(root).T
-    return Standardised(z, weights, mean, root, covariance, _log_volume(root, weights, log_slope))
+    z = to_standard(x, mean, root)
+    return Standardised(z, weights, mean, root, covariance, _log_volume(x, root, weights, log_slope))
 
 
 def like(data: Standardised, x: Floats, weights: Floats, log_slope: Floats) -> Standardised:
     """Other data in the same coordinates."""
-    z = (x - data.mean) @ np.linalg.inv(data.root).T
-    return data._replace(z=z, weights=weights, log_volume=_log_volume(data.root, weights, log_slope))
+    z = to_standard(x, data.mean, data.root)
+    return data._replace(z=z, weights=weights, log_volume=_log_volume(x, data.root, weights, log_slope))
 
 
-def _log_volume(root: Floats, weights: Floats, log_slope: Floats) -> float:
-    return float(np.linalg.slogdet(root)[1] - weights @ log_slope / weights.sum())
+def to_standard(x: Floats, mean: Floats, root: Floats) -> Floats:
+    """z with x = mean + root z. A diagonal root keeps missing entries apart from the others."""
+    if np.isnan(x).any():
+        return (x - mean) / np.diag(root)
+    return (x - mean) @ np.linalg.inv(root).T
+
+
+def _log_volume(x: Floats, root: Floats, weights: Floats, log_slope: Floats) -> float:
+    """The mean of log P(z) − log P(x). With missing entries root is diagonal, and only those present count."""
+    log_scale = np.linalg.slogdet(root)[1]
+    if np.isnan(x).any():
+        log_scale = ~np.isnan(x) @ np.log(np.diag(root))
+    return float(weights @ (log_scale - log_slope) / weights.sum())
 
 
 def fit(task: Task) -> Outcome:
     """Run all starts, and take the best by validation if there is any, else by the objective."""
     indices = list(range(task.n_init))
     if task.is_screened:
-        screening = _run_all(task, [(i, None) for i in indices], min(SCREENING_ITERATIONS, task.settings.max_iter))
+        screening = _run_all(task, [(i, None) for i in indices], SCREENING_ITERATIONS)
         ranked = sorted(indices, key=lambda i: _rank(screening[i]))
         chosen = sorted(ranked[:FINALISTS])
-        finals = _run_all(task, [(i, screening[i].vector) for i in chosen], task.settings.max_iter)
+        left = task.settings.max_iter - SCREENING_ITERATIONS
+        finals = _run_all(task, [(i, screening[i].vector) for i in chosen], left)
         results = [replace(result, reason=OUTPERFORMED) for result in screening]
         for i, final in zip(chosen, finals, strict=True):
             results[i] = _joined(screening[i], final)
@@ -216,6 +244,8 @@ def beats_gaussian(task: Task, vector: Tensor, total: float | None = None) -> bo
     with torch.no_grad():
         log_prob, normal = (family.log_prob(v, objective.x) for v in (vector, gaussian_vector(task)))
     n = total or objective.total
+    if n <= family.n_degrees_of_freedom + 1:
+        return False
     gain = float(objective.weights @ (log_prob - normal)) * n
     d = family.n_visible
     extra = family.n_degrees_of_freedom - d - d * (d + 1) // 2

@@ -9,7 +9,7 @@ from rtbm.training import Record
 
 
 @contextlib.contextmanager
-def progress_bar(n_runs: int, title: str = "fitting") -> Iterator[Report]:
+def progress_bar(n_runs: int, title: str = "fitting", is_likelihood: bool = True) -> Iterator[Report]:
     """A bar on the error stream that advances with every run of the solver and shows what the solver last reported."""
     from rich.console import Console  # here, since only verbose fits need it
     from rich.progress import (
@@ -35,10 +35,11 @@ def progress_bar(n_runs: int, title: str = "fitting") -> Iterator[Report]:
         def report(start: int, record: Record) -> None:
             nonlocal runs, last
             runs, last = runs + (start != last), start
-            state = f"step {record.step}  log-likelihood {-record.objective:.4f}"
+            value = f"log-likelihood with prior {-record.objective:.4f}"
+            state = f"step {record.step}  {value if is_likelihood else f'objective {record.objective:.4f}'}"
             if not math.isnan(record.validation):
                 state += f"  validation {record.validation:.4f}"
-            bar.update(task, completed=runs - 1, state=f"start {start + 1}  {state}")
+            bar.update(task, completed=runs - 1, state=f"{f'start {start + 1}' if start >= 0 else 'all data'}  {state}")
 
         yield report
         bar.update(task, completed=n_runs)

@@ -9,7 +9,7 @@ from rtbm.estimators.fitting import Task, fit
 from rtbm.lattice import Floats
 
 CANDIDATES = {"dense": (1, 2, 3, 4, 5), "diagonal": (2, 4, 8, 16, 32)}
-FOLDS = 3
+FOLDS, STARTS = 3, 4
 
 
 def choose_n_hidden(task: Task) -> tuple[int, dict[int, float]]:
@@ -21,11 +21,16 @@ def choose_n_hidden(task: Task) -> tuple[int, dict[int, float]]:
     fold = np.random.default_rng(task.settings.seed).permutation(n) % min(FOLDS, n)
     scores: dict[int, float] = {}
     for n_hidden in CANDIDATES[task.hidden]:
-        scores[n_hidden] = _held_out(replace(task, n_hidden=n_hidden, n_init=min(task.n_init, 4)), fold)
+        scores[n_hidden] = _held_out(replace(task, n_hidden=n_hidden, n_init=min(task.n_init, STARTS)), fold)
         tried = list(scores.values())
         if len(tried) >= 3 and max(tried[-2:]) < max(tried):
             break
     return max(scores, key=scores.__getitem__), scores
+
+
+def most_runs(task: Task) -> int:
+    """How often the solver will run at most."""
+    return len(CANDIDATES[task.hidden]) * FOLDS * replace(task, n_init=min(task.n_init, STARTS)).n_runs
 
 
 def _held_out(task: Task, fold: np.ndarray) -> float:
@@ -41,4 +46,4 @@ def _held_out(task: Task, fold: np.ndarray) -> float:
             points = torch.from_numpy(held_out.z).to(task.device or "cpu")
             values = part.family.log_prob(outcome.results[outcome.best].vector, points)
         log_prob[fold == k] = values.cpu().numpy()
-    return float(task.data.weights @ log_prob / task.data.weights.sum())
+    return float(task.data.weights @ log_prob / task.data.weights.sum()) - task.data.log_volume

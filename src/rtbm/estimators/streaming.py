@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.bounds import Bounds
-from rtbm.estimators.fitting import Standardised, Task, fit
+from rtbm.estimators.fitting import Standardised, Task, fit, to_standard
 from rtbm.files import FileRows
 from rtbm.lattice import Floats
 from rtbm.training import Result
@@ -24,6 +24,8 @@ SAMPLE_ROWS = 20_000
 """Rows that are drawn from the stream to find a start."""
 POLISHING_RATE = 0.1
 """The first step size over the stream, relative to the learning rate: the start is a fit already."""
+ALL_DATA = -1
+"""Stands for the number of a start in reports on the stream."""
 FILE_BATCH = 4096
 """Rows in a batch of a file."""
 
@@ -33,6 +35,7 @@ class Survey(NamedTuple):
 
     total: float  # the sum of all weights
     moments: Moments  # of all rows
+    has_missing: bool  # in any row
     rows: Floats  # (m, d): a random sample, on the line
     weights: Floats  # (m,)
 
@@ -62,34 +65,40 @@ class LineBatches:
                 )
             if np.isinf(rows).any() or not (w >= 0).all():
                 raise InvalidInputError("a batch holds infinite numbers or negative weights")
+            rows, w = rows[w > 0], w[w > 0]
+            if not len(rows):
+                continue
             self._bounds.check(rows, self._names)
             rows, _ = self._bounds.to_line(rows)
             if self.data is not None:
-                rows = (rows - self.data.mean) @ np.linalg.inv(self.data.root).T
+                rows = to_standard(rows, self.data.mean, self.data.root)
             yield torch.from_numpy(np.ascontiguousarray(rows)), torch.from_numpy(np.ascontiguousarray(w))
 
 
 def survey(batches: Batches, seed: int) -> Survey:
-    """One pass: moments, and a uniform sample of rows of positive weight, the same in all processes."""
+    """One pass: moments, and a uniform sample of rows, the same in all processes."""
     rank, _ = rank_and_world()
-    rng, total, sums = np.random.default_rng([seed, rank]), 0.0, np.zeros(())
-    origin = gather_objects(_first_row(batches))[0]
+    rng, total, sums, has_missing = np.random.default_rng([seed, rank]), 0.0, np.zeros(()), False
+    origin = next((o for o in gather_objects(_origin(batches)) if o is not None), None)
+    if origin is None:
+        raise InvalidInputError("the stream has no rows of positive weight: at least 2 are needed")
     kept: list[np.ndarray] = []  # key, weight, row: the rows with the smallest random keys are the sample
     for points, weights in batches.epoch(0):
-        x, w = points.numpy()[weights.numpy() > 0], weights.numpy()[weights.numpy() > 0]
+        x, w = points.numpy(), weights.numpy()
         total, sums = total + float(w.sum()), sums + moment_sums(x, w, origin)
+        has_missing = has_missing or bool(np.isnan(x).any())
         kept.append(np.column_stack([rng.random(len(x)), w, x]))
         if sum(map(len, kept)) > 4 * SAMPLE_ROWS:
             kept = [_smallest(np.concatenate(kept))]
-    if not kept:
-        raise InvalidInputError("the stream has no batches")
-    parts = gather_objects((total, sums, _smallest(np.concatenate(kept))))
-    sample = _smallest(np.concatenate([part for _, _, part in parts]))
+    kept.append(np.empty((0, 2 + len(origin))))  # this process may have no rows
+    parts = gather_objects((total, sums, has_missing, _smallest(np.concatenate(kept))))
+    totals, all_sums, gaps, samples = zip(*parts, strict=True)
+    sample = _smallest(np.concatenate(samples))
     if len(sample) < 2:
         raise InvalidInputError(f"the stream has {len(sample)} rows of positive weight: at least 2 are needed")
     sample = sample[np.lexsort(sample[:, 2:].T[::-1])]
-    known = moments_from_sums(sum(s for _, s, _ in parts), origin)
-    return Survey(sum(t for t, _, _ in parts), known, sample[:, 2:], sample[:, 1])
+    known = moments_from_sums(sum(all_sums), origin)
+    return Survey(sum(totals), known, any(gaps), sample[:, 2:], sample[:, 1])
 
 
 def fit_stream(task: Task, batches: LineBatches, total: float) -> Result:
@@ -100,7 +109,7 @@ def fit_stream(task: Task, batches: LineBatches, total: float) -> Result:
     start = same_for_all(outcome.results[outcome.best].vector)
     family = task.family
     batches.data = task.data
-    watch = task.watch(family, None if report is None else lambda record: report(task.n_init, record))
+    watch = task.watch(family, None if report is None else lambda record: report(ALL_DATA, record))
     return adam(
         family,
         batches,
@@ -113,10 +122,13 @@ def fit_stream(task: Task, batches: LineBatches, total: float) -> Result:
     )
 
 
-def _first_row(batches: Batches) -> Floats:
-    """A point among the data, relative to which sums lose no digits."""
-    first, _ = next(iter(batches.epoch(0)))
-    return np.nan_to_num(first.numpy()[:1000]).mean(axis=0)
+def _origin(batches: Batches) -> Floats | None:
+    """A point among the data, relative to which sums lose no digits; None if there are no rows."""
+    for points, _ in batches.epoch(0):
+        x = points.numpy()
+        count = (~np.isnan(x)).sum(axis=0)
+        return np.nansum(x, axis=0) / np.maximum(count, 1)
+    return None
 
 
 def _smallest(rows: np.ndarray) -> np.ndarray:

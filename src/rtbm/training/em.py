@@ -5,13 +5,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rtbm.errors import InvalidInputError
+from rtbm.errors import InvalidInputError, RTBMError, TooManyTermsError
 from rtbm.parameters import Lattice, pack, symmetric, unconstrain
+from rtbm.training.family import TOLERANCE
 from rtbm.training.objective import RIGIDITY, STIFFNESS, Objective, Prior
-from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, Result, Watch
+from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Result, Watch
 from rtbm.training.tables import StateMixture, Statistics
 
 NEWTON_STEPS = 3
+SMALLEST_COMPONENT = 1e-3
+"""A machine of a mixture that explains fewer points than this is left alone."""
 _DAMPING = 1e-9
 _STEPS = 0.5 ** torch.arange(12, dtype=torch.float64)
 
@@ -37,9 +40,18 @@ def em(objective: Objective, start: Tensor, watch: Watch, *, max_iter: int, tol:
         raise InvalidInputError('solver="em" takes no NaN entries: use solver="lbfgs" or "adam"')
     vector, value, reason = start, objective.value(start), MAX_ITER
     watch(vector, value)
+    _check_tables(objective, start)
     for _ in range(max_iter):
-        vector = _step(objective, vector)
-        previous, value = value, objective.value(vector)
+        try:
+            updated = _step(objective, vector)
+        except (RTBMError, torch.linalg.LinAlgError):  # hidden units too soft for a table, or a covariance of zero
+            reason = STALLED
+            break
+        previous, value = value, objective.value(updated)
+        if value > previous + TOLERANCE:
+            reason = STALLED
+            break
+        vector = updated
         if watch(vector, value):
             reason = EARLY_STOPPING
             break
@@ -49,16 +61,29 @@ def em(objective: Objective, start: Tensor, watch: Watch, *, max_iter: int, tol:
     return watch.result(vector, reason, objective.evaluations, "em")
 
 
+def _check_tables(objective: Objective, start: Tensor) -> None:
+    try:
+        objective.family.tabulate(start, objective.x)
+    except TooManyTermsError as error:
+        raise InvalidInputError(
+            f'solver="em" sums over tables of hidden states, which would need about {error.terms} states here, more '
+            f'than {error.limit}: use fewer hidden units, or solver="lbfgs"'
+        ) from None
+
+
 def _step(objective: Objective, vector: Tensor) -> Tensor:
     """One E-step and one M-step."""
     family, x = objective.family, objective.x
-    _, logits = family.split(vector)
-    _, mixtures = family.tabulate(vector, x)
+    machines, logits = family.split(vector)
+    _, _, mixtures = family.tabulate(vector, x)
     evaluated = [mixture.evaluate(x) for mixture in mixtures]
     log_joint = torch.stack([log_prob for log_prob, _ in evaluated], 1) + logits.log_softmax(0)
     shares = log_joint.softmax(1) * (objective.weights * objective.total)[:, None]
     updated = []
     for k, (mixture, (_, posterior)) in enumerate(zip(mixtures, evaluated, strict=True)):
+        if float(shares[:, k].sum()) < SMALLEST_COMPONENT:  # too few points to say anything: it stays as it is
+            updated.append(machines[k])
+            continue
         expectations = _expectations(mixture, mixture.statistics(x, shares[:, k], posterior))
         updated.append(_maximise(expectations, mixture, objective.prior))
     return family.join(updated, shares.sum(0).clamp(min=1e-300).log())

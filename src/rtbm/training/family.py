@@ -15,6 +15,9 @@ from rtbm.validation import check_choice, check_integer
 TOLERANCE = 1e-7
 """Bounds the error of the average log P while a dense machine is fitted."""
 
+FAR_SHARE = 0.02
+"""The share of the points that may be too far out for a table."""
+
 Density = RTBMDistribution | RTBMMixture
 
 
@@ -50,6 +53,7 @@ class Family:
         self.hidden = check_choice(hidden, "hidden", HIDDEN)
         self.phase = check_choice(phase, "phase", ("I", "II"))
         self._tables = [TabulatedMachine(n_visible, n_hidden) for _ in range(n_components)]
+        self._has_far_points = False
 
     def __repr__(self) -> str:
         return (
@@ -90,19 +94,33 @@ class Family:
         """log P (n,) at points x (n, Nv), differentiable in the vector. NaN entries are integrated out.
 
         Dense machines are summed over tables of hidden states as long as these are moderate in size, with an error of
-        the average log P below TOLERANCE; otherwise, and for diagonal machines, P comes from theta functions.
+        the average log P below TOLERANCE. Points that are too far out for such a table, all points if the table would
+        be too long, and diagonal machines take theta functions.
         """
-        if self.hidden == "dense" and bool(torch.isfinite(x.sum())):
+        if self.hidden == "dense":
             try:
-                return self.tabulate(vector, x)[0]
+                return self._tabulated(vector, x)
             except TooManyTermsError:
                 pass
         return self.distribution(vector).log_prob(x)
 
-    def tabulate(self, vector: Tensor, x: Tensor) -> tuple[Tensor, list[StateMixture]]:
-        """log P (n,) over tables of hidden states that are accurate enough, and the Gaussian mixture of each machine.
+    def _tabulated(self, vector: Tensor, x: Tensor) -> Tensor:
+        if not self._has_far_points:
+            try:
+                return self.tabulate(vector, x)[0]
+            except TooManyTermsError:
+                self._has_far_points = True
+        log_prob, log_missing, _ = self.tabulate(vector, x, max(1, int(FAR_SHARE * len(x))))
+        far = log_missing - log_prob.detach() > math.log(TOLERANCE)
+        if not bool(far.any()):
+            return log_prob
+        return log_prob.index_put((far,), self.distribution(vector).log_prob(x[far]))
 
-        A TooManyTermsError says that such tables would be too large.
+    def tabulate(self, vector: Tensor, x: Tensor, n_far: int = 0) -> tuple[Tensor, float, list[StateMixture]]:
+        """log P (n,) over tables of hidden states, a bound on the log of what is missing, and each machine's mixture.
+
+        The tables are accurate enough for all points but the `n_far` least likely ones. A TooManyTermsError says that
+        such tables would be too large.
         """
         machines, logits = self.split(vector)
         log_weights = logits.log_softmax(0)
@@ -111,15 +129,14 @@ class Family:
             results = [table.log_prob(machine, x) for table, machine in zip(self._tables, machines, strict=True)]
             columns = torch.stack([column for column, _, _ in results], 1)
             log_prob = columns[:, 0] if len(machines) == 1 else (columns + log_weights).logsumexp(1)
-            log_error = float((-log_prob.detach()).logsumexp(0)) - math.log(max(len(x), 1))  # of unit missing density
-            slack = [
-                log_tolerance - weight - missing - log_error
-                for weight, (_, missing, _) in zip(log_weights.tolist(), results, strict=True)
-            ]
+            log_error = _log_error(log_prob.detach(), n_far)
+            missing = [w + bound for w, (_, bound, _) in zip(log_weights.tolist(), results, strict=True)]
+            slack = [log_tolerance - log_error - bound for bound in missing]
             for table, value in zip(self._tables, slack, strict=True):
                 table.allow(value)
             if min(slack) >= 0:
-                return log_prob, [mixture for _, _, mixture in results]
+                total = float(torch.tensor(missing, dtype=torch.float64).logsumexp(0))
+                return log_prob, total, [mixture for _, _, mixture in results]
         raise TooManyTermsError(MAX_STATES, MAX_STATES)
 
     def distribution(self, vector: Tensor) -> Density:
@@ -146,3 +163,12 @@ class Family:
         if isinstance(distribution, RTBMMixture):
             return nn.RTBMMixture.from_distribution(distribution)
         return nn.RTBM.from_distribution(distribution)
+
+
+def _log_error(log_prob: Tensor, n_far: int) -> float:
+    """The log of the error of log P for a unit of missing density: the mean over points, or the largest but some."""
+    if not len(log_prob):
+        return 0.0
+    if n_far == 0:
+        return float((-log_prob).logsumexp(0)) - math.log(len(log_prob))
+    return -float(log_prob.kthvalue(min(n_far + 1, len(log_prob))).values)

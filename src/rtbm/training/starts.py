@@ -12,6 +12,7 @@ from rtbm.parameters import Lattice, Unconstrained, log_cholesky, pack, unconstr
 from rtbm.training.family import Family
 from rtbm.training.objective import STIFFNESS
 
+SMALLEST_SAMPLE = 20  # distinct points; fewer say nothing about local structure
 TAIL = 0.005  # the range of the data is between this quantile and its mirror image
 LOG_COSH_NORMAL = 0.3745672  # E[log cosh x] of a standard normal x
 OVERLAP = 0.8  # the standard deviation of v given h, in units of the distance between neighbouring centres
@@ -70,7 +71,8 @@ def structure(x: Floats, weights: Floats) -> Floats:
     """How far E[log cosh x] of each column of standardised data (Nv,) is from that of a Gaussian."""
     present = ~np.isnan(x)
     values = np.log(np.cosh(np.clip(np.nan_to_num(x), -50, 50)))
-    return np.abs((weights @ values) / (weights @ present) - LOG_COSH_NORMAL) + 1e-12
+    total = weights @ present
+    return np.where(total > 0, np.abs((weights @ values) / np.where(total > 0, total, 1) - LOG_COSH_NORMAL), 0) + 1e-12
 
 
 def waves(n_visible: int, n_hidden: int, rng: np.random.Generator) -> Unconstrained:
@@ -124,7 +126,7 @@ def make_start(
     machines, logits = [], []
     for k in range(family.n_components):
         mine = np.ones(len(x), dtype=bool) if labels is None else labels == k
-        if mine.sum() <= x.shape[1]:
+        if mine.sum() <= x.shape[1] or (~np.isnan(x[mine])).sum(axis=0).min() < 2:
             mine = np.ones(len(x), dtype=bool)  # too small a cluster to have a shape
         machines.append(_cluster_start(family, x[mine], weights[mine], index, rng))
         logits.append(math.log(weights[mine].sum() / weights.sum()))
@@ -176,8 +178,8 @@ def moments_from_sums(sums: Floats, origin: Floats) -> Moments:
     count, first, second = sums
     mean = np.diag(first) / np.diag(count)
     cross = first.T * mean[:, None]  # mean_i Σ w x_j
-    covariance = (second - cross - cross.T) / np.maximum(count, 1e-300) + np.outer(mean, mean)
-    return Moments(origin + mean, covariance)
+    covariance = (second - cross - cross.T) / np.where(count > 0, count, 1.0) + np.outer(mean, mean)
+    return Moments(origin + mean, np.where(count > 0, covariance, 0.0))
 
 
 def moments(x: Floats, weights: Floats) -> Moments:
@@ -225,18 +227,25 @@ def local_widths(x: Floats, weights: Floats) -> Floats:
     Distances between neighbouring quantiles, compared with those of a normal distribution: the median of the ratios.
     """
     p, half = np.arange(1, 10) / 10, 0.05
+    if len(x) < SMALLEST_SAMPLE:
+        return np.ones(x.shape[1])
     gaps = quantiles(x, weights, p + half) - quantiles(x, weights, p - half)
     normal = torch.special.ndtri(torch.from_numpy(p + half)) - torch.special.ndtri(torch.from_numpy(p - half))
-    return np.clip(np.median(gaps / normal.numpy()[:, None], axis=0), 0.05, 1.0)
+    widths = np.median(gaps / normal.numpy()[:, None], axis=0)
+    return np.where(np.isnan(x).all(axis=0), 1.0, np.clip(widths, 0.05, 1.0))
 
 
 def quantiles(x: Floats, weights: Floats, probabilities: Floats) -> Floats:
-    """The quantiles (k, Nv) of the columns of weighted data for probabilities (k,); NaN entries are left out."""
-    result = []
-    for column in x.T:
+    """The quantiles (k, Nv) of the columns of weighted data for probabilities (k,), interpolated between points.
+
+    NaN entries are left out; a column without entries has quantiles 0.
+    """
+    result = np.zeros((len(probabilities), x.shape[1]))
+    for i, column in enumerate(x.T):
         present = ~np.isnan(column)
-        order = np.argsort(column[present], kind="stable")
-        cumulative = np.cumsum(weights[present][order])
-        where = np.searchsorted(cumulative, probabilities * cumulative[-1])
-        result.append(column[present][order][np.minimum(where, len(order) - 1)])
-    return np.stack(result, axis=1)
+        if present.any():
+            order = np.argsort(column[present], kind="stable")
+            w = weights[present][order]
+            middle = np.cumsum(w) - 0.5 * w
+            result[:, i] = np.interp(probabilities * w.sum(), middle, column[present][order])
+    return result

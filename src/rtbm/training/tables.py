@@ -13,12 +13,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rtbm.errors import TooManyTermsError
 from rtbm.lattice import Floats, cholesky, enumerate_points, log_tail, reduce_basis, squared_radius
 from rtbm.parameters import TWO_PI, shapes_of, triangle_of
 from rtbm.theta.chunks import CPU_ELEMENTS, GPU_ELEMENTS
 
 MAX_STATES = 1024
 """Beyond this many states a theta function is the faster way."""
+LARGEST_CENTRE = 1e9
+"""Further out, differences of hidden states would lose digits."""
 KEPT_BLOCKS = 8
 """P(h given x) (points × states) is kept for derivatives up to so many blocks of moderate size; more is made again."""
 
@@ -50,6 +53,8 @@ class Table:
     """Every h with |L_Aᵀ(h − centre)| ≤ radius."""
 
     def __init__(self, L_A: Floats, centre: Floats, radius: float, device: torch.device):
+        if not float(np.abs(centre).max()) < LARGEST_CENTRE:
+            raise TooManyTermsError(math.inf, MAX_STATES, "the centre of P(h) is too far from zero for a table")
         self._L_inverse, self._centre, self._L, self._radius = np.linalg.inv(L_A), centre, L_A, radius
         basis, reduced = reduce_basis(L_A @ L_A.T)
         local = np.linalg.solve(basis, centre)
@@ -90,8 +95,11 @@ class TabulatedMachine:
         machine = factors_of(vector.detach(), self.n_visible, self.n_hidden)
         states, log_left_out = self._states(machine)
         mixture = StateMixture(machine, states)
-        log_prob = _LogProb.apply(vector, x, mixture)
-        return log_prob, log_left_out - float(mixture.log_sum) - float(mixture.log_volume), mixture
+        if bool(torch.isfinite(x.sum())):
+            log_prob, log_peak = _LogProb.apply(vector, x, mixture), -float(mixture.log_volume)
+        else:
+            log_prob, log_peak = _incomplete_log_prob(factors_of(vector, self.n_visible, self.n_hidden), x, states)
+        return log_prob, log_left_out - float(mixture.log_sum) + log_peak, mixture
 
     def allow(self, slack: float) -> None:
         """Tell by how much, as a logarithm, the last table could have left out more (or less, if negative)."""
@@ -124,6 +132,29 @@ class _LogProb(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
         return ctx.mixture.gradient(ctx.mixture.statistics(ctx.x, weights, ctx.posterior)), None, None
+
+
+def _incomplete_log_prob(machine: Factors, x: Tensor, states: Tensor) -> tuple[Tensor, float]:
+    """log P (n,) of what is present in points x (n, Nv) with NaN entries, and the log of the highest peak of them all.
+
+    A marginal of the mixture has the same weights, and the rows and columns of F, mean and covariance that are present.
+    """
+    L_A, centre, F, mean, L = machine
+    log_prior = (-0.5 * ((states - centre) @ L_A).square().sum(1)).log_softmax(0)
+    covariance = L @ L.mT
+    patterns, group = x.isnan().unique(dim=0, return_inverse=True)
+    result, log_peak = x.new_zeros(len(x)), -math.inf
+    for i, pattern in enumerate(patterns):
+        rows, present = (group == i).nonzero()[:, 0], (~pattern).nonzero()[:, 0]
+        if len(present):
+            root = torch.linalg.cholesky(covariance[present][:, present])
+            whitening = torch.linalg.inv(root).mT
+            y, means = x[rows][:, present] @ whitening, (states @ F[present].mT + mean[present]) @ whitening
+            logits = torch.addmm(log_prior - 0.5 * means.square().sum(1), y, means.mT)
+            log_volume = root.diagonal().log().sum() + 0.5 * len(present) * math.log(TWO_PI)
+            result = result.index_put((rows,), logits.logsumexp(1) - 0.5 * y.square().sum(1) - log_volume)
+            log_peak = max(log_peak, -float(log_volume.detach()))
+    return result, log_peak
 
 
 class Statistics(NamedTuple):

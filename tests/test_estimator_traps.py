@@ -1,0 +1,173 @@
+"""Faults that reviews of the estimator have found, kept so that they do not come back."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+
+from rtbm import RTBMDensity, datasets
+from rtbm.errors import InvalidInputError
+from rtbm.estimators.density import _distinct
+
+
+def quick(n_hidden=2, **options):
+    return RTBMDensity(n_hidden, **{"n_init": 2, "random_state": 0, **options})
+
+
+def gaussian_score(X, test):
+    covariance = np.atleast_2d(np.cov(X.T, bias=True))
+    noise = np.linalg.solve(np.linalg.cholesky(covariance), (test - X.mean(0)).T)
+    return float(-0.5 * (noise**2).sum(0).mean() - 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1])
+
+
+def with_gaps(n, d, share, seed=1):
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random((n, d)) < share, np.nan, rng.normal(size=(n, d)))
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 9, 12])
+def test_few_points_are_a_gaussian(n):
+    rng = np.random.default_rng(1)
+    X, test = rng.normal(size=(n, 1)), rng.normal(size=(2000, 1))
+    assert quick().fit(X).score(test) >= gaussian_score(X, test) - 1e-6
+
+
+def test_mixtures_of_data_with_many_gaps():
+    X = with_gaps(60, 3, 0.7)
+    model = quick(1, n_components=3).fit(X)
+    assert np.isfinite(model.score(X))
+
+
+def test_automatic_choice_with_a_feature_that_a_fold_lacks():
+    X = np.random.default_rng(1).normal(size=(30, 2))
+    X[:, 1] = np.nan
+    X[:3, 1] = [1, 2, 3]
+    quick("auto", n_init=1, random_state=2).fit(X)
+
+
+def test_em_ends_well_or_says_why_not():
+    rng = np.random.default_rng(1)
+    with pytest.raises(InvalidInputError, match=r"em.*lbfgs"):
+        quick(6, solver="em").fit(rng.exponential(size=(300, 1)))
+    binary = rng.integers(0, 2, (50, 1)).astype(float)
+    assert np.isfinite(quick(2, solver="em", regularization=0).fit(binary).score(binary))
+    few = np.random.default_rng(1).normal(size=(4, 1))
+    assert np.isfinite(quick(2, solver="em", n_components=5).fit(few).score(few))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_history_and_selection_are_in_the_units_of_the_data(share):
+    X = with_gaps(80, 2, share) * [100, 1]
+    model = quick(fallback=None, regularization=0).fit(X)
+    assert -model.history_[-1].objective == pytest.approx(model.score(X[~np.isnan(X).all(1)]), abs=0.05)
+    if share == 0:
+        line = X[:, :1]
+        chosen = quick("auto", n_init=1).fit(line)
+        assert max(chosen.selection_.values()) == pytest.approx(chosen.score(line), abs=0.3)
+
+
+def test_what_is_present_in_rows_with_gaps_counts():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=400), np.full(400, np.nan)])
+    X[:20, 1] = rng.normal(size=20) + X[:20, 0]
+    X[20:, 0] += 3.0  # rows with a gap tell that the first feature has another mean
+    model = quick(1, fallback=None).fit(X)
+    assert float(model.distribution_.mean[0]) == pytest.approx(X[:, 0].mean(), abs=0.1)
+    streamed = quick(1, solver="adam", max_iter=2, n_init=1, fallback=None).fit_stream([X[:10], X[10:]])
+    assert float(streamed.distribution_.mean[0]) == pytest.approx(X[:, 0].mean(), abs=0.1)
+
+
+def test_weights_are_repetitions_also_for_rows_with_gaps():
+    X = with_gaps(60, 2, 0.3)
+    weights = np.random.default_rng(0).integers(0, 4, 60)
+    options = {"validation_fraction": 0.2, "fallback": None}
+    weighted = quick(1, **options).fit(X, sample_weight=weights)
+    repeated = quick(1, **options).fit(np.repeat(X, weights, axis=0))
+    assert np.array_equal(weighted.score_samples(X), repeated.score_samples(X))
+
+
+def test_rows_without_numbers_are_no_observations():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    empty = np.full((30, 2), np.nan)
+    assert quick(1).fit(np.vstack([X, empty])).summary_["n_observations"] == 50
+    rows, weights = _distinct(np.vstack([X, X[:5], empty]), np.ones(85))
+    assert len(rows) == 50
+    assert weights.sum() == 55
+
+
+def test_a_weight_of_zero_is_absence_in_scores_and_streams():
+    X = np.random.default_rng(0).exponential(size=(60, 1))
+    model = quick(1, bounds=(0, None)).fit(X)
+    assert model.score([[1.0], [-1.0]], sample_weight=[1, 0]) == model.score([[1.0]])
+    with pytest.raises(ValueError, match="Negative"):
+        model.score([[1.0]], sample_weight=[-1])
+    stream = {"solver": "adam", "max_iter": 2, "n_init": 1, "bounds": (0, None), "fallback": None}
+    outside = (np.array([[-1.0], [1e8]]), np.zeros(2))
+    first = quick(**stream).fit_stream([(X, np.ones(60))])
+    second = quick(**stream).fit_stream([outside, (X, np.ones(60)), outside])
+    assert np.array_equal(first.score_samples(X), second.score_samples(X))
+    quick(**stream).fit_stream([X[:0], X])
+
+
+def test_draws_stay_strictly_inside_of_bounds():
+    X = np.random.default_rng(0).beta(0.05, 0.05, size=(500, 1))
+    X = X[(X[:, 0] > 0) & (X[:, 0] < 1)]
+    draws = quick(bounds=(0, 1)).fit(X).sample(2000)
+    assert draws.min() > 0
+    assert draws.max() < 1
+
+
+def test_heavy_tails_are_fitted_in_reasonable_time():
+    X = np.random.default_rng(0).standard_cauchy((500, 1))
+    model = quick(2).fit(X)
+    assert model.summary_["seconds"] < 30
+    assert model.score(X) > gaussian_score(X, X)
+
+
+def test_iterations_are_not_exceeded():
+    X = datasets.gamma.sample(200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert quick(3, max_iter=5, n_init=5).fit(X).n_iter_ <= 5
+        assert quick(3, max_iter=40, n_init=5).fit(X).n_iter_ <= 40
+
+
+def test_a_failed_fit_leaves_nothing_behind():
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    model = quick(1).fit(X)
+    with pytest.raises(InvalidInputError):
+        model.set_params(bounds=(100, None)).fit(np.hstack([X, X[:, :1] ** 2]))
+    with pytest.raises(NotFittedError):
+        model.score(X)
+
+
+def test_conditions_are_checked():
+    model = quick(1).fit(datasets.correlated_mixture.sample(100))
+    for value in ("a", None, np.inf, np.nan, [1.0]):
+        with pytest.raises(InvalidInputError, match="finite number"):
+            model.conditional({0: value})
+    with pytest.raises(InvalidInputError, match="once"):
+        model.set_feature_names(["a", "b"]).conditional({"a": 1.0, 0: 2.0})
+
+
+def test_an_old_choice_of_hidden_units_is_forgotten():
+    X = datasets.gamma.sample(60)
+    model = quick("auto", n_init=1).fit(X)
+    assert not hasattr(model.set_params(n_hidden=1).fit(X), "selection_")
+
+
+def test_progress_says_what_it_shows(capsys):
+    X = datasets.gamma.sample(60)
+    quick(2, hidden="diagonal", solver="pcd", max_iter=2, verbose=1).fit(X)
+    assert "objective" in capsys.readouterr().err
+    quick("auto", n_init=1, verbose=1).fit(X)
+    assert "choosing n_hidden" in capsys.readouterr().err
+    quick(solver="adam", max_iter=2, n_init=1, verbose=1).fit_stream([X])
+    assert "all data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_extreme_units_are_named(size):
+    with pytest.raises(InvalidInputError, match="change the unit"):
+        quick().fit(size * np.random.default_rng(0).normal(size=(30, 1)))
