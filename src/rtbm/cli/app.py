@@ -89,7 +89,7 @@ def fit(
     columns: Columns = None,
     header: Header = None,
     bounds: Annotated[
-        str | None, typer.Option(help="Bounds of all features, as in 0,1 or 0, for no upper one.")
+        str | None, typer.Option(help="Bounds of all features, as in '0,1', or '0,' without an upper one.")
     ] = None,
     starts: Annotated[int, typer.Option(min=1, help="Starts of the solver.")] = 8,
     iterations: Annotated[int | None, typer.Option(min=1, help="At most so many iterations (epochs).")] = None,

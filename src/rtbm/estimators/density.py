@@ -89,7 +89,7 @@ class RTBMDensity(FittedDensity):
         (low, high) for data on an interval, (low, None) or (None, high) for a half line, or one of these or None for
         each feature. The machine then describes the logarithm, or the logit, of the distance from the bounds.
     batch_size : int
-        Rows in a batch of "adam" and "pcd"; None takes all.
+        Rows in a batch of "adam" (by default 500, or 4096 of a file) and "pcd" (by default all).
     learning_rate : float
         The first step size of "adam" and "pcd"; `fit_stream`, which starts from a fit, takes a tenth of it.
     random_state : int, RandomState or None

@@ -13,7 +13,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from rtbm.errors import InvalidInputError
+from rtbm.errors import InvalidInputError, RTBMError
 from rtbm.lattice import Floats
 from rtbm.training import Family, Objective, Prior, Record, Result, Settings, Watch, make_start, solve
 from rtbm.training.starts import Moments, gaussian_start, independent_axes, local_widths, moments, standardisation
@@ -97,7 +97,10 @@ class Task:
 
         def mean_log_prob(vector: Tensor) -> float:
             with torch.no_grad():
-                return float(weights @ family.log_prob(vector, x) / weights.sum()) - log_volume
+                try:
+                    return float(weights @ family.log_prob(vector, x) / weights.sum()) - log_volume
+                except RTBMError:  # out of reach of float64 for some of these points
+                    return -math.inf
 
         return mean_log_prob
 

@@ -74,7 +74,8 @@ def _epoch(
         sums = sum_over_processes(_sums(family, vector, next(iterator, None)))
         value, weight, running, failed = sums[:4].tolist()
         if not running:  # no process has a batch left
-            return loss / seen + float(prior.penalty(family, vector.detach())) / total
+            mean = loss / seen if seen else math.inf
+            return mean + float(prior.penalty(family, vector.detach())) / total
         loss, seen = loss + value, seen + weight
         if failed or weight == 0:
             continue

@@ -17,6 +17,7 @@ from rtbm.training.score_matching import score_matching
 from rtbm.validation import check_choice
 
 DEFAULT_ITERATIONS = {"lbfgs": 1000, "adam": 500, "em": 1000, "cma": 3000, "score_matching": 500, "pcd": 300}
+ADAM_BATCH = 500
 SOLVERS = tuple(DEFAULT_ITERATIONS)
 """The names that `solver` may have."""
 
@@ -34,7 +35,7 @@ class Settings:
     tol : float
         "lbfgs", "em", "cma" and "score_matching" end when the objective improves by less.
     batch_size : int
-        Rows in a batch of "adam" and "pcd"; None takes all.
+        Rows in a batch of "adam" and "pcd"; by default ADAM_BATCH for the first and all for the second.
     learning_rate : float
         The first step size of "adam" and "pcd".
     seed : int
@@ -76,7 +77,8 @@ def solve(objective: Objective, start: Tensor, settings: Settings, watch: Watch 
     rate, size, seed = settings.learning_rate, settings.batch_size, settings.seed
     if name == "pcd":
         return pcd(objective, start, watch, max_iter=max_iter, seed=seed, batch_size=size, learning_rate=rate)
-    batches = ArrayBatches(objective.x, objective.weights * objective.total, size, seed, *rank_and_world())
+    weights = objective.weights * objective.total
+    batches = ArrayBatches(objective.x, weights, size or ADAM_BATCH, seed, *rank_and_world())
     return adam(
         objective.family,
         batches,
