@@ -303,8 +303,9 @@ def test_many_features_without_a_normaliser():
 def test_progress_is_shown_when_asked_for(capsys):
     quick(1, n_init=2, verbose=1, validation_fraction=0.3).fit(GAMMA)
     shown = capsys.readouterr().err
-    assert "log-likelihood" in shown
+    assert "log L + prior" in shown
     assert "validation" in shown
+    assert "start 2" in shown
     quick(1).fit(GAMMA)
     assert capsys.readouterr().err == ""
 

@@ -17,16 +17,14 @@ def progress_bar(n_runs: int, title: str = "fitting", is_likelihood: bool = True
         MofNCompleteColumn,
         Progress,
         TextColumn,
-        TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=10),
         MofNCompleteColumn(),
         TextColumn("{task.fields[state]}"),
-        TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
@@ -35,11 +33,10 @@ def progress_bar(n_runs: int, title: str = "fitting", is_likelihood: bool = True
         def report(start: int, record: Record) -> None:
             nonlocal runs, last
             runs, last = runs + (start != last), start
-            value = f"log-likelihood with prior {-record.objective:.4f}"
-            state = f"step {record.step}  {value if is_likelihood else f'objective {record.objective:.4f}'}"
-            if not math.isnan(record.validation):
-                state += f"  validation {record.validation:.4f}"
-            bar.update(task, completed=runs - 1, state=f"{f'start {start + 1}' if start >= 0 else 'all data'}  {state}")
+            where = f"start {start + 1}" if start >= 0 else "all data"
+            value = f"log L + prior {-record.objective:.4f}" if is_likelihood else f"objective {record.objective:.4f}"
+            known = "" if math.isnan(record.validation) else f" validation {record.validation:.4f}"
+            bar.update(task, completed=runs - 1, state=f"{where} step {record.step} {value}{known}")
 
         yield report
         bar.update(task, completed=n_runs)
