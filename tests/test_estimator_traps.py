@@ -118,11 +118,11 @@ def test_draws_stay_strictly_inside_of_bounds():
     assert draws.max() < 1
 
 
-def test_heavy_tails_are_fitted_in_reasonable_time():
+def test_heavy_tails_are_fitted():
     X = np.random.default_rng(0).standard_cauchy((500, 1))
     model = quick(2).fit(X)
-    assert model.summary_["seconds"] < 30
-    assert model.score(X) > gaussian_score(X, X)
+    assert model.converged_
+    assert model.score(X) > gaussian_score(X, X) + 1
 
 
 def test_iterations_are_not_exceeded():
