@@ -107,7 +107,10 @@ def integer_inverse(U: Integers) -> Integers:
     array([[       1, -1000000],
            [       0,        1]])
     """
-    approximate = np.linalg.inv(U)
+    try:
+        approximate = np.linalg.inv(U)
+    except np.linalg.LinAlgError:
+        raise InvalidInputError("the basis is too skewed to be inverted in float64: rescale the problem") from None
     inverse = np.rint(approximate).astype(object)
     identity = np.eye(len(U), dtype=int).astype(object)
     for _ in range(20):

@@ -13,9 +13,10 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from rtbm.errors import InvalidInputError, RTBMError
+from rtbm.errors import InvalidInputError
 from rtbm.lattice import Floats
 from rtbm.training import Family, Objective, Prior, Record, Result, Settings, Watch, make_start, solve
+from rtbm.training.family import FAILURES
 from rtbm.training.starts import Moments, gaussian_start, independent_axes, local_widths, moments, standardisation
 
 SCREENED = ("lbfgs", "em")
@@ -99,7 +100,7 @@ class Task:
             with torch.no_grad():
                 try:
                     return float(weights @ family.log_prob(vector, x) / weights.sum()) - log_volume
-                except RTBMError:  # out of reach of float64 for some of these points
+                except FAILURES:  # out of reach of float64 for some of these points
                     return -math.inf
 
         return mean_log_prob

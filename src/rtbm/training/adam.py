@@ -5,10 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from rtbm.errors import RTBMError
 from rtbm.training.batches import Batch, Batches
 from rtbm.training.distributed import sum_over_processes
-from rtbm.training.family import Family
+from rtbm.training.family import FAILURES, Family
 from rtbm.training.objective import Prior
 from rtbm.training.result import EARLY_STOPPING, SCHEDULE, Result, Watch
 
@@ -97,7 +96,7 @@ def _sums(family: Family, vector: Tensor, batch: Batch | None) -> Tensor:
     try:
         loss = -(weights @ family.log_prob(vector, x))
         (gradient,) = torch.autograd.grad(loss, vector)
-    except RTBMError:
+    except FAILURES:
         result[3] = 1.0
         return result
     result[0], result[1], result[4:] = loss.detach(), weights.sum(), gradient

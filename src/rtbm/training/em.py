@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rtbm.errors import InvalidInputError, RTBMError, TooManyTermsError
+from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.parameters import Lattice, pack, symmetric, unconstrain
-from rtbm.training.family import TOLERANCE
+from rtbm.training.family import FAILURES, TOLERANCE
 from rtbm.training.objective import RIGIDITY, STIFFNESS, Objective, Prior
 from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Result, Watch
 from rtbm.training.tables import StateMixture, Statistics
@@ -44,7 +44,7 @@ def em(objective: Objective, start: Tensor, watch: Watch, *, max_iter: int, tol:
     for _ in range(max_iter):
         try:
             updated = _step(objective, vector)
-        except (RTBMError, torch.linalg.LinAlgError):  # hidden units too soft for a table, or a covariance of zero
+        except FAILURES:  # hidden units too soft for a table, or a covariance of zero
             reason = STALLED
             break
         previous, value = value, objective.value(updated)

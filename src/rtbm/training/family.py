@@ -2,12 +2,13 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rtbm import nn
 from rtbm.distributions import RTBMDistribution, RTBMMixture
-from rtbm.errors import TooManyTermsError
+from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.parameters import HIDDEN, count, pack, unpack
 from rtbm.training.tables import MAX_STATES, StateMixture, TabulatedMachine
 from rtbm.validation import check_choice, check_integer
@@ -15,6 +16,8 @@ from rtbm.validation import check_choice, check_integer
 TOLERANCE = 1e-7
 """Bounds the error of the average log P while a dense machine is fitted."""
 
+FAILURES = (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError, OverflowError)
+"""What evaluating a density raises where its parameters leave float64."""
 FAR_SHARE = 0.02
 """The share of the points that may be too far out for a table."""
 

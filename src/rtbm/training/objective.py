@@ -6,9 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rtbm.errors import RTBMError
 from rtbm.parameters import unpack
-from rtbm.training.family import Family
+from rtbm.training.family import FAILURES, Family
 from rtbm.training.tables import factors_of
 
 RIGIDITY, STIFFNESS = 0.02, 10.0
@@ -84,7 +83,7 @@ class Objective:
         self.evaluations += 1
         try:
             value = float(self(vector))
-        except RTBMError:
+        except FAILURES:
             return math.inf
         return value if math.isfinite(value) else math.inf
 
@@ -95,7 +94,7 @@ class Objective:
         try:
             value = self(free)
             (gradient,) = torch.autograd.grad(value, free)
-        except RTBMError:
+        except FAILURES:
             return math.inf, torch.zeros_like(vector)
         if not (math.isfinite(float(value.detach())) and bool(torch.isfinite(gradient).all())):
             return math.inf, torch.zeros_like(vector)
