@@ -19,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+from machines import gaussian_score
 from rtbm import RTBMDensity, RTBMDistribution, RTBMMixture, datasets, nn
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.bounds import Bounds, make_bounds
@@ -29,12 +30,6 @@ PLANE = datasets.correlated_mixture.sample(300, seed=1)
 
 def quick(n_hidden=2, **options):
     return RTBMDensity(n_hidden, **{"n_init": 2, "random_state": 0, **options})
-
-
-def gaussian_score(X, test):
-    mean, covariance = X.mean(0), np.atleast_2d(np.cov(X.T, bias=True))
-    noise = np.linalg.solve(np.linalg.cholesky(covariance), (test - mean).T)
-    return float(-0.5 * (noise**2).sum(0).mean() - 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1])
 
 
 def all_checks():

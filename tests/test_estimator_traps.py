@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
+from machines import gaussian_score
 from rtbm import RTBMDensity, datasets
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.density import _distinct
@@ -13,12 +14,6 @@ from rtbm.estimators.density import _distinct
 
 def quick(n_hidden=2, **options):
     return RTBMDensity(n_hidden, **{"n_init": 2, "random_state": 0, **options})
-
-
-def gaussian_score(X, test):
-    covariance = np.atleast_2d(np.cov(X.T, bias=True))
-    noise = np.linalg.solve(np.linalg.cholesky(covariance), (test - X.mean(0)).T)
-    return float(-0.5 * (noise**2).sum(0).mean() - 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1])
 
 
 def with_gaps(n, d, share, seed=1):

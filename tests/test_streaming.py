@@ -45,7 +45,7 @@ def test_two_processes_share_a_file_and_may_have_loaders_of_different_length(tmp
     pq.write_table(pa.table({"x": X[:, 0]}), tmp_path / "x.parquet", row_group_size=300)
     np.save(tmp_path / "x.npy", X)
     best = RTBMDensity(2, n_init=1, random_state=0).fit(X).score_samples(GRID)
-    for kind, source in (("file", "x.parquet"), ("loader", "x.npy")):
+    for kind, source in (("file", "x.parquet"), ("loader", "x.npy"), ("file", "x.npy")):  # the last is a single block
         two_processes(WORKER, kind, tmp_path / source, tmp_path / kind)
         ours = [np.load(tmp_path / f"{kind}.{rank}.npy") for rank in (0, 1)]
         assert np.array_equal(*ours)

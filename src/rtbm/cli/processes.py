@@ -9,13 +9,16 @@ from rtbm.training.distributed import rank_and_world
 
 @contextlib.contextmanager
 def process_group(device: str | None) -> Iterator[None]:
-    """Join the other processes that torchrun has started, if there are any."""
+    """Join the other processes that torchrun has started, if there are any; each takes the GPU of its own number."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield
         return
-    from torch import distributed
+    from torch import cuda, distributed
 
-    distributed.init_process_group("nccl" if device and device.startswith("cuda") else "gloo")
+    on_gpu = device is not None and device.startswith("cuda")
+    if on_gpu:
+        cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % cuda.device_count())
+    distributed.init_process_group("nccl" if on_gpu else "gloo")
     try:
         yield
     finally:

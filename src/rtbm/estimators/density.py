@@ -32,7 +32,7 @@ from rtbm.estimators.fitting import (
 )
 from rtbm.estimators.progress import progress_bar
 from rtbm.estimators.selection import choose_n_hidden, most_runs
-from rtbm.estimators.streaming import LineBatches, as_batches, fit_stream, survey
+from rtbm.estimators.streaming import LineBatches, as_batches, count_features, fit_stream, survey
 from rtbm.lattice import Floats
 from rtbm.parameters import HIDDEN
 from rtbm.training import SOLVERS, Settings
@@ -246,10 +246,7 @@ class RTBMDensity(FittedDensity):
             )
         seed = self._seed()
         batches = as_batches(source, columns, self.batch_size, seed)
-        first, _ = next(iter(batches.epoch(0)), (None, None))
-        if first is None or np.ndim(first) != 2:
-            raise InvalidInputError(f"source must give batches of shape (rows, n_features), got {first!r:.100}")
-        self.n_features_in_ = first.shape[1]
+        self.n_features_in_ = count_features(batches)
         self.set_feature_names(getattr(batches, "names", None))
         self._bounds = make_bounds(self.bounds, self.n_features_in_)
         lines = LineBatches(batches, self._bounds, self._names())

@@ -259,7 +259,7 @@ def beats_gaussian(task: Task, vector: Tensor, total: float | None = None) -> bo
 def _run_all(task: Task, jobs: list[tuple[int, Tensor | None]], max_iter: int) -> list[Result]:
     if task.n_jobs in (None, 1) and task.report is not None:
         return [_run(task, index, vector, max_iter, task.report) for index, vector in jobs]
-    quiet = Task(**{**task.__dict__, "report": None})
+    quiet = replace(task, report=None)
     calls = (joblib.delayed(_run)(quiet, index, vector, max_iter, None) for index, vector in jobs)
     results = []
     finished = joblib.Parallel(n_jobs=task.n_jobs, return_as="generator")(calls)
@@ -276,7 +276,7 @@ def _run(task: Task, index: int, vector: Tensor | None, max_iter: int, report: R
         family = task.family
         watch = task.watch(family, None if report is None else lambda record: report(index, record))
         start = task.start(index) if vector is None else vector
-        settings = Settings(**{**task.settings.__dict__, "max_iter": max_iter, "seed": task.settings.seed + index})
+        settings = replace(task.settings, max_iter=max_iter, seed=task.settings.seed + index)
         return solve(task.objective(family), start, settings, watch)
 
 

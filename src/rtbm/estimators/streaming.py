@@ -47,6 +47,16 @@ def as_batches(source: Any, columns: Any, batch_size: int | None, seed: int) -> 
     return source if hasattr(source, "epoch") else LoaderBatches(source)
 
 
+def count_features(batches: Batches) -> int:
+    """The number of features of a stream. A process may have no batches of its own, as long as another one has."""
+    first, _ = next(iter(batches.epoch(0)), (None, None))
+    shapes = [shape for shape in gather_objects(None if first is None else tuple(np.shape(first))) if shape is not None]
+    if not shapes or len(shapes[0]) != 2:
+        got = shapes[0] if shapes else "nothing"
+        raise InvalidInputError(f"source must give batches of shape (rows, n_features), got {got}")
+    return int(shapes[0][1])
+
+
 class LineBatches:
     """Batches with bounds removed and, once it is known, the standardisation applied."""
 
