@@ -115,3 +115,39 @@ def test_fits() -> None:
         assert there.score(X) == pytest.approx(here.score(X), abs=1e-4)
         assert there.transform(X).shape == here.transform(X).shape
         assert there.sample(10).shape == (10, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("shape", [(300, 7), (1000, 1), (5, 300), (0, 4)])
+def test_theta_units(shape: tuple[int, int], phase: str, dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(4)
+    q = torch.tensor(10 ** rng.uniform(-2 if dtype == torch.float64 else -0.5, 2, size=shape[1]), dtype=dtype)
+    u = torch.tensor(rng.normal(size=shape), dtype=dtype) * torch.maximum(q, torch.tensor(3.0))
+    grad = torch.tensor(rng.normal(size=shape), dtype=dtype)
+    results = []
+    for device in ("cpu", "cuda"):
+        leaves = [tensor.to(device).requires_grad_() for tensor in (u, q)]
+        value = nn.theta_unit(*leaves, phase)
+        results.append([value, *torch.autograd.grad(value, leaves, grad.to(device))])
+    for here, there in zip(*results, strict=True):
+        scale = here.detach().abs().amax(dim=0).clamp(min=1) if here.numel() else 1.0
+        assert ((there.cpu() - here).abs() / scale <= (1e-10 if dtype == torch.float64 else 4 * FLOAT32)).all()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_extreme_theta_units(phase: str) -> None:
+    rng = np.random.default_rng(5)
+    q = torch.tensor(10 ** rng.uniform(-3, 3, size=200))
+    u = torch.tensor(rng.uniform(-1e6, 1e6, size=(100, 200)))
+    here, there = nn.theta_unit(u, q, phase), nn.theta_unit(u.cuda(), q.cuda(), phase)
+    assert torch.allclose(there.cpu(), here, rtol=1e-10, atol=1e-10)
+
+
+def test_theta_layer_under_autocast_and_compile() -> None:
+    layer = nn.ThetaLayer(4, 3, generator=torch.Generator().manual_seed(0)).cuda()
+    v = torch.randn(20, 4, device="cuda")
+    expected = layer(v)
+    with torch.autocast("cuda"):
+        assert torch.equal(layer(v), expected)
+    assert torch.allclose(torch.compile(layer)(v), expected, atol=1e-5)

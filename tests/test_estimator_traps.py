@@ -9,7 +9,7 @@ from sklearn.exceptions import NotFittedError
 from machines import gaussian_score
 from rtbm import RTBMDensity, datasets
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.density import _distinct
+from rtbm.estimators.checks import distinct_rows
 
 
 def quick(n_hidden=2, **options):
@@ -86,7 +86,7 @@ def test_rows_without_numbers_are_no_observations():
     X = np.random.default_rng(0).normal(size=(50, 2))
     empty = np.full((30, 2), np.nan)
     assert quick(1).fit(np.vstack([X, empty])).summary_["n_observations"] == 50
-    rows, weights = _distinct(np.vstack([X, X[:5], empty]), np.ones(85))
+    rows, weights = distinct_rows(np.vstack([X, X[:5], empty]), np.ones(85))
     assert len(rows) == 50
     assert weights.sum() == 55
 

@@ -25,10 +25,16 @@ from rtbm.theta import ThetaMoments, ThetaPlan, log_theta, riemann_theta, theta_
 from rtbm.version import __version__
 
 if TYPE_CHECKING:
-    from rtbm.estimators import RTBMDensity
+    from rtbm.estimators import RTBMDensity, ThetaNetClassifier, ThetaNetRegressor
     from rtbm.persistence import load, save
 
-_LATER = {"RTBMDensity": "rtbm.estimators", "load": "rtbm.persistence", "save": "rtbm.persistence"}
+_LATER = {
+    "RTBMDensity": "rtbm.estimators",
+    "ThetaNetClassifier": "rtbm.estimators",
+    "ThetaNetRegressor": "rtbm.estimators",
+    "load": "rtbm.persistence",
+    "save": "rtbm.persistence",
+}
 """Names that are imported when they are first used: they need more than torch and numpy."""
 
 
@@ -52,6 +58,8 @@ __all__ = [
     "RTBMMixture",
     "SamplingError",
     "ThetaMoments",
+    "ThetaNetClassifier",
+    "ThetaNetRegressor",
     "ThetaPlan",
     "TooManyNodesError",
     "TooManyTermsError",

@@ -1,5 +1,6 @@
 """Estimators with the conventions of scikit-learn."""
 
 from rtbm.estimators.density import RTBMDensity
+from rtbm.estimators.networks import ThetaNetClassifier, ThetaNetRegressor
 
-__all__ = ["RTBMDensity"]
+__all__ = ["RTBMDensity", "ThetaNetClassifier", "ThetaNetRegressor"]

@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -17,23 +17,27 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.bounds import make_bounds
+from rtbm.estimators.checks import (
+    check_compute_device,
+    check_jobs,
+    check_number,
+    distinct_rows,
+    split_rows,
+)
 from rtbm.estimators.fitted import FittedDensity, components
 from rtbm.estimators.fitting import (
     NOT_LIKELIHOOD,
-    Outcome,
-    Report,
     Standardised,
     Task,
     beats_gaussian,
-    fit,
     gaussian_vector,
     like,
     standardise,
 )
 from rtbm.estimators.progress import progress_bar
+from rtbm.estimators.search import Outcome, Report, count_runs, search
 from rtbm.estimators.selection import choose_n_hidden, most_runs
 from rtbm.estimators.streaming import LineBatches, as_batches, count_features, fit_stream, survey
-from rtbm.lattice import Floats
 from rtbm.parameters import HIDDEN
 from rtbm.training import SOLVERS, Settings
 from rtbm.training.distributed import gather_objects
@@ -197,10 +201,10 @@ class RTBMDensity(FittedDensity):
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         self._bounds = make_bounds(self.bounds, X.shape[1])
         self._bounds.check(np.where(weights[:, None] > 0, X, np.nan), self._names())
-        rows, weights = _distinct(X, weights)
+        rows, weights = distinct_rows(X, weights)
         line, log_slope = self._bounds.to_line(rows)
         seed = self._seed()
-        training, held_out = self._split(len(rows), seed)
+        training, held_out = split_rows(len(rows), self.validation_fraction, seed)
         has_missing = bool(np.isnan(line).any())
         data = standardise(line[training], weights[training], log_slope[training], self._names(), has_missing)
         validation = None
@@ -251,11 +255,11 @@ class RTBMDensity(FittedDensity):
         self._bounds = make_bounds(self.bounds, self.n_features_in_)
         lines = LineBatches(batches, self._bounds, self._names())
         seen = survey(lines, seed)
-        rows, weights = _distinct(seen.rows, seen.weights)
+        rows, weights = distinct_rows(seen.rows, seen.weights)
         _, log_slope = self._bounds.to_line(self._bounds.from_line(rows))
         data = standardise(rows, weights, log_slope, self._names(), seen.has_missing, seen.moments)
         task = self._task(data, None, seed, self.n_hidden)
-        with self._progress(task.n_runs + 1) as report:
+        with self._progress(count_runs(task) + 1) as report:
             result = fit_stream(replace(task, report=report), lines, seen.total)
         self._take(task, Outcome([result], 0), seen.total)
         return self
@@ -275,8 +279,8 @@ class RTBMDensity(FittedDensity):
             with self._progress(most_runs(task), "choosing n_hidden") as report:
                 n_hidden, self.selection_ = choose_n_hidden(replace(task, report=report))
             task = self._task(data, validation, seed, n_hidden)
-        with self._progress(task.n_runs) as report:
-            outcome = fit(replace(task, report=report))
+        with self._progress(count_runs(task)) as report:
+            outcome = search(replace(task, report=report))
         self._take(task, outcome)
 
     def _take(self, task: Task, outcome: Outcome, total: float | None = None) -> None:
@@ -331,16 +335,15 @@ class RTBMDensity(FittedDensity):
         check_choice(self.solver, "solver", SOLVERS)
         if not isinstance(self.average, bool | np.bool_):
             raise InvalidInputError(f"average must be True or False, got {self.average!r}")
-        if self.n_jobs is not None and (not isinstance(self.n_jobs, Integral) or self.n_jobs == 0):
-            raise InvalidInputError(f"n_jobs must be None or an integer other than 0, got {self.n_jobs!r}")
-        _check_device(self.device)
+        check_jobs(self.n_jobs)
+        check_compute_device(self.device)
         if self.fallback not in ("gaussian", None):
             raise InvalidInputError(f"fallback must be 'gaussian' or None, got {self.fallback!r}")
-        _check_number(self.tol, "tol", 0.0, math.inf)
-        _check_number(self.learning_rate, "learning_rate", 0.0, math.inf, strict=True)
-        _check_number(self.regularization, "regularization", 0.0, math.inf)
+        check_number(self.tol, "tol", 0.0, math.inf)
+        check_number(self.learning_rate, "learning_rate", 0.0, math.inf, strict=True)
+        check_number(self.regularization, "regularization", 0.0, math.inf)
         if self.validation_fraction is not None:
-            _check_number(self.validation_fraction, "validation_fraction", 0.0, 1.0, strict=True)
+            check_number(self.validation_fraction, "validation_fraction", 0.0, 1.0, strict=True)
 
     def _task(self, data: Standardised, validation: Standardised | None, seed: int, n_hidden: int | str) -> Task:
         settings = Settings(
@@ -367,32 +370,6 @@ class RTBMDensity(FittedDensity):
             self.device,
         )
 
-    def _split(self, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of the rows for training and for validation."""
-        order = np.random.default_rng(seed).permutation(n)
-        held_out = 0 if self.validation_fraction is None else max(1, round(self.validation_fraction * n))
-        if n - held_out < 2 <= n:
-            raise InvalidInputError(
-                f"validation_fraction={self.validation_fraction} leaves {n - held_out} of {n} distinct rows to fit: "
-                "lower it"
-            )
-        return np.sort(order[held_out:]), np.sort(order[:held_out])
-
-
-def _distinct(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """The distinct rows in increasing order, and the sum of the weights of each.
-
-    So neither the order of rows nor the way in which they are repeated has any influence. Rows of weight 0, and rows of
-    which nothing is known, are left out.
-    """
-    kept = (weights > 0) & ~np.isnan(x).all(axis=1)
-    if not kept.any():
-        raise InvalidInputError("X and sample_weight: there is no row with numbers and a positive weight")
-    x, weights, d = x[kept], weights[kept], x.shape[1]
-    keys, index = np.unique(np.hstack([np.nan_to_num(x), np.isnan(x)]), axis=0, return_inverse=True)
-    rows = np.where(keys[:, d:] > 0, np.nan, keys[:, :d])
-    return rows, np.bincount(index.reshape(-1), weights, len(rows)).astype(np.float64)
-
 
 def _average(machines: list[Density]) -> Density:
     """The mixture of equal parts."""
@@ -405,19 +382,3 @@ def _average(machines: list[Density]) -> Density:
 def _weights(distribution: Density) -> torch.Tensor:
     one = torch.ones(1, dtype=torch.float64, device=distribution.device)
     return distribution.weights if isinstance(distribution, RTBMMixture) else one
-
-
-def _check_device(device: Any) -> None:
-    if device is None:
-        return
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError, TypeError) as error:
-        raise InvalidInputError(f"device must be a torch device of this machine, got {device!r} ({error})") from None
-
-
-def _check_number(value: Any, name: str, low: float, high: float, strict: bool = False) -> None:
-    inside = isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high
-    if not inside or (strict and float(value) in (low, high)):
-        between = "strictly between" if strict else "between"
-        raise InvalidInputError(f"{name} must be a number {between} {low:g} and {high:g}, got {value!r}")

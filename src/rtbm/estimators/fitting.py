@@ -1,9 +1,8 @@
-"""From standardised data to the best machine of a family: starts, solvers, and the choice among their results."""
+"""Standardised data, and the fit of a family of machines to them from one start."""
 
-import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -14,25 +13,16 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from rtbm.errors import InvalidInputError
+from rtbm.estimators.search import Report, threads_for
 from rtbm.lattice import Floats
 from rtbm.training import Family, Objective, Prior, Record, Result, Settings, Watch, make_start, solve
 from rtbm.training.family import FAILURES
 from rtbm.training.starts import Moments, gaussian_start, independent_axes, local_widths, moments, standardisation
 
-SCREENED = ("lbfgs", "em")
-"""Solvers whose starts first run for a few iterations, after which only the best go on."""
 NOT_LIKELIHOOD = ("score_matching", "pcd")
 """Solvers with an objective of their own."""
-SCREENING_ITERATIONS = 30
-OUTPERFORMED = "outperformed by other starts"
-FINALISTS = 3
 FLOOR = 1e-4
 """The smallest eigenvalue of the correlation of features that counts as a width of the data."""
-THREADED_ROWS = 50_000
-"""Up to so many rows one thread is faster than several."""
-
-Report = Callable[[int, Record], None]
-"""Called with the number of a start and each of its records."""
 
 
 class Standardised(NamedTuple):
@@ -72,17 +62,6 @@ class Task:
             self.data.z.shape[1], self.n_hidden, n_components=self.n_components, hidden=self.hidden, phase=self.phase
         )
 
-    @property
-    def is_screened(self) -> bool:
-        """Whether all starts run for a while, and the best of them to the end."""
-        is_long = self.settings.max_iter > SCREENING_ITERATIONS
-        return self.screen and is_long and self.n_init > FINALISTS and self.settings.solver in SCREENED
-
-    @property
-    def n_runs(self) -> int:
-        """How often the solver will run."""
-        return self.n_init + (FINALISTS if self.is_screened else 0)
-
     def objective(self, family: Family) -> Objective:
         """The objective on the training data."""
         z, weights = self.data.z, self.data.weights
@@ -116,6 +95,15 @@ class Task:
             self.family, self.data.z, self.data.weights, index, self.settings.seed, self._labels(index)
         ).to(self.device or "cpu")
 
+    def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
+        """One start, or its continuation from a vector."""
+        with threads_for(len(self.data.z)):
+            family = self.family
+            watch = self.watch(family, None if report is None else lambda record: report(index, record))
+            start = self.start(index) if vector is None else vector
+            settings = replace(self.settings, max_iter=max_iter, seed=self.settings.seed + index)
+            return solve(self.objective(family), start, settings, watch)
+
     def _labels(self, index: int) -> np.ndarray | None:
         if self.n_components == 1:
             return None
@@ -130,13 +118,6 @@ class Task:
 
     def _tensor(self, array: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device or "cpu")
-
-
-class Outcome(NamedTuple):
-    """The results of all starts, and the number of the best."""
-
-    results: list[Result]
-    best: int
 
 
 def standardise(
@@ -211,24 +192,6 @@ def _log_volume(x: Floats, root: Floats, weights: Floats, log_slope: Floats) -> 
     return float(weights @ (log_scale - log_slope) / weights.sum())
 
 
-def fit(task: Task) -> Outcome:
-    """Run all starts, and take the best by validation if there is any, else by the objective."""
-    indices = list(range(task.n_init))
-    if task.is_screened:
-        screening = _run_all(task, [(i, None) for i in indices], SCREENING_ITERATIONS)
-        ranked = sorted(indices, key=lambda i: _rank(screening[i]))
-        chosen = sorted(ranked[:FINALISTS])
-        left = task.settings.max_iter - SCREENING_ITERATIONS
-        finals = _run_all(task, [(i, screening[i].vector) for i in chosen], left)
-        results = [replace(result, reason=OUTPERFORMED) for result in screening]
-        for i, final in zip(chosen, finals, strict=True):
-            results[i] = _joined(screening[i], final)
-    else:
-        results = _run_all(task, [(i, None) for i in indices], task.settings.max_iter)
-    best = min(indices, key=lambda i: _rank(results[i]))
-    return Outcome(results, best)
-
-
 def gaussian_vector(task: Task) -> Tensor:
     """The member of the family that is the Gaussian of the data."""
     family = task.family
@@ -254,61 +217,3 @@ def beats_gaussian(task: Task, vector: Tensor, total: float | None = None) -> bo
     d = family.n_visible
     extra = family.n_degrees_of_freedom - d - d * (d + 1) // 2
     return gain > 0.5 * max(extra, 1) * math.log(max(n, 2.0))
-
-
-def _run_all(task: Task, jobs: list[tuple[int, Tensor | None]], max_iter: int) -> list[Result]:
-    if task.n_jobs in (None, 1) and task.report is not None:
-        return [_run(task, index, vector, max_iter, task.report) for index, vector in jobs]
-    quiet = replace(task, report=None)
-    calls = (joblib.delayed(_run)(quiet, index, vector, max_iter, None) for index, vector in jobs)
-    results = []
-    finished = joblib.Parallel(n_jobs=task.n_jobs, return_as="generator")(calls)
-    for (index, _), result in zip(jobs, finished, strict=True):
-        if task.report is not None:
-            task.report(index, result.history[-1])
-        results.append(result)
-    return results
-
-
-def _run(task: Task, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
-    """One start, or its continuation from a vector."""
-    with _threads(len(task.data.z)):
-        family = task.family
-        watch = task.watch(family, None if report is None else lambda record: report(index, record))
-        start = task.start(index) if vector is None else vector
-        settings = replace(task.settings, max_iter=max_iter, seed=task.settings.seed + index)
-        return solve(task.objective(family), start, settings, watch)
-
-
-@contextlib.contextmanager
-def _threads(rows: int) -> Iterator[None]:
-    """One torch thread for small data, as before afterwards."""
-    threads = torch.get_num_threads()
-    if rows <= THREADED_ROWS:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _rank(result: Result) -> float:
-    """Smaller is better."""
-    value = result.objective if math.isnan(result.validation) else -result.validation
-    return value if math.isfinite(value) else math.inf
-
-
-def _joined(first: Result, second: Result) -> Result:
-    """One result of a start and its continuation."""
-    steps, seconds = len(first.history), first.seconds
-    later = [r._replace(step=r.step + steps - 1, seconds=r.seconds + seconds) for r in second.history[1:]]
-    return Result(
-        second.vector,
-        second.objective,
-        second.validation,
-        first.history + later,
-        second.reason,
-        seconds + second.seconds,
-        first.evaluations + second.evaluations,
-        second.solver,
-    )

@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 
-from rtbm.estimators.fitting import Report
+from rtbm.estimators.search import Report
 from rtbm.training import Record
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from rtbm.estimators.fitting import Task, fit
+from rtbm.estimators.fitting import Task
+from rtbm.estimators.search import count_runs, search
 from rtbm.lattice import Floats
 
 CANDIDATES = {"dense": (1, 2, 3, 4, 5), "diagonal": (2, 4, 8, 16, 32)}
@@ -30,7 +31,7 @@ def choose_n_hidden(task: Task) -> tuple[int, dict[int, float]]:
 
 def most_runs(task: Task) -> int:
     """How often the solver will run at most."""
-    return len(CANDIDATES[task.hidden]) * FOLDS * replace(task, n_init=min(task.n_init, STARTS)).n_runs
+    return len(CANDIDATES[task.hidden]) * FOLDS * count_runs(replace(task, n_init=min(task.n_init, STARTS)))
 
 
 def _held_out(task: Task, fold: np.ndarray) -> float:
@@ -41,7 +42,7 @@ def _held_out(task: Task, fold: np.ndarray) -> float:
             task.data._replace(z=task.data.z[m], weights=task.data.weights[m]) for m in (fold != k, fold == k)
         )
         part = replace(task, data=data)
-        outcome = fit(part)
+        outcome = search(part)
         with torch.no_grad():
             points = torch.from_numpy(held_out.z).to(task.device or "cpu")
             values = part.family.log_prob(outcome.results[outcome.best].vector, points)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.bounds import Bounds
-from rtbm.estimators.fitting import Standardised, Task, fit, to_standard
+from rtbm.estimators.fitting import Standardised, Task, to_standard
+from rtbm.estimators.search import search
 from rtbm.files import FileRows
 from rtbm.lattice import Floats
 from rtbm.training import Result
@@ -115,7 +116,7 @@ def fit_stream(task: Task, batches: LineBatches, total: float) -> Result:
     """Fit the sample by L-BFGS, then go on with Adam over the stream."""
     settings, report = task.settings, task.report
     quick = replace(settings, solver="lbfgs", max_iter=DEFAULT_ITERATIONS["lbfgs"])
-    outcome = fit(replace(task, settings=quick))
+    outcome = search(replace(task, settings=quick))
     start = same_for_all(outcome.results[outcome.best].vector)
     family = task.family
     batches.data = task.data

@@ -18,18 +18,18 @@ GRAPH_ELEMENTS = 2**23
 POINTS_PER_THREAD = 2**14
 
 
-def run_threads(function: Callable[[int, int], None], rows: int, work: int | None = None) -> None:
-    """function(start, stop) over all rows, in as many threads as torch uses and the work pays for.
+def run_threads(function: Callable[[int, int], Any], rows: int, work: int | None = None) -> list[Any]:
+    """function(start, stop) over all rows, in as many threads as torch uses and the work pays for; their results.
 
     `work` is the number of elementary pieces, by default one for each row.
     """
     threads = min(torch.get_num_threads(), (rows if work is None else work) // POINTS_PER_THREAD, rows)
     if threads <= 1:
-        function(0, rows)
-        return
+        return [function(0, rows)]
     edges = [rows * i // threads for i in range(threads + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(function, edges[:-1], edges[1:]))
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = pool.map(function, edges[1:-1], edges[2:])
+        return [function(0, edges[1]), *others]
 
 
 def in_chunks(function: Callable[..., Any], rows: Tensor, constants: Sequence[Tensor], width: int) -> Any:

@@ -2,17 +2,26 @@
 
 import math
 import warnings
+from typing import Protocol
 
 import torch
 
-from rtbm.training.objective import Objective
 from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, Result, Watch
 
 LARGE = 1e10
 
 
+class Measurable(Protocol):
+    """An objective."""
+
+    evaluations: int
+
+    def value(self, vector: torch.Tensor) -> float:
+        """The value, infinite where the parameters leave float64."""
+
+
 def cma(
-    objective: Objective,
+    objective: Measurable,
     start: torch.Tensor,
     watch: Watch,
     *,

@@ -1,11 +1,10 @@
 """Limited-memory BFGS, the default solver: all data at once, and curvature from the last steps."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from rtbm.training.objective import Objective
 from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Result, Watch
 
 MEMORY = 20
@@ -13,8 +12,17 @@ INFINITE = 1e10
 """Stands for the objective where parameters leave float64; the line search then turns back."""
 
 
+class Differentiable(Protocol):
+    """An objective with a gradient."""
+
+    evaluations: int
+
+    def with_gradient(self, vector: torch.Tensor) -> tuple[float, torch.Tensor]:
+        """Value and gradient; the value is infinite where the parameters leave float64."""
+
+
 def lbfgs(
-    objective: Objective, start: torch.Tensor, watch: Watch, *, max_iter: int, tol: float, name: str = "lbfgs"
+    objective: Differentiable, start: torch.Tensor, watch: Watch, *, max_iter: int, tol: float, name: str = "lbfgs"
 ) -> Result:
     """Minimise by L-BFGS with a line search (scipy), until an iteration improves the objective by less than `tol`.
 

@@ -1,0 +1,60 @@
+"""Checks of what scikit-learn lets be set to anything, and the preparation of rows that all estimators share."""
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+
+from rtbm.errors import InvalidInputError
+from rtbm.lattice import Floats
+
+
+def check_number(value: Any, name: str, low: float, high: float, strict: bool = False) -> None:
+    """A number between two others."""
+    inside = isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high
+    if not inside or (strict and float(value) in (low, high)):
+        between = "strictly between" if strict else "between"
+        raise InvalidInputError(f"{name} must be a number {between} {low:g} and {high:g}, got {value!r}")
+
+
+def check_compute_device(device: Any) -> None:
+    """None, or a device of this machine."""
+    if device is None:
+        return
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError, TypeError) as error:
+        raise InvalidInputError(f"device must be a torch device of this machine, got {device!r} ({error})") from None
+
+
+def check_jobs(n_jobs: Any) -> None:
+    """None, or an integer other than 0."""
+    if n_jobs is not None and (not isinstance(n_jobs, Integral) or n_jobs == 0):
+        raise InvalidInputError(f"n_jobs must be None or an integer other than 0, got {n_jobs!r}")
+
+
+def distinct_rows(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """The distinct rows in increasing order, and the sum of the weights of each.
+
+    So neither the order of rows nor the way in which they are repeated has any influence. Rows of weight 0, and rows of
+    which nothing is known, are left out.
+    """
+    kept = (weights > 0) & ~np.isnan(x).all(axis=1)
+    if not kept.any():
+        raise InvalidInputError("X and sample_weight: there is no row with numbers and a positive weight")
+    x, weights, d = x[kept], weights[kept], x.shape[1]
+    keys, index = np.unique(np.hstack([np.nan_to_num(x), np.isnan(x)]), axis=0, return_inverse=True)
+    rows = np.where(keys[:, d:] > 0, np.nan, keys[:, :d])
+    return rows, np.bincount(index.reshape(-1), weights, len(rows)).astype(np.float64)
+
+
+def split_rows(n: int, validation_fraction: float | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the rows for training and for validation."""
+    order = np.random.default_rng(seed).permutation(n)
+    held_out = 0 if validation_fraction is None else max(1, round(validation_fraction * n))
+    if n - held_out < 2 <= n:
+        raise InvalidInputError(
+            f"validation_fraction={validation_fraction} leaves {n - held_out} of {n} distinct rows to fit: lower it"
+        )
+    return np.sort(order[held_out:]), np.sort(order[:held_out])

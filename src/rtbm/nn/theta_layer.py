@@ -1,0 +1,220 @@
+"""A layer of a neural network whose activation functions are learned: the expectations E(h|v) of a machine."""
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rtbm.distributions import RTBMDistribution
+from rtbm.errors import InvalidInputError
+from rtbm.parameters import HIDDEN, from_log_cholesky, log_cholesky
+from rtbm.theta.activation import theta_unit, theta_units
+from rtbm.validation import check_choice, check_integer, check_tolerance
+
+INITIALIZATIONS = ("balanced", "paper")
+PHASES = ("I", "II")
+BALANCED_RANGE = {"I": (3.0, 9.0), "II": (0.5, 0.8)}
+"""Where "balanced" draws q: the ripple is visible, but does not rule."""
+PAPER_RANGE = (2.0, 18.0)
+
+
+class ThetaLayer(nn.Module):
+    """A layer of units E(h|v), in place of a linear map and a fixed non-linearity (the paper's section 5)::
+
+        u = W v + b,    E(h|v) = −∇_u log θ̃(u|Q)  (phase I),    −∇_u log θ̃(iu|Q)  (phase II)
+
+    The weights, the biases and Q are learned. Q is stored as logarithms, so that it is positive definite wherever an
+    optimiser goes.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        The numbers of inputs and units.
+    hidden : "diagonal" or "dense"
+        "diagonal": every unit has a q of its own, and costs a few tanh. "dense": one Q couples all units, for a handful
+        of them.
+    phase : "I" or "II"
+        Units that trend, with a ripple (I), or that are periodic (II).
+    initialization : "balanced" or "paper"
+        "balanced": inputs of variance 1 give outputs of mean square 1, unit by unit, so that stacked layers neither die
+        out nor blow up. "paper": q uniform in [2, 18], weights and biases as in torch.nn.Linear.
+    dropout : float
+        The probability with which an output is set to 0 during training; the others are scaled up.
+    tolerance : float
+        Bounds the relative truncation error of theta functions of a dense Q.
+    generator : torch.Generator
+        For repeatable initial values.
+    device, dtype
+        As in every torch module.
+
+    Attributes
+    ----------
+    weight : (out_features, in_features)
+        The paper's W, transposed as in torch.nn.Linear.
+    bias : (out_features,)
+        The paper's b_h.
+    hidden_scale : (out_features,) or (out_features · (out_features + 1) / 2,)
+        log q, or the log-Cholesky vector of Q.
+
+    Notes
+    -----
+    Under autocast the layer works in the type of its parameters, since a rounded argument would lose its place within a
+    period.
+
+    Examples
+    --------
+    >>> network = torch.nn.Sequential(ThetaLayer(1, 3), torch.nn.Linear(3, 1))
+    >>> network(torch.zeros(5, 1)).shape
+    torch.Size([5, 1])
+    >>> sum(parameter.numel() for parameter in network[0].parameters())
+    9
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        hidden: str = "diagonal",
+        phase: str = "I",
+        initialization: str = "balanced",
+        dropout: float = 0.0,
+        tolerance: float = 1e-12,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        self.in_features = check_integer(in_features, "in_features", 1)
+        self.out_features = check_integer(out_features, "out_features", 1)
+        self.hidden = check_choice(hidden, "hidden", HIDDEN)
+        self.phase = check_choice(phase, "phase", PHASES)
+        self.initialization = check_choice(initialization, "initialization", INITIALIZATIONS)
+        self.dropout = check_probability(dropout, "dropout")
+        self.tolerance = check_tolerance(tolerance)
+        if dtype is not None and not dtype.is_floating_point:
+            raise InvalidInputError(f"dtype must be a real floating point type, got {dtype}")
+        n_scale = out_features if hidden == "diagonal" else out_features * (out_features + 1) // 2
+        self.weight, self.bias, self.hidden_scale = (
+            nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+            for shape in ((out_features, in_features), (out_features,), (n_scale,))
+        )
+        self.reset_parameters(generator)
+
+    @classmethod
+    def from_distribution(cls, distribution: RTBMDistribution, **options: Any) -> "ThetaLayer":
+        """The layer that computes the hidden expectations of a machine, `distribution.hidden_mean`.
+
+        Examples
+        --------
+        >>> machine = RTBMDistribution([[0.5]], [[0.9]], [[2.0]], [0.0], [0.3])
+        >>> layer, v = ThetaLayer.from_distribution(machine), torch.ones(4, 1, dtype=torch.float64)
+        >>> torch.allclose(layer(v), machine.hidden_mean(v))
+        True
+        """
+        if not isinstance(distribution, RTBMDistribution):
+            raise InvalidInputError(f"distribution must be an RTBMDistribution, got a {type(distribution).__name__}")
+        settings: dict[str, Any] = {
+            "hidden": distribution.hidden,
+            "phase": distribution.phase,
+            "tolerance": distribution.tolerance,
+            "dtype": distribution.dtype,
+            "device": distribution.device,
+        }
+        layer = cls(distribution.n_visible, distribution.n_hidden, **(settings | options))
+        natural = distribution.natural
+        with torch.no_grad():
+            layer.weight.copy_(natural.W.mT)
+            layer.bias.copy_(natural.b_h)
+            layer.hidden_scale.copy_(natural.Q.log() if natural.is_diagonal else log_cholesky(natural.Q))
+        return layer
+
+    @property
+    def Q(self) -> Tensor:
+        """The paper's Q: its diagonal (out_features,), or the matrix (out_features, out_features)."""
+        return self.hidden_scale.exp() if self.hidden == "diagonal" else from_log_cholesky(self.hidden_scale)
+
+    def forward(self, v: Tensor) -> Tensor:
+        """E(h|v) for inputs (..., in_features). Returns (..., out_features)."""
+        with torch.autocast(device_type=v.device.type, enabled=False):
+            u = nn.functional.linear(v.to(self.weight.dtype), self.weight, self.bias)
+            return nn.functional.dropout(self.activation(u), self.dropout, self.training)
+
+    def activation(self, u: Tensor) -> Tensor:
+        """E(h|v) as a function of u = Wv + b (..., out_features)."""
+        if self.hidden == "diagonal":
+            return theta_unit(u, self.Q, self.phase)
+        return theta_units(u, self.Q, self.phase, self.tolerance)
+
+    @torch.no_grad()
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw initial values, as `initialization` says."""
+        n, m = self.out_features, self.in_features
+        device = self.weight.device if generator is None else generator.device
+        options: dict[str, Any] = {"dtype": torch.float64, "device": device, "generator": generator}
+        low, high = BALANCED_RANGE[self.phase] if self.initialization == "balanced" else PAPER_RANGE
+        q = low + (high - low) * torch.rand(n, **options)
+        if self.initialization == "balanced":
+            weight, bias = balanced_gain(q, self.phase)[:, None] * torch.randn(n, m, **options), torch.zeros(n)
+        else:
+            weight, bias = 2 * torch.rand(n, m, **options) - 1, (2 * torch.rand(n, **options) - 1) / m**0.5
+        self.weight.copy_(weight / m**0.5)
+        self.bias.copy_(bias)
+        self.hidden_scale.copy_(q.log() if self.hidden == "diagonal" else log_cholesky(q.diag()))
+
+    def get_extra_state(self) -> Tensor:
+        """Form and phase as numbers: the parameters alone do not say what they mean."""
+        return torch.tensor([HIDDEN.index(self.hidden), PHASES.index(self.phase)], dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Check that a state dict is of a layer of this form and phase."""
+        if not isinstance(state, Tensor) or state.tolist() != self.get_extra_state().tolist():
+            raise InvalidInputError(
+                f"the state is of a layer of another kind than this one, hidden={self.hidden!r}, phase={self.phase!r}"
+            )
+
+    def extra_repr(self) -> str:
+        """What `repr` shows."""
+        dropout = f", dropout={self.dropout}" if self.dropout else ""
+        return f"{self.in_features}, {self.out_features}, hidden={self.hidden!r}, phase={self.phase!r}{dropout}"
+
+
+def check_probability(value: Any, name: str) -> float:
+    """A number in [0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise InvalidInputError(f"{name} must be a number from 0 to below 1, got {value!r}")
+    return float(value)
+
+
+def balanced_gain(q: Tensor, phase: str) -> Tensor:
+    """The standard deviation of u for which E(h|v) has mean square 1, if u is normal with mean 0.
+
+    Examples
+    --------
+    >>> balanced_gain(torch.tensor([0.5, 6.0], dtype=torch.float64), "I")  # a straight line −u/q, and one with a ripple
+    tensor([0.5000, 5.9906], dtype=torch.float64)
+    """
+    grid, gains = _gain_table(phase)
+    x = q.double().cpu().log().clamp(grid[0], grid[-1])
+    right = torch.searchsorted(grid, x).clamp(1, len(grid) - 1)
+    part = (x - grid[right - 1]) / (grid[right] - grid[right - 1])
+    ratio = torch.lerp(gains[right - 1], gains[right], part)
+    return (q.double() * ratio.to(q.device)).to(q.dtype)
+
+
+@functools.cache
+def _gain_table(phase: str) -> tuple[Tensor, Tensor]:
+    """Values of log q, and the gain divided by q: found by bisection, with a sum over a fine grid for the mean."""
+    low, high = (math.log(0.1), math.log(50.0)) if phase == "I" else (math.log(0.1), math.log(1.7))
+    log_q = torch.linspace(low, high, 49, dtype=torch.float64)
+    x = torch.linspace(-6, 6, 1501, dtype=torch.float64)[:, None]
+    weights = torch.softmax(-0.5 * x[:, 0] ** 2, dim=0)
+    q = log_q.exp()
+    below, above = torch.full_like(q, 0.2), torch.full_like(q, 3.0)
+    for _ in range(40):
+        middle = 0.5 * (below + above)
+        is_small = weights @ theta_unit(middle * q * x, q, phase) ** 2 < 1
+        below, above = torch.where(is_small, middle, below), torch.where(is_small, above, middle)
+    return log_q, above

@@ -1,0 +1,318 @@
+"""CUDA passes over units (see `units`), forward and backward, in Triton.
+
+A program works on a few columns, whose constants it finds once, and on many rows. float32 is reduced to one period in
+float64, and summed in float32.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rtbm.theta.geometry import TWO_PI_PARTS
+from rtbm.theta.units import THRESHOLD
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # plain torch takes over
+    triton = None
+
+AVAILABLE = triton is not None
+BLOCKS = {torch.float64: (512, 16), torch.float32: (1024, 128)}
+"""Entries that one program works on at a time, and the largest number of their columns; as measured on an H200."""
+ROUNDS = 2
+"""Blocks that one program works on."""
+
+
+def forward(u: Tensor, q: Tensor, phase: str, value: Tensor) -> None:
+    """E(h|v) for u (points, g) and q (g,), into `value`."""
+    if u.numel():
+        grid, columns, height = _grid(u)
+        with torch.cuda.device_of(u):
+            _forward[grid](u, q.contiguous(), value, *u.shape, phase == "I", columns, height, ROUNDS)
+
+
+def backward(u: Tensor, grad: Tensor, q: Tensor, phase: str, by_u: Tensor) -> Tensor:
+    """The gradients in u, into `by_u`, and those in q (g,)."""
+    if not u.numel():
+        return torch.zeros_like(q)
+    grid, columns, height = _grid(u)
+    sums = torch.empty(grid[0], len(q), dtype=q.dtype, device=u.device)
+    with torch.cuda.device_of(u):
+        _backward[grid](u, grad, q.contiguous(), by_u, sums, *u.shape, phase == "I", columns, height, ROUNDS)
+    return sums.sum(dim=0)
+
+
+def _grid(u: Tensor) -> tuple[tuple[int, int], int, int]:
+    """The programs for rows and columns, and the sizes of their blocks."""
+    (rows, g), (entries, most) = u.shape, BLOCKS[u.dtype]
+    columns = min(1 << (g - 1).bit_length(), most)
+    height = entries // columns
+    return (-(-rows // (height * ROUNDS)), -(-g // columns)), columns, height
+
+
+def _jit(function: Any) -> Any:
+    return triton.jit(function) if AVAILABLE else function
+
+
+if AVAILABLE:
+    _THRESHOLD = tl.constexpr(THRESHOLD)
+    _TWO_PI = tl.constexpr(2 * math.pi)
+    _HIGH, _LOW, _LOWER = (tl.constexpr(part) for part in TWO_PI_PARTS)
+    _SINGLE_HIGH = tl.constexpr(float(torch.tensor(2 * math.pi, dtype=torch.float32)))
+    _SINGLE_LOW = tl.constexpr(2 * math.pi - _SINGLE_HIGH.value)
+    _SINE = tl.constexpr(tuple((-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(11)))
+    _COSINE = tl.constexpr(tuple((-1) ** k * math.pi ** (2 * k) / math.factorial(2 * k) for k in range(11)))
+
+
+@_jit
+def _recentre(u, inverse, period, FIRST: "tl.constexpr"):
+    """n₀ and s with u = period · n₀ + s, and the distance |s| − ½·period from the edge."""
+    n0 = tl.floor(u * inverse + 0.5)
+    if FIRST:
+        s = tl.fma(-n0, period, u)
+        edge = tl.abs(s) - 0.5 * period
+    elif u.dtype == tl.float64:
+        exact = u - n0 * _HIGH
+        s = exact - n0 * _LOW
+        rest = ((exact - s) - n0 * _LOW) - n0 * _LOWER
+        edge = (tl.abs(s) - 0.5 * _HIGH) + (tl.where(s >= 0, rest, -rest) - 0.5 * _LOW)
+    else:
+        exact = tl.fma(-n0, _SINGLE_HIGH, u)
+        s = tl.fma(-n0, _SINGLE_LOW, exact)
+        rest = tl.fma(-n0, _SINGLE_LOW, exact - s)
+        edge = (tl.abs(s) - 0.5 * _SINGLE_HIGH) + (tl.where(s >= 0, rest, -rest) - 0.5 * _SINGLE_LOW)
+    return n0, s, edge
+
+
+@_jit
+def _sine_cosine(turns, TERMS: "tl.constexpr"):
+    """Sine and cosine of 2π·turns for |turns| ≤ ½: from half the angle to a quarter of a turn."""
+    shifted = tl.abs(turns) - 0.25
+    square = shifted * shifted
+    s = tl.zeros_like(turns) + _SINE[TERMS - 1]
+    c = tl.zeros_like(turns) + _COSINE[TERMS - 1]
+    for k in tl.static_range(TERMS - 2, -1, -1):
+        s = s * square + _SINE[k]
+        c = c * square + _COSINE[k]
+    s = s * shifted
+    sine = 1 - 2 * s * s
+    return tl.where(turns >= 0, sine, -sine), -2 * s * c
+
+
+@_jit
+def _reciprocal(x):
+    """1 / x, for float64 by Newton's method, which is shorter than a division."""
+    if x.dtype == tl.float64:
+        y = (1 / x.to(tl.float32)).to(tl.float64)
+        y = y * (2 - x * y)
+        y = y * (2 - x * y)
+    else:
+        y = 1 / x
+    return y
+
+
+@_jit
+def _even(x, v1, v2, v3, v4):
+    """Σ_m v_m cos(m·angle) for x = cos(angle)."""
+    a, b, c, d, e = v4 - v2, v1 - 3 * v3, 2 * v2 - 8 * v4, 4 * v3, 8 * v4
+    return (((e[None, :] * x + d[None, :]) * x + c[None, :]) * x + b[None, :]) * x + a[None, :]
+
+
+@_jit
+def _odd(x, v1, v2, v3, v4):
+    """Σ_m v_m sin(m·angle) / sin(angle) for x = cos(angle)."""
+    a, b, c, d = v1 - v3, 2 * v2 - 4 * v4, 4 * v3, 8 * v4
+    return ((d[None, :] * x + c[None, :]) * x + b[None, :]) * x + a[None, :]
+
+
+@_jit
+def _waves(turns, decay, ORDER: "tl.constexpr", TERMS: "tl.constexpr"):
+    """Derivatives of S = 1 + Σ_m 2·decay^(m²) cos(2πm·turns) in 2π·turns, divided by S."""
+    fourth = decay * decay * decay * decay
+    w1 = 2 * decay
+    w2 = 2 * fourth
+    w3 = w1 * fourth * fourth
+    w4 = w2 * fourth * fourth * fourth
+    sine, x = _sine_cosine(turns, TERMS)
+    over = _reciprocal(1 + _even(x, w1, w2, w3, w4))
+    turned = sine * over
+    m1 = -turned * _odd(x, w1, 2 * w2, 3 * w3, 4 * w4)
+    m2 = m1
+    m3 = m1
+    if ORDER > 1:
+        m2 = -over * _even(x, w1, 4 * w2, 9 * w3, 16 * w4)
+        m3 = turned * _odd(x, w1, 8 * w2, 27 * w3, 64 * w4)
+    return m1, m2, m3
+
+
+@_jit
+def _steps(exponent, s, width, ORDER: "tl.constexpr"):
+    """Moments of m under exp(mz − ½·width·m²), with exponent = |z| − ½·width: the terms −2, …, 2."""
+    r = tl.exp(-width)
+    r3 = (r * r * r)[None, :]
+    r = r[None, :]
+    p = tl.maximum(tl.exp(exponent), 1e-18)
+    rp = r * p
+    square = p * p
+    over = _reciprocal(r3 + p * (r + p * (1 + p * (1 + rp))))
+    sided = tl.where(s >= 0, over, -over)
+    m1 = sided * (p * (square * (1 + 2 * rp) - r) - 2 * r3)
+    m2 = m1
+    m3 = m1
+    if ORDER > 1:
+        m2 = over * (p * (square * (1 + 4 * rp) + r) + 4 * r3)
+        m3 = sided * (p * (square * (1 + 8 * rp) - r) - 8 * r3)
+    return m1, m2, m3
+
+
+@_jit
+def _constants(q, FIRST: "tl.constexpr"):
+    """What is the same for all entries of a column."""
+    inverse = 1 / q
+    factor = _TWO_PI * inverse
+    dual = _TWO_PI * factor
+    if FIRST:
+        is_wave = q < _THRESHOLD
+        decay = tl.maximum(dual, 3.0)
+        width = tl.maximum(q, 12.0)
+        scale = q * 0 + 1
+        slope = tl.where(is_wave, inverse, 0.0)
+        factor = tl.where(is_wave, factor, 1.0)
+    else:
+        is_wave = dual < _THRESHOLD
+        decay = tl.maximum(q, 3.0)
+        width = tl.maximum(dual, 12.0)
+        scale = factor
+        slope = tl.where(is_wave, 0.0, -inverse)
+        factor = tl.where(is_wave, 1.0, factor)
+        inverse = q * 0 + 1 / _TWO_PI
+    return is_wave, inverse, scale, slope, factor, width, tl.exp(-0.5 * decay)
+
+
+@_jit
+def _cumulants(
+    u, is_wave, q, inverse, scale, slope, factor, width, decay,
+    WAVES: "tl.constexpr", STEPS: "tl.constexpr", FIRST: "tl.constexpr", ORDER: "tl.constexpr",
+):  # fmt: skip
+    """κ₁, κ₂, κ₃ of log θ̃ for u (rows, columns); the last two only if ORDER is 3."""
+    n0, s, edge = _recentre(u, inverse[None, :], q[None, :], FIRST)
+    m1 = s
+    m2 = s
+    m3 = s
+    if WAVES:
+        m1, m2, m3 = _waves(s * inverse[None, :], decay, ORDER, 9 if u.dtype == tl.float64 else 5)
+    if STEPS:
+        k1, k2, k3 = _steps(scale[None, :] * edge, s, width, ORDER)
+        m1 = tl.where(is_wave[None, :], m1, k1)
+        m2 = tl.where(is_wave[None, :], m2, k2)
+        m3 = tl.where(is_wave[None, :], m3, k3)
+    factor = factor[None, :]
+    first = slope[None, :] * s + factor * m1
+    if FIRST:
+        first += n0
+    second = slope[None, :] + factor * factor * (m2 - m1 * m1)
+    third = factor * factor * factor * (m3 + m1 * (2 * m1 * m1 - 3 * m2))
+    return first, second, third
+
+
+@_jit
+def _forward_rows(
+    u, value, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
+    WAVES: "tl.constexpr", STEPS: "tl.constexpr", FIRST: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
+):  # fmt: skip
+    start = tl.program_id(0).to(tl.int64) * ROUNDS * HEIGHT
+    left = tl.minimum(rows - start, ROUNDS * HEIGHT).to(tl.int32)
+    u += start * g
+    value += start * g
+    for k in range(ROUNDS):
+        row = k * HEIGHT + tl.arange(0, HEIGHT)
+        index = row[:, None] * g + column[None, :]
+        inside = (row[:, None] < left) & (column[None, :] < g)
+        first, _, _ = _cumulants(
+            tl.load(u + index, mask=inside, other=0.0),
+            is_wave, q, inverse, scale, slope, factor, width, decay, WAVES, STEPS, FIRST, 1,
+        )  # fmt: skip
+        tl.store(value + index, -first, mask=inside)
+
+
+@_jit
+def _backward_rows(
+    u, grad, by_u, sums, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
+    WAVES: "tl.constexpr", STEPS: "tl.constexpr", FIRST: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
+):  # fmt: skip
+    total = tl.zeros((HEIGHT, column.shape[0]), dtype=q.dtype)
+    start = tl.program_id(0).to(tl.int64) * ROUNDS * HEIGHT
+    left = tl.minimum(rows - start, ROUNDS * HEIGHT).to(tl.int32)
+    u += start * g
+    grad += start * g
+    by_u += start * g
+    for k in range(ROUNDS):
+        row = k * HEIGHT + tl.arange(0, HEIGHT)
+        index = row[:, None] * g + column[None, :]
+        inside = (row[:, None] < left) & (column[None, :] < g)
+        weight = tl.load(grad + index, mask=inside, other=0.0)
+        first, second, third = _cumulants(
+            tl.load(u + index, mask=inside, other=0.0),
+            is_wave, q, inverse, scale, slope, factor, width, decay, WAVES, STEPS, FIRST, 3,
+        )  # fmt: skip
+        tl.store(by_u + index, -second * weight, mask=inside)
+        total += (0.5 * third + first * second) * weight
+    column_sums = tl.sum(total.to(tl.float64), axis=0)
+    if not FIRST:
+        column_sums = -column_sums
+    tl.store(sums + tl.program_id(0) * g + column, column_sums, mask=column < g)
+
+
+@_jit
+def _forward(
+    u, q, value, rows, g,
+    FIRST: "tl.constexpr", COLUMNS: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
+):  # fmt: skip
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    q = tl.load(q + column, mask=column < g, other=1.0).to(u.dtype.element_ty)
+    is_wave, inverse, scale, slope, factor, width, decay = _constants(q, FIRST)
+    waves = tl.sum(is_wave.to(tl.int32), axis=0)
+    if waves == COLUMNS:
+        _forward_rows(
+            u, value, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
+            True, False, FIRST, HEIGHT, ROUNDS,
+        )  # fmt: skip
+    elif waves == 0:
+        _forward_rows(
+            u, value, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
+            False, True, FIRST, HEIGHT, ROUNDS,
+        )  # fmt: skip
+    else:
+        _forward_rows(
+            u, value, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
+            True, True, FIRST, HEIGHT, ROUNDS,
+        )  # fmt: skip
+
+
+@_jit
+def _backward(
+    u, grad, q, by_u, sums, rows, g,
+    FIRST: "tl.constexpr", COLUMNS: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
+):  # fmt: skip
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    q = tl.load(q + column, mask=column < g, other=1.0).to(u.dtype.element_ty)
+    is_wave, inverse, scale, slope, factor, width, decay = _constants(q, FIRST)
+    waves = tl.sum(is_wave.to(tl.int32), axis=0)
+    if waves == COLUMNS:
+        _backward_rows(
+            u, grad, by_u, sums, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
+            True, False, FIRST, HEIGHT, ROUNDS,
+        )  # fmt: skip
+    elif waves == 0:
+        _backward_rows(
+            u, grad, by_u, sums, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
+            False, True, FIRST, HEIGHT, ROUNDS,
+        )  # fmt: skip
+    else:
+        _backward_rows(
+            u, grad, by_u, sums, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
+            True, True, FIRST, HEIGHT, ROUNDS,
+        )  # fmt: skip

@@ -1,0 +1,199 @@
+"""What is minimised when a network is trained, and the solvers for it."""
+
+import copy
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from rtbm.nn.networks import affine_layers
+from rtbm.nn.theta_layer import ThetaLayer
+from rtbm.training.adam import set_rate
+from rtbm.training.evolution import cma
+from rtbm.training.family import FAILURES
+from rtbm.training.lbfgs import lbfgs
+from rtbm.training.result import EARLY_STOPPING, SCHEDULE, Result, Watch
+from rtbm.training.solvers import Settings
+from rtbm.validation import check_choice
+
+NETWORK_ITERATIONS = {"lbfgs": 500, "adam": 300, "cma": 2000}
+NETWORK_SOLVERS = tuple(NETWORK_ITERATIONS)
+"""The solvers for networks, with their default numbers of iterations, epochs or generations."""
+NETWORK_BATCH = 128
+CMA_SPREAD = 0.1
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""The loss of each row (n,), of outputs and targets (n, n_outputs)."""
+
+
+def squared_error(output: Tensor, target: Tensor) -> Tensor:
+    """The mean of the squared errors of a row.
+
+    Examples
+    --------
+    >>> squared_error(torch.zeros(1, 2), torch.tensor([[1.0, 2.0]]))
+    tensor([2.5000])
+    """
+    return (output - target).square().mean(dim=1)
+
+
+def log_loss(output: Tensor, target: Tensor) -> Tensor:
+    """The negative logarithm of the probability of the target, which is one-hot, or one column of 0 and 1.
+
+    Examples
+    --------
+    >>> log_loss(torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 1.0, 0.0]]))  # log 4
+    tensor([1.3863])
+    """
+    if output.shape[1] == 1:
+        return nn.functional.binary_cross_entropy_with_logits(output, target, reduction="none")[:, 0]
+    return -(target * output.log_softmax(dim=1)).sum(dim=1)
+
+
+LOSSES: dict[str, Loss] = {"squared_error": squared_error, "log_loss": log_loss}
+
+
+class NetworkObjective:
+    """The weighted mean loss of a network plus a penalty, as a function of the vector of its parameters::
+
+        Σ_i weights_i loss_i / Σ weights + ½ alpha Σ_layers ‖slope‖² / Σ weights
+
+    The slope of a linear layer is its matrix W, and that of a theta layer Q⁻¹W, its trend.
+
+    Parameters
+    ----------
+    network : nn.Module
+        The network; its parameters are changed by every call.
+    loss : function
+        See `Loss`.
+    x, target : (n, n_inputs), (n, n_outputs)
+        The data.
+    weights : (n,)
+        Positive.
+    alpha : float
+        The strength of the penalty.
+    """
+
+    def __init__(self, network: nn.Module, loss: Loss, x: Tensor, target: Tensor, weights: Tensor, alpha: float = 0.0):
+        self.network, self.loss, self.x, self.target = copy.deepcopy(network), loss, x, target
+        self.total = float(weights.sum())
+        self.weights, self.alpha = weights, alpha
+        self.evaluations = 0
+
+    def start(self) -> Tensor:
+        """The vector of the present parameters."""
+        return parameters_to_vector(self.network.parameters()).detach().clone()
+
+    def penalty(self) -> Tensor:
+        """The penalty of the present parameters."""
+        zero = self.weights.new_zeros(())
+        if not self.alpha:
+            return zero
+        squares = [_slope(layer).square().sum() for layer in affine_layers(self.network)]
+        return 0.5 * self.alpha / self.total * sum(squares, start=zero)
+
+    def value(self, vector: Tensor) -> float:
+        """The objective, infinite where the parameters leave float64."""
+        self.evaluations += 1
+        with torch.no_grad():
+            return self._finite(lambda: self._evaluate(vector))
+
+    def with_gradient(self, vector: Tensor) -> tuple[float, Tensor]:
+        """Value and gradient; the value is infinite where the parameters leave float64."""
+        self.evaluations += 1
+        gradient = torch.zeros_like(vector)
+
+        def run() -> Tensor:
+            nonlocal gradient
+            loss = self._evaluate(vector)
+            gradient = flat_gradient(loss, self.network)
+            return loss.detach()
+
+        value = self._finite(run)
+        if not (math.isfinite(value) and bool(torch.isfinite(gradient).all())):
+            return math.inf, torch.zeros_like(vector)
+        return value, gradient
+
+    def batch_gradient(self, vector: Tensor, rows: Tensor) -> tuple[float, Tensor]:
+        """Loss and gradient on some rows, in training mode, which dropout needs."""
+        vector_to_parameters(vector, self.network.parameters())
+        weights = self.weights[rows]
+        mean = weights @ self.loss(self.network(self.x[rows]), self.target[rows]) / weights.sum()
+        loss = mean + self.penalty()
+        return float(loss.detach()), flat_gradient(loss, self.network)
+
+    def _evaluate(self, vector: Tensor) -> Tensor:
+        vector_to_parameters(vector, self.network.parameters())
+        return self.weights @ self.loss(self.network(self.x), self.target) / self.total + self.penalty()
+
+    def _finite(self, function: Callable[[], Tensor]) -> float:
+        self.network.eval()
+        try:
+            value = float(function())
+        except FAILURES:
+            return math.inf
+        return value if math.isfinite(value) else math.inf
+
+
+def solve_network(objective: NetworkObjective, start: Tensor, settings: Settings, watch: Watch | None = None) -> Result:
+    """Minimise from a start by L-BFGS, Adam or CMA-ES.
+
+    Examples
+    --------
+    >>> from rtbm.nn.networks import make_network
+    >>> x = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
+    >>> network = make_network(1, [1], ["linear"], dtype=torch.float64)
+    >>> objective = NetworkObjective(network, squared_error, x, 2 * x + 1, torch.ones(50, dtype=torch.float64))
+    >>> result = solve_network(objective, objective.start(), Settings("lbfgs"))
+    >>> result.vector.round(decimals=3)
+    tensor([2., 1.], dtype=torch.float64)
+    """
+    watch = watch or Watch()
+    name = check_choice(settings.solver, "solver", NETWORK_SOLVERS)
+    if name == "lbfgs":
+        return lbfgs(objective, start, watch, max_iter=settings.max_iter, tol=settings.tol)
+    if name == "cma":
+        max_iter, tol, seed = settings.max_iter, settings.tol, settings.seed
+        return cma(objective, start, watch, max_iter=max_iter, tol=tol, seed=seed, spread=CMA_SPREAD)
+    return network_adam(objective, start, watch, settings)
+
+
+def network_adam(objective: NetworkObjective, start: Tensor, watch: Watch, settings: Settings) -> Result:
+    """Adam, with a step for every batch of shuffled rows and a falling learning rate, for `max_iter` epochs."""
+    n, size = len(objective.x), settings.batch_size or NETWORK_BATCH
+    generator = torch.Generator().manual_seed(settings.seed)
+    vector = start.clone()
+    optimizer = torch.optim.Adam([vector], lr=settings.learning_rate)
+    reason = SCHEDULE
+    devices = [vector.device] if vector.is_cuda else []
+    with torch.random.fork_rng(devices):  # dropout draws from the global generator
+        torch.manual_seed(settings.seed)
+        watch(vector.clone(), objective.value(vector))
+        for epoch in range(settings.max_iter):
+            set_rate(optimizer, settings.learning_rate, epoch / settings.max_iter)
+            total = 0.0
+            objective.network.train()
+            for rows in torch.randperm(n, generator=generator).split(size):
+                loss, vector.grad = objective.batch_gradient(vector, rows.to(vector.device))
+                total += loss * len(rows) / n
+                if math.isfinite(loss) and bool(torch.isfinite(vector.grad).all()):
+                    optimizer.step()
+            objective.evaluations += 1
+            if watch(vector.clone(), total):
+                reason = EARLY_STOPPING
+                break
+    return watch.result(vector, reason, objective.evaluations, "adam")
+
+
+def flat_gradient(loss: Tensor, network: nn.Module) -> Tensor:
+    """The gradient of a loss in all parameters, as one vector."""
+    return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, list(network.parameters()))])
+
+
+def _slope(layer: nn.Linear | ThetaLayer) -> Tensor:
+    if isinstance(layer, nn.Linear):
+        return layer.weight
+    Q = layer.Q
+    return layer.weight / Q[:, None] if Q.ndim == 1 else torch.linalg.solve(Q, layer.weight)

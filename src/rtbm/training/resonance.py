@@ -1,0 +1,208 @@
+"""Starts of networks that listen to the data: first-layer units that are tuned to the frequencies in the target.
+
+The periods of a theta unit are hard to learn from far away, since the loss has a minimum for each wrong number of
+periods. So the strongest frequencies of the target, beyond its trend, are found one after the other along straight
+directions (matching pursuit); a unit of the first layer is tuned to each. The other layers start as nearly linear maps
+that pass on the best linear combination of the first layer, found by least squares. Training only has to refine that.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from rtbm.lattice import Floats
+from rtbm.nn.networks import FIXED, affine_layers
+from rtbm.nn.theta_layer import ThetaLayer
+from rtbm.parameters import log_cholesky
+
+MAX_ROWS, MAX_FREQUENCIES, N_DIRECTIONS = 2000, 500, 12
+REFINED = 37
+"""Frequencies around the strongest one of the grid that are looked at."""
+TUNED = {"I": (5.0, 8.0), "II": (2.0, 4.0)}
+"""Where q is drawn for a tuned unit: its ripple is strong, and almost a sine."""
+STRAIGHT = {"I": (1.0, 2.5), "II": (0.3, 0.5)}
+"""Where q is drawn for a unit that is to be linear."""
+SIDE = 0.3
+"""The weights of units that do not carry the signal."""
+
+
+class Tone(NamedTuple):
+    """A wave sin(frequency · direction · x + phase)."""
+
+    direction: Floats  # (d,)
+    frequency: float
+    phase: float
+
+
+def tune(network: nn.Module, x: Floats, y: Floats, weights: Floats, seed: int, greedy: bool) -> bool:
+    """Set the parameters of a network as described above; returns whether it could be done.
+
+    It cannot if the first layer is not a diagonal theta layer, if a later one is neither of theta units nor linear, if
+    one is narrower than the output, or if there is no frequency in the target.
+
+    Parameters
+    ----------
+    network : nn.Module
+        As `rtbm.nn.networks.make_network` makes them.
+    x, y : (n, d), (n, n_outputs)
+        Inputs and targets, of mean 0 and variance 1 or so.
+    weights : (n,)
+        Positive.
+    seed : int
+        For all that is random.
+    greedy : bool
+        Whether to take the strongest frequencies, or draw among the strong ones.
+
+    Examples
+    --------
+    >>> from rtbm.nn.networks import make_network
+    >>> x = np.linspace(-2, 2, 200)[:, None]
+    >>> network = make_network(1, [2, 1], ["theta", "linear"], dtype=torch.float64)
+    >>> tune(network, x, x + np.sin(9 * x), np.ones(200), seed=0, greedy=True)
+    True
+    >>> layer = network[0]
+    >>> frequencies = (2 * torch.pi * layer.weight[:, 0] / layer.Q).abs()  # of both units
+    >>> bool((frequencies - 9).abs().min() < 0.1)
+    True
+    """
+    layers = list(affine_layers(network))
+    first, rest = layers[0], layers[1:]
+    n_outputs = y.shape[1]
+    if not isinstance(first, ThetaLayer) or first.hidden != "diagonal" or not rest:
+        return False
+    if any(isinstance(module, tuple(FIXED.values())) for module in network.modules()):
+        return False
+    if any(layer.out_features < n_outputs for layer in rest):
+        return False
+    rng = np.random.default_rng(seed)
+    x, y, weights = _some(x, y, weights, rng)
+    tones = find_tones(x, y, weights, first.out_features, rng, greedy)
+    if not tones:
+        return False
+    with torch.no_grad():
+        _tune_first(first, tones, rng)
+        h = first.activation(_tensor(x) @ first.weight.double().cpu().mT + first.bias.double().cpu()).numpy()
+        _carry(rest, h, y, weights, rng)
+    return True
+
+
+def find_tones(
+    x: Floats, y: Floats, weights: Floats, n_tones: int, rng: np.random.Generator, greedy: bool
+) -> list[Tone]:
+    """Up to n_tones waves in y beyond a linear trend, each as strong as chance would hardly make it."""
+    directions = _directions(x.shape[1], rng)
+    known = np.hstack([np.ones((len(x), 1)), x])
+    tones: list[Tone] = []
+    total = weights.sum()
+    for _ in range(n_tones):
+        residual = y - known @ _least_squares(known, y, weights)
+        scale = np.sqrt(weights @ residual**2 / total)
+        if not (scale > 1e-9 * np.sqrt(weights @ y**2 / total)).any():
+            break
+        signal = weights[:, None] * residual / np.where(scale > 0, scale, np.inf)
+        candidates = [_spectrum(x @ direction, signal, total) for direction in directions]
+        power = np.concatenate([c[1] for c in candidates])
+        choice = int(power.argmax())
+        if not greedy:
+            odds = np.exp(0.3 * (power - power.max()))
+            choice = int(rng.choice(len(power), p=odds / odds.sum()))
+        if power[choice] < math.log(len(power)) + 3:
+            break
+        which, k = divmod(choice, len(candidates[0][0]))
+        direction, coarse = directions[which], candidates[which][0]
+        near = coarse[k] + coarse[0] * np.linspace(-0.9, 0.9, REFINED)
+        frequency = near[_power(near, x @ direction, signal, total).argmax()]
+        angle = frequency * (x @ direction)
+        sine, cosine = np.sin(angle), np.cos(angle)
+        column = int(((signal.T @ sine) ** 2 + (signal.T @ cosine) ** 2).argmax())
+        phase = math.atan2(cosine @ signal[:, column], sine @ signal[:, column])
+        tones.append(Tone(direction, float(frequency), phase))
+        known = np.hstack([known, sine[:, None], cosine[:, None]])
+    return tones
+
+
+def _some(x: Floats, y: Floats, weights: Floats, rng: np.random.Generator) -> tuple[Floats, Floats, Floats]:
+    rows = np.arange(len(x)) if len(x) <= MAX_ROWS else np.sort(rng.choice(len(x), MAX_ROWS, replace=False))
+    return x[rows], y[rows], weights[rows]
+
+
+def _directions(d: int, rng: np.random.Generator) -> Floats:
+    """The axes, and some random directions if there are several."""
+    axes = np.eye(d)[rng.permutation(d)[:N_DIRECTIONS]]
+    if d == 1:
+        return axes
+    others = rng.normal(size=(N_DIRECTIONS, d))
+    return np.concatenate([axes, others / np.linalg.norm(others, axis=1, keepdims=True)])
+
+
+def _spectrum(position: Floats, signal: Floats, total: float) -> tuple[Floats, Floats]:
+    """Frequencies along a direction, and the largest power of the columns of a signal; noise has mean power 1."""
+    n = min(len(position) - 1, MAX_FREQUENCIES)
+    frequencies = np.arange(1, n + 1) * math.pi / max(float(np.ptp(position)), 1e-12)
+    return frequencies, _power(frequencies, position, signal, total)
+
+
+def _power(frequencies: Floats, position: Floats, signal: Floats, total: float) -> Floats:
+    angle = np.outer(frequencies, position)
+    power = (np.cos(angle) @ signal) ** 2 + (np.sin(angle) @ signal) ** 2
+    return power.max(axis=1) / total
+
+
+def _least_squares(columns: Floats, y: Floats, weights: Floats) -> Floats:
+    root = np.sqrt(weights)[:, None]
+    return np.linalg.lstsq(root * columns, root * y, rcond=None)[0]
+
+
+def _tune_first(layer: ThetaLayer, tones: list[Tone], rng: np.random.Generator) -> None:
+    """A unit for each tone, in random order, and straight units for the rest."""
+    d, phase = layer.in_features, layer.phase
+    parts = []
+    for i in range(layer.out_features):
+        if i < len(tones):
+            q = rng.uniform(*TUNED[phase])
+            scale = q / (2 * math.pi) if phase == "I" else 1.0
+            parts.append((scale * tones[i].frequency * tones[i].direction, scale * tones[i].phase, q))
+        else:
+            q = rng.uniform(*STRAIGHT[phase])
+            parts.append((q * rng.normal(size=d) / math.sqrt(d), 0.0, q))
+    parts = [parts[i] for i in rng.permutation(len(parts))]
+    for parameter, values in zip((layer.weight, layer.bias), zip(*parts, strict=True), strict=False):
+        parameter.copy_(_tensor(np.array(values)))
+    layer.hidden_scale.copy_(_tensor(np.log([q for _, _, q in parts])))
+
+
+def _carry(
+    layers: list[ThetaLayer | nn.Linear], h: Floats, y: Floats, weights: Floats, rng: np.random.Generator
+) -> None:
+    """Let the first units of each layer pass on the least-squares fit of y by h; the others are random."""
+    n_outputs = y.shape[1]
+    fit = _least_squares(np.hstack([np.ones((len(h), 1)), h]), y, weights)
+    signal, constant = fit[1:].T, fit[0]
+    for layer in layers:
+        matrix = SIDE * rng.normal(size=(layer.out_features, layer.in_features)) / math.sqrt(layer.in_features)
+        matrix[:n_outputs] = signal
+        bias = np.zeros(layer.out_features)
+        bias[:n_outputs] = constant
+        _make_linear(layer, matrix, bias, rng)
+        signal, constant = np.eye(n_outputs, layer.out_features), np.zeros(n_outputs)
+
+
+def _make_linear(layer: ThetaLayer | nn.Linear, matrix: Floats, bias: Floats, rng: np.random.Generator) -> None:
+    """Let a layer compute matrix · h + bias, or nearly so."""
+    slope: Floats | float = 1.0
+    if isinstance(layer, ThetaLayer):
+        q = rng.uniform(*STRAIGHT[layer.phase], size=layer.out_features)
+        slope = -q if layer.phase == "I" else q
+        if layer.hidden == "diagonal":
+            layer.hidden_scale.copy_(_tensor(np.log(q)))
+        else:
+            layer.hidden_scale.copy_(log_cholesky(_tensor(np.diag(q))))
+    layer.weight.copy_(_tensor((slope * matrix.T).T))
+    layer.bias.copy_(_tensor(slope * bias))
+
+
+def _tensor(array: Floats) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float64))
