@@ -219,3 +219,56 @@ def test_only_fitted_models_of_this_library_are_saved(tmp_path):
     with pytest.raises(InvalidInputError, match="model must be"):
         rtbm.save({"a": 1}, tmp_path / "model.rtbm")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_networks_come_back_with_all_that_they_know(tmp_path):
+    frame = pd.DataFrame({"t": np.linspace(0, 10, 60), "x": np.arange(60) % 7})
+    y = np.sin(frame["t"].to_numpy())
+    options = {"n_init": np.int64(1), "max_iter": 5, "random_state": 0}
+    networks = [
+        rtbm.ThetaNetRegressor((3, 2), activation=("theta", "tanh"), output="theta", **options).fit(frame, y),
+        rtbm.ThetaNetRegressor((3,), solver="adam", dropout=0.1, **options).fit(frame, np.column_stack([y, -y])),
+        rtbm.ThetaNetClassifier((2,), hidden="dense", **options).fit(frame, np.where(y > 0, "up", "down")),
+        rtbm.ThetaNetClassifier(3, activation="theta-II", **options).fit(frame, np.arange(60) % 3),
+    ]
+    for network in networks:
+        rtbm.save(network, tmp_path / "network.rtbm")
+        copy = rtbm.load(tmp_path / "network.rtbm")
+        assert type(copy) is type(network)
+        assert np.array_equal(copy.predict(frame), network.predict(frame))
+        assert copy.summary_ == network.summary_
+        assert copy.history_[0][:2] == network.history_[0][:2]
+        assert list(copy.feature_names_in_) == ["t", "x"]
+        assert str(copy.module_) == str(network.module_)
+        if isinstance(network, rtbm.ThetaNetClassifier):
+            assert copy.classes_.dtype == network.classes_.dtype
+            assert np.array_equal(copy.predict_proba(frame), network.predict_proba(frame))
+
+
+@pytest.mark.parametrize("hidden", ["diagonal", "dense"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_layers_come_back(tmp_path, hidden, dtype):
+    layer = nn.ThetaLayer(3, 2, hidden=hidden, phase="II", dropout=0.2, dtype=dtype)
+    rtbm.save(layer, tmp_path / "layer.rtbm")
+    copy = rtbm.load(tmp_path / "layer.rtbm")
+    v = torch.randn(4, 3, dtype=dtype)
+    assert torch.equal(copy.eval()(v), layer.eval()(v))
+    assert repr(copy) == repr(layer)
+
+
+@pytest.mark.parametrize("change", [{"sizes": [10**9, 1]}, {"sizes": [3, 2]}, {"activations": ["tanh", "theta"]}])
+def test_networks_of_other_sizes_are_refused(tmp_path, change):
+    network = rtbm.ThetaNetRegressor((3,), n_init=1, max_iter=2, tol=1.0, random_state=0).fit(X, X[:, 0])
+    rtbm.save(network, tmp_path / "network.rtbm")
+    tensors, description = read(tmp_path / "network.rtbm")
+    description["network"] |= change
+    description["sha256"] = _fingerprint(tensors, description)
+    safetensors.torch.save_file(tensors, tmp_path / "network.rtbm", {"rtbm": json.dumps(description)})
+    with pytest.raises(FileError, match="does not describe"):
+        rtbm.load(tmp_path / "network.rtbm")
+
+
+def test_networks_must_be_fitted(tmp_path):
+    with pytest.raises(InvalidInputError, match="fitted"):
+        rtbm.save(rtbm.ThetaNetClassifier(), tmp_path / "network.rtbm")

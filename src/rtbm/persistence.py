@@ -16,9 +16,10 @@ from torch import Tensor
 from rtbm import nn
 from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.errors import FileError, InvalidInputError
-from rtbm.estimators import RTBMDensity
+from rtbm.estimators import RTBMDensity, ThetaNetClassifier, ThetaNetRegressor
 from rtbm.estimators.bounds import make_bounds
 from rtbm.files import write_whole
+from rtbm.nn.networks import make_network
 from rtbm.parameters import Unconstrained, shapes_of
 from rtbm.training import Record
 from rtbm.validation import check_vector
@@ -29,7 +30,10 @@ FORMAT = 1
 KEY = "rtbm"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
-Model = RTBMDensity | RTBMDistribution | RTBMMixture | nn.RTBM | nn.RTBMMixture
+Network = ThetaNetRegressor | ThetaNetClassifier
+Model = RTBMDensity | Network | RTBMDistribution | RTBMMixture | nn.RTBM | nn.RTBMMixture | nn.ThetaLayer
+_NETWORKS: dict[str, type[Network]] = {"ThetaNetRegressor": ThetaNetRegressor, "ThetaNetClassifier": ThetaNetClassifier}
+_LAYER = ("in_features", "out_features", "hidden", "phase", "dropout", "tolerance")
 _LATTICE = ("A", "a", "F", "mean", "covariance")
 _NATURAL = ("T", "W", "Q", "b_v", "b_h")
 
@@ -42,8 +46,8 @@ def save(model: Model, path: Any) -> None:
     Parameters
     ----------
     model : estimator, distribution or module
-        What to save: a fitted `RTBMDensity`, a machine or a mixture, or a module of `rtbm.nn`. `load` gives back the
-        same, with the same parameters to the last bit.
+        What to save: a fitted `RTBMDensity`, `ThetaNetRegressor` or `ThetaNetClassifier`, a machine or a mixture, or a
+        module of `rtbm.nn`. `load` gives back the same, with the same parameters to the last bit.
     path : path
         By custom it ends in .rtbm or .safetensors.
 
@@ -123,9 +127,16 @@ def _fingerprint(tensors: dict[str, Tensor], description: dict[str, Any]) -> str
 
 def _describe(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the description of a model."""
+    if isinstance(model, RTBMDensity | ThetaNetRegressor | ThetaNetClassifier) and not model.__sklearn_is_fitted__():
+        raise InvalidInputError("model must be fitted before it is saved: call fit first")
+    if isinstance(model, ThetaNetRegressor | ThetaNetClassifier):
+        description = {"kind": type(model).__name__, "estimator": _estimator(model), "network": _network(model)}
+        return dict(model.module_.named_parameters()), description
+    if isinstance(model, nn.ThetaLayer):
+        options = {name: getattr(model, name) for name in _LAYER}
+        dtype = str(model.weight.dtype).removeprefix("torch.")
+        return dict(model.named_parameters()), {"kind": "nn.ThetaLayer", "options": options, "dtype": dtype}
     if isinstance(model, RTBMDensity):
-        if not hasattr(model, "distribution_"):
-            raise InvalidInputError("model must be fitted before it is saved: call fit first")
         tensors, density = _describe(model.distribution_)
         return tensors, {"kind": "RTBMDensity", "density": density, "estimator": _estimator(model)}
     if isinstance(model, RTBMMixture):
@@ -140,8 +151,8 @@ def _describe(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         machines = [_module(component) for component in model.components if isinstance(component, nn.RTBM)]
         return dict(model.named_parameters()), {"kind": "nn.RTBMMixture", "machines": machines}
     raise InvalidInputError(
-        f"model must be an RTBMDensity, RTBMDistribution, RTBMMixture, nn.RTBM or nn.RTBMMixture, got a "
-        f"{type(model).__name__}"
+        "model must be an RTBMDensity, ThetaNetRegressor, ThetaNetClassifier, RTBMDistribution, RTBMMixture, nn.RTBM, "
+        f"nn.RTBMMixture or nn.ThetaLayer, got a {type(model).__name__}"
     )
 
 
@@ -171,19 +182,34 @@ def _module(module: nn.RTBM) -> dict[str, Any]:
     }
 
 
-def _estimator(model: RTBMDensity) -> dict[str, Any]:
-    """What an estimator knows beside its density."""
+def _estimator(model: RTBMDensity | Network) -> dict[str, Any]:
+    """What an estimator knows beside its density or network."""
     parameters = {name: _plain(value) for name, value in model.get_params().items()}
     names = getattr(model, "feature_names_in_", None)
-    return {
+    known = {
         "parameters": parameters,
         "n_features": model.n_features_in_,
         "feature_names": None if names is None else [str(name) for name in names],
-        "low": [None if np.isinf(x) else float(x) for x in model._bounds.low],
-        "high": [None if np.isinf(x) else float(x) for x in model._bounds.high],
         "summary": model.summary_,
         "history": [[None if math.isnan(x) else x for x in record] for record in model.history_],
     }
+    if isinstance(model, RTBMDensity):
+        known["low"] = [None if np.isinf(x) else float(x) for x in model._bounds.low]
+        known["high"] = [None if np.isinf(x) else float(x) for x in model._bounds.high]
+    return known
+
+
+def _network(model: Network) -> dict[str, Any]:
+    """The layers of a trained network, and what its outputs mean."""
+    known = {
+        "sizes": list(model.layer_sizes_),
+        "activations": list(model.layer_activations_),
+        "hidden": model.hidden,
+        "dropout": float(model.dropout),
+    }
+    if isinstance(model, ThetaNetClassifier):
+        return known | {"classes": _plain(model.classes_), "dtype": model.classes_.dtype.str}
+    return known | {"is_flat": model._is_flat}
 
 
 def _plain(value: Any) -> Any:
@@ -199,6 +225,12 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> Any:
     kind = description["kind"]
     if kind == "RTBMDensity":
         return _restore_estimator(_restore(tensors, description["density"]), description["estimator"])
+    if kind in _NETWORKS:
+        return _restore_network(_NETWORKS[kind](), tensors, description)
+    if kind == "nn.ThetaLayer":
+        layer = nn.ThetaLayer(**description["options"], dtype=DTYPES[description["dtype"]])
+        _load_parameters(layer, tensors)
+        return layer
     if kind == "RTBMMixture":
         parts = [_restore(_part(tensors, f"{i}."), part) for i, part in enumerate(description["components"])]
         return RTBMMixture.from_logits(tensors["logits"], parts)
@@ -209,6 +241,43 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> Any:
     if kind == "nn.RTBMMixture":
         return _restore_modules(description["machines"], tensors)
     raise KeyError(f"unknown kind {kind!r}")
+
+
+def _load_parameters(module: torch.nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Copy tensors into a module whose parameters have their names and shapes."""
+    parameters = dict(module.named_parameters())
+    if {k: t.shape for k, t in tensors.items()} != {k: p.shape for k, p in parameters.items()}:
+        raise InvalidInputError("its tensors are not those of its layers")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            parameters[name].copy_(tensor)
+
+
+def _restore_network(model: Network, tensors: dict[str, Tensor], description: dict[str, Any]) -> Network:
+    saved, known = description["estimator"], description["network"]
+    model.set_params(**saved["parameters"])
+    model.n_features_in_ = saved["n_features"]
+    if saved["feature_names"] is not None:
+        model.feature_names_in_ = np.asarray(saved["feature_names"], dtype=object)
+    sizes, activations = known["sizes"], known["activations"]
+    n_inputs = saved["n_features"]
+    if sum(tensor.numel() for tensor in tensors.values()) < n_inputs * sizes[0]:
+        raise InvalidInputError("its tensors are not those of its layers")
+    options = {"hidden": known["hidden"], "dropout": known["dropout"], "dtype": torch.float64}
+    network = make_network(n_inputs, sizes, activations, **options).eval()
+    _load_parameters(network, tensors)
+    model._set_network(network, sizes, activations)
+    model._set_summary(saved["summary"])
+    model.history_ = _history(saved)
+    if isinstance(model, ThetaNetClassifier):
+        model.classes_ = np.array(known["classes"], dtype=known["dtype"])
+    else:
+        model._is_flat = bool(known["is_flat"])
+    return model
+
+
+def _history(saved: dict[str, Any]) -> list[Record]:
+    return [Record(step, *(math.nan if x is None else float(x) for x in rest)) for step, *rest in saved["history"]]
 
 
 def _restore_machine(tensors: dict[str, Tensor], description: dict[str, Any]) -> RTBMDistribution:
@@ -259,7 +328,5 @@ def _restore_estimator(distribution: Any, saved: dict[str, Any]) -> RTBMDensity:
     model._bounds = make_bounds(pairs, n)
     model._set_distribution(distribution)
     model._set_summary(saved["summary"])
-    model.history_ = [
-        Record(step, *(math.nan if x is None else float(x) for x in numbers)) for step, *numbers in saved["history"]
-    ]
+    model.history_ = _history(saved)
     return model

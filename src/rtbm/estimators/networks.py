@@ -194,7 +194,7 @@ class ThetaNet(BaseEstimator):
             )
         network = task.network(outcome.best).eval()
         vector_to_parameters(best.vector, network.parameters())
-        self.module_ = network.requires_grad_(True).cpu()
+        self._set_network(network.requires_grad_(True).cpu(), task.sizes, task.activations)
         self.results_, self.history_ = outcome.results, best.history
         self._set_summary(
             {
@@ -209,6 +209,10 @@ class ThetaNet(BaseEstimator):
                 "seconds": sum(result.seconds for result in outcome.results),
             }
         )
+
+    def _set_network(self, network: nn.Sequential, sizes: Sequence[int], activations: Sequence[str]) -> None:
+        self.module_ = network
+        self.layer_sizes_, self.layer_activations_ = tuple(sizes), tuple(activations)
 
     def _set_summary(self, summary: dict[str, Any]) -> None:
         self.summary_ = summary
@@ -339,6 +343,8 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
     ----------
     module_ : nn.Sequential
         The trained network, on the CPU: it takes features as they are, and gives what `predict` starts from.
+    layer_sizes_, layer_activations_ : tuple
+        Sizes and kinds of the layers, the output among them.
     history_ : list of Record
         The iterations of the start that was taken.
     results_ : list of Result

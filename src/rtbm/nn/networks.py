@@ -83,7 +83,7 @@ def _linear(
     n_inputs: int, size: int, generator: torch.Generator | None, device: Any, dtype: torch.dtype | None
 ) -> nn.Linear:
     """A linear map with weights of variance 1 / n_inputs and no bias at first."""
-    layer = nn.Linear(n_inputs, size, device=device, dtype=dtype)
+    layer = nn.utils.skip_init(nn.Linear, n_inputs, size, device=device or "cpu", dtype=dtype)
     where = layer.weight.device if generator is None else generator.device
     weights = torch.randn(size, n_inputs, dtype=torch.float64, device=where, generator=generator)
     layer.weight.copy_(weights / n_inputs**0.5)

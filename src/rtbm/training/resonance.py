@@ -21,10 +21,12 @@ from rtbm.parameters import log_cholesky
 MAX_ROWS, MAX_FREQUENCIES, N_DIRECTIONS = 2000, 500, 12
 REFINED = 37
 """Frequencies around the strongest one of the grid that are looked at."""
-TUNED = {"I": (5.0, 8.0), "II": (2.0, 4.0)}
+TUNED = {"I": (5.0, 8.0), "II": (4.0, 6.0)}
 """Where q is drawn for a tuned unit: its ripple is strong, and almost a sine."""
 STRAIGHT = {"I": (1.0, 2.5), "II": (0.3, 0.5)}
 """Where q is drawn for a unit that is to be linear."""
+NEGLIGIBLE = 1e-3
+"""The share of the variance that is not looked into any more."""
 SIDE = 0.3
 """The weights of units that do not carry the signal."""
 
@@ -79,7 +81,7 @@ def tune(network: nn.Module, x: Floats, y: Floats, weights: Floats, seed: int, g
         return False
     rng = np.random.default_rng(seed)
     x, y, weights = _some(x, y, weights, rng)
-    tones = find_tones(x, y, weights, first.out_features, rng, greedy)
+    tones = find_tones(x, y, weights, max(1, first.out_features - 1), rng, greedy)  # one unit is for the trend
     if not tones:
         return False
     with torch.no_grad():
@@ -92,7 +94,10 @@ def tune(network: nn.Module, x: Floats, y: Floats, weights: Floats, seed: int, g
 def find_tones(
     x: Floats, y: Floats, weights: Floats, n_tones: int, rng: np.random.Generator, greedy: bool
 ) -> list[Tone]:
-    """Up to n_tones waves in y beyond a linear trend, each as strong as chance would hardly make it."""
+    """Up to n_tones waves in y beyond a linear trend, each as strong as chance would hardly make it.
+
+    The search ends when less than a thousandth of the variance of y is left.
+    """
     directions = _directions(x.shape[1], rng)
     known = np.hstack([np.ones((len(x), 1)), x])
     tones: list[Tone] = []
@@ -100,7 +105,7 @@ def find_tones(
     for _ in range(n_tones):
         residual = y - known @ _least_squares(known, y, weights)
         scale = np.sqrt(weights @ residual**2 / total)
-        if not (scale > 1e-9 * np.sqrt(weights @ y**2 / total)).any():
+        if not (scale**2 > NEGLIGIBLE * (weights @ (y - weights @ y / total) ** 2 / total)).any():
             break
         signal = weights[:, None] * residual / np.where(scale > 0, scale, np.inf)
         candidates = [_spectrum(x @ direction, signal, total) for direction in directions]

@@ -1,0 +1,285 @@
+"""ThetaNetRegressor and ThetaNetClassifier: scikit-learn's contract, weights, seeds, solvers, starts and errors."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from rtbm import InvalidInputError, ThetaNetClassifier, ThetaNetRegressor
+from rtbm.nn import ThetaLayer
+from rtbm.nn.networks import make_network
+from rtbm.training import Settings
+from rtbm.training.networks import NetworkObjective, log_loss, solve_network, squared_error
+from rtbm.training.resonance import find_tones, tune
+
+T = np.linspace(0, 30, 150)[:, None]
+WAVE = 0.1 * T[:, 0] + np.sin(2 * T[:, 0])
+NOISY = WAVE + 0.3 * np.random.default_rng(0).normal(size=150)
+IRIS = load_iris(return_X_y=True)
+
+
+def quick(sizes=(3,), **options):
+    return ThetaNetRegressor(sizes, **{"n_init": 2, "max_iter": 40, "tol": 1e-3, "random_state": 0, **options})
+
+
+def quick_classifier(sizes=(3,), **options):
+    return ThetaNetClassifier(sizes, **{"n_init": 2, "max_iter": 40, "tol": 1e-3, "random_state": 0, **options})
+
+
+def all_checks():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        models = (ThetaNetRegressor((3,), n_init=2, max_iter=60), ThetaNetClassifier((4,), n_init=1, max_iter=60))
+        return [pair for model in models for pair in estimator_checks_generator(model)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("estimator", "check"), [pytest.param(e, c, id=f"{type(e).__name__}-{c.func.__name__}") for e, c in all_checks()]
+)
+def test_scikit_learn_contract(estimator, check):
+    try:
+        check(estimator)
+    except BaseException as error:
+        if "SCIPY_ARRAY_API" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("options", [{}, {"solver": "adam", "batch_size": 32, "max_iter": 3}])
+def test_weights_are_repetitions_and_zero_is_absence_bit_for_bit(options):
+    rng = np.random.default_rng(1)
+    weights = rng.integers(0, 4, len(T))
+    order = rng.permutation(int(weights.sum()))
+    X, y = np.repeat(T, weights, axis=0)[order], np.repeat(NOISY, weights)[order]
+    repeated, weighted = quick(**options).fit(X, y), quick(**options).fit(T, NOISY, sample_weight=weights)
+    assert np.array_equal(weighted.predict(T), repeated.predict(T))
+    kept = weights > 0
+    absent = quick(**options).fit(T[kept], NOISY[kept], sample_weight=weights[kept])
+    assert np.array_equal(absent.predict(T), repeated.predict(T))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_seed_decides_everything():
+    options = {"n_init": 4, "validation_fraction": 0.2}
+    first, second, other = (quick(random_state=seed, **options).fit(T, NOISY) for seed in (3, 3, 4))
+    parallel = quick(random_state=3, n_jobs=2, **options).fit(T, NOISY)
+    assert np.array_equal(first.predict(T), second.predict(T))
+    assert np.array_equal(first.predict(T), parallel.predict(T))
+    assert not np.array_equal(first.predict(T), other.predict(T))
+    dropped = [quick(solver="adam", dropout=0.2, max_iter=3).fit(T, NOISY).predict(T) for _ in range(2)]
+    assert np.array_equal(*dropped)
+
+
+def test_training_does_not_touch_the_global_generator():
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    quick(solver="adam", dropout=0.2, max_iter=2).fit(T, NOISY)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_a_trend_with_a_wave_is_learned_and_continued():
+    model = ThetaNetRegressor((3,), random_state=0).fit(T, NOISY)
+    ahead = T + 30
+    truth = 0.1 * ahead[:, 0] + np.sin(2 * ahead[:, 0])
+    assert np.mean((model.predict(T) - WAVE) ** 2) < 0.02
+    assert np.mean((model.predict(ahead) - truth) ** 2) < 0.05
+    assert model.score(T, WAVE) > 0.98
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "adam", "cma"])
+def test_solvers_lower_the_loss(solver):
+    model = quick(initialization="balanced", solver=solver, n_init=1, max_iter=60, tol=1e-9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(T, NOISY)
+    assert model.history_[-1].objective < 0.9 * model.history_[0].objective
+    assert model.summary_["solver"] == solver
+    assert model.n_iter_ == len(model.history_) - 1
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_early_stopping_keeps_the_best_on_validation_data():
+    model = quick(validation_fraction=0.3, n_iter_no_change=3, max_iter=500, tol=0.0, initialization="balanced")
+    model.fit(T, NOISY)
+    best = max(record.validation for record in model.history_)
+    assert max(result.validation for result in model.results_) == best
+    assert model.summary_["reason"] == "early stopping"
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "linear", "theta-II", ("theta", "tanh"), ("tanh", "theta-II")])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_layers_can_be_mixed(activation):
+    model = quick((3, 2), activation=activation).fit(T, NOISY)
+    assert model.predict(T).shape == (150,)
+    n_theta = sum(isinstance(module, ThetaLayer) for module in model.module_)
+    names = [activation] * 2 if isinstance(activation, str) else activation
+    assert n_theta == sum(name.startswith("theta") for name in names)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_module_takes_the_features_as_they_are():
+    model = quick().fit(1000 + 50 * T, 7 + 3 * NOISY)
+    X = torch.tensor(1000 + 50 * T)
+    assert np.allclose(model.module_(X).detach().numpy()[:, 0], model.predict(X.numpy()))
+    assert model.module_[0].weight.requires_grad
+    shifted = quick().fit(T, NOISY)
+    assert np.allclose(model.predict(1000 + 50 * T), 7 + 3 * shifted.predict(T), rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_papers_network_has_38_parameters():
+    model = quick((3, 3, 2), output="theta", max_iter=2).fit(T, NOISY)
+    assert model.n_parameters_ == 38 == sum(p.numel() for p in model.module_.parameters())
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_several_outputs():
+    Y = np.column_stack([NOISY, np.cos(T[:, 0])])
+    model = quick((4,)).fit(T, Y)
+    assert model.predict(T).shape == (150, 2)
+    assert quick((4,)).fit(T, Y[:, :1]).predict(T).shape == (150, 1)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("loss", ["log_loss", "squared_error"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_probabilities(loss, n_classes):
+    X, y = IRIS
+    X, y = X[y < n_classes], np.array(["a", "b", "c"])[y[y < n_classes]]
+    model = quick_classifier(loss=loss).fit(X, y)
+    p = model.predict_proba(X)
+    assert p.shape == (len(X), n_classes)
+    assert np.allclose(p.sum(axis=1), 1)
+    assert (p >= 0).all()
+    assert np.array_equal(model.classes_[p.argmax(axis=1)], model.predict(X))
+    assert model.score(X, y) > 0.9
+    assert model.decision_function(X).shape == ((len(X),) if n_classes == 2 else (len(X), 3))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_pipelines_grids_and_clones():
+    X, y = IRIS
+    grid = GridSearchCV(quick_classifier(max_iter=5), {"alpha": [0.1, 10.0]}, cv=2).fit(X[::3], y[::3])
+    assert grid.best_params_["alpha"] in (0.1, 10.0)
+    assert make_pipeline(StandardScaler(), quick(max_iter=3)).fit(T, NOISY).predict(T).shape == (150,)
+    assert clone(quick(alpha=3.0)).alpha == 3.0
+
+
+def test_a_failed_fit_leaves_nothing_behind():
+    model = quick(max_iter=2, tol=0.1).fit(T, NOISY)
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(np.full((5, 1), np.nan), np.zeros(5))
+    with pytest.raises(NotFittedError):
+        model.predict(T)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"sizes": (0,)}, "hidden_layer_sizes"),
+        ({"activation": "sigmoid"}, "activation"),
+        ({"activation": ("theta", "theta")}, "activation"),
+        ({"output": "softmax"}, "output"),
+        ({"hidden": "sparse"}, "hidden"),
+        ({"initialization": "xavier"}, "initialization"),
+        ({"solver": "sgd"}, "solver"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"n_init": 0}, "n_init"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"dropout": 0.5}, "dropout needs solver='adam'"),
+        ({"dropout": 1.5, "solver": "adam"}, "dropout"),
+        ({"validation_fraction": 1.0}, "validation_fraction"),
+        ({"device": "gpu"}, "device"),
+        ({"n_jobs": 0}, "n_jobs"),
+    ],
+)
+def test_clear_errors(options, match):
+    with pytest.raises(InvalidInputError, match=match):
+        quick(**options).fit(T, NOISY)
+
+
+def test_errors_of_the_classifier():
+    X, y = IRIS
+    with pytest.raises(InvalidInputError, match="loss"):
+        quick_classifier(loss="hinge").fit(X, y)
+    with pytest.raises(InvalidInputError, match="one class"):
+        quick_classifier().fit(X[:10], y[:10])
+
+
+def test_tones_are_found_and_noise_has_none():
+    rng = np.random.default_rng(2)
+    x = rng.uniform(-2, 2, size=(400, 2))
+    direction = np.array([0.0, 1.0])
+    y = (x @ [1.0, 0.5] + np.sin(7 * x @ direction + 0.4))[:, None]
+    (tone,) = find_tones(x, y, np.ones(400), 1, rng, greedy=True)
+    assert abs(abs(tone.direction @ direction) - 1) < 0.05
+    assert abs(tone.frequency - 7) < 0.2
+    assert find_tones(x, rng.normal(size=(400, 1)), np.ones(400), 2, rng, greedy=True) == []
+
+
+@pytest.mark.parametrize("phase", ["theta", "theta-II"])
+def test_tuned_networks_start_with_the_tone(phase):
+    x = np.linspace(-1.7, 1.7, 300)[:, None]
+    y = 0.5 * x + np.sin(11 * x + 1)
+    network = make_network(1, [3, 2, 1], [phase, "theta", "linear"], dtype=torch.float64)
+    assert tune(network, x, y, np.ones(300), seed=0, greedy=True)
+    with torch.no_grad():
+        error = (network(torch.from_numpy(x)) - torch.from_numpy(y)).square().mean()
+    assert error < 0.02
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names"), [([3, 1], ["tanh", "linear"]), ([3, 2, 1], ["theta", "tanh", "linear"]), ([1], ["theta"])]
+)
+def test_networks_that_cannot_be_tuned_are_left_alone(sizes, names):
+    network = make_network(1, sizes, names, dtype=torch.float64)
+    before = [parameter.clone() for parameter in network.parameters()]
+    assert not tune(network, T, np.sin(T), np.ones(150), seed=0, greedy=True)
+    assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
+
+
+def test_objective_and_its_gradient():
+    generator = torch.Generator().manual_seed(0)
+    network = make_network(2, [3, 2], ["theta", "linear"], dtype=torch.float64, generator=generator)
+    x, target = (torch.randn(20, 2, dtype=torch.float64, generator=generator) for _ in range(2))
+    weights = torch.rand(20, dtype=torch.float64, generator=generator)
+    objective = NetworkObjective(network, squared_error, x, target, weights, alpha=2.0)
+    start = objective.start()
+    value, gradient = objective.with_gradient(start)
+    assert objective.value(start) == pytest.approx(value)
+    step = 1e-6 * torch.randn(len(start), dtype=torch.float64, generator=generator)
+    difference = objective.value(start + step) - objective.value(start - step)
+    assert difference / 2 == pytest.approx(float(gradient @ step), rel=1e-5)
+    slopes = [network[0].weight / network[0].Q[:, None], network[1].weight]
+    penalty = sum(float(slope.detach().square().sum()) for slope in slopes) / float(weights.sum())
+    plain = NetworkObjective(network, squared_error, x, target, weights).value(start)
+    assert value - plain == pytest.approx(penalty)
+
+
+def test_log_loss_of_one_output_is_that_of_two():
+    z, y = torch.randn(10, 1, generator=torch.Generator().manual_seed(0)), torch.tensor([[0.0], [1.0]] * 5)
+    both = log_loss(torch.cat([torch.zeros(10, 1), z], dim=1), torch.cat([1 - y, y], dim=1))
+    assert torch.allclose(log_loss(z, y), both, atol=1e-6)
+
+
+def test_parameters_beyond_float64_are_turned_back_from():
+    network = make_network(1, [2, 1], ["theta", "linear"], dtype=torch.float64)
+    x = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
+    objective = NetworkObjective(network, squared_error, x, x**2, torch.ones(30, dtype=torch.float64))
+    start = objective.start()
+    start[-5:] = 1e3  # e^1000 is not a float64
+    assert objective.value(start) == np.inf
+    result = solve_network(objective, objective.start() * 0.1, Settings("lbfgs", max_iter=5))
+    assert np.isfinite(result.objective)
