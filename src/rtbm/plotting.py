@@ -1,4 +1,4 @@
-"""Pictures of densities: functions that draw into axes and return them."""
+"""Pictures of densities and of learned activation functions."""
 
 import warnings
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rtbm.distributions import DiscreteGaussian, RTBMDistribution, RTBMMixture
 from rtbm.errors import InvalidInputError, TooManyTermsError
+from rtbm.nn import ThetaLayer
 
 Floats = NDArray[np.float64]
 
@@ -165,6 +166,77 @@ def normal_components(density: Any) -> list[Component]:
     machines = distribution.components if isinstance(distribution, RTBMMixture) else [distribution]
     parts = [part for w, machine in zip(weights, machines, strict=True) for part in _machine_components(machine, w)]
     return sorted(parts, key=lambda part: -part.weight)
+
+
+def plot_activations(network: Any, data: ArrayLike | None = None, *, figure: Any = None) -> Any:
+    """Draw the activation functions E(h|v) that the theta units of a network have learned, a panel for each layer.
+
+    Parameters
+    ----------
+    network : estimator or module
+        A fitted `ThetaNetRegressor` or `ThetaNetClassifier`, or a torch module with theta layers of diagonal Q.
+    data : (n, n_features)
+        Inputs of the network: each function is then drawn where they lead, and else over two periods.
+    figure : Figure or SubFigure
+        Where to draw; by default a new figure, which is returned.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from rtbm.plotting import plot_activations
+    >>> network = torch.nn.Sequential(ThetaLayer(1, 3), torch.nn.Linear(3, 2), ThetaLayer(2, 2, phase="II"))
+    >>> len(plot_activations(network).axes)
+    2
+    """
+    module = getattr(network, "module_", network)
+    if not isinstance(module, torch.nn.Module):
+        raise InvalidInputError(f"network must be a fitted estimator or a torch module, got a {type(network).__name__}")
+    layers = [part for part in module.modules() if isinstance(part, ThetaLayer) and part.hidden == "diagonal"]
+    if not layers:
+        raise InvalidInputError("network must have a theta layer with diagonal Q: there is nothing to draw")
+    reached = _reached(module, layers, data)
+    if figure is None:
+        figure = plt.figure(figsize=(3.4 * len(layers), 3.2), layout="constrained")
+    axes = figure.subplots(1, len(layers), squeeze=False)
+    for number, (layer, ax) in enumerate(zip(layers, axes[0], strict=True), start=1):
+        u = np.linspace(*reached[number - 1], 801)
+        with torch.no_grad():
+            E = layer.activation(torch.from_numpy(u).to(layer.weight)).double().cpu().numpy()
+            q = layer.Q.detach().double().cpu().numpy()
+        colours = plt.get_cmap("viridis")(np.linspace(0.1, 0.85, layer.out_features))
+        for j in range(layer.out_features):
+            label = f"q = {q[j]:.3g}" if layer.out_features <= MAX_FEATURES else None
+            ax.plot(u[:, j], E[:, j], color=colours[j], label=label)
+        ax.set(xlabel="u", title=f"layer {number} (phase {layer.phase})")
+        if layer.out_features <= MAX_FEATURES:
+            ax.legend(frameon=False, fontsize="small")
+    axes[0, 0].set_ylabel("E(h|v)")
+    return figure
+
+
+def _reached(module: torch.nn.Module, layers: list[ThetaLayer], data: ArrayLike | None) -> list[tuple[Floats, Floats]]:
+    """The ends of the interval of u in which each unit is drawn."""
+    if data is None:
+        spans = []
+        for layer in layers:
+            period = layer.Q.detach().double().cpu().numpy() if layer.phase == "I" else 2 * np.pi
+            spans.append((-np.ones(layer.out_features) * period, np.ones(layer.out_features) * period))
+        return spans
+    seen: dict[ThetaLayer, Floats] = {}
+
+    def note(layer: Any, inputs: Any, output: Any) -> None:
+        u = torch.nn.functional.linear(inputs[0].to(layer.weight.dtype), layer.weight, layer.bias)
+        seen[layer] = u.detach().double().cpu().numpy().reshape(-1, layer.out_features)
+
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    try:
+        with torch.no_grad():
+            first = next(module.parameters())
+            module(torch.as_tensor(np.asarray(data, dtype=np.float64)).to(first))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [(seen[layer].min(axis=0), seen[layer].max(axis=0)) for layer in layers]
 
 
 def _machine_components(machine: RTBMDistribution, weight: float) -> list[Component]:

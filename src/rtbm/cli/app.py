@@ -1,4 +1,4 @@
-"""The commands `rtbm fit | score | sample | info | plot`. Exit codes: 0, 1 if something failed, 2 for wrong usage."""
+"""The commands `rtbm fit | score | sample | info | plot | reproduce`. Exit codes: 0, 1 if something failed, 2 for wrong usage."""
 
 import contextlib
 import re
@@ -32,6 +32,13 @@ class Solver(StrEnum):
     cma = "cma"
     score_matching = "score_matching"
     pcd = "pcd"
+
+
+class PaperExperiment(StrEnum):
+    """The experiments of `rtbm.paper`."""
+
+    timeseries = "timeseries"
+    iris = "iris"
 
 
 TABLES, PICTURES = (".csv", ".npy"), (".png", ".pdf", ".svg")
@@ -220,6 +227,24 @@ def plot(
     fitted = _load(model)
     _draw(fitted, None if data is None else _read_for(fitted, data, columns, header), output)
     console.print(f"picture: {output}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    experiment: Annotated[PaperExperiment, typer.Argument(help="The experiment.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, starts and iterations.")] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=2, help="Seeds; by default 20 for timeseries and 100 for iris.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the numbers and the picture.")] = Path(
+        "build/paper"
+    ),
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes; -1 for one for each core.")] = -1,
+) -> None:
+    """Run an experiment of the paper, and show its numbers beside the paper's."""
+    from rtbm.cli.reproduce import reproduce_experiment
+
+    reproduce_experiment(experiment.value, seeds, quick, jobs, output)
 
 
 def _hidden(text: str) -> int | str:

@@ -1,0 +1,188 @@
+"""The paper's section 5: a trend with two waves, learned from noisy points by a network of 38 parameters.
+
+Errors are mean squares against the signal without noise, on [0, 100] where the points lie, and beyond, on [100, 200].
+"""
+
+import time
+import warnings
+from typing import Any, NamedTuple
+
+import joblib
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from sklearn.exceptions import ConvergenceWarning
+
+from rtbm import datasets, plotting
+from rtbm.estimators import ThetaNetRegressor
+from rtbm.lattice import Floats
+from rtbm.paper.experiment import Advance, Experiment, Outcome, Table
+
+PAPER = (3.6e-2, 3.8e-2)
+"""The paper's errors, of one run: on the training range and beyond."""
+SIZES = (3, 3, 2)
+INSIDE, BEYOND = np.linspace(0, 100, 500)[:, None], np.linspace(100, 200, 500)[:, None]
+
+
+class Method(NamedTuple):
+    """A way to learn the series: arguments of `ThetaNetRegressor`, and starts in a quick run."""
+
+    options: dict[str, Any]
+    quick_init: int = 4
+
+
+THETA = {"hidden_layer_sizes": SIZES, "output": "theta"}
+RANDOM = THETA | {"initialization": "balanced", "n_init": 32}
+METHODS = {
+    "theta, tuned starts, L-BFGS": Method(THETA | {"n_init": 8}, 8),
+    "theta, tuned starts, CMA-ES": Method(THETA | {"n_init": 1, "solver": "cma", "max_iter": 300}, 1),
+    "theta, random starts, L-BFGS": Method(RANDOM | {"alpha": 0.0}),
+    "theta, random starts, L-BFGS, early stopping": Method(RANDOM | {"alpha": 0.0, "validation_fraction": 0.2}),
+    "theta, random starts, L-BFGS, penalty": Method(RANDOM | {"alpha": 0.1}),
+    "theta, random starts, CMA-ES": Method(RANDOM | {"n_init": 2, "solver": "cma", "alpha": 0.0}, 1),
+    "tanh 5-3-2, L-BFGS": Method({"hidden_layer_sizes": (5, 3, 2), "activation": "tanh", "n_init": 32}),
+    "tanh 50-50, L-BFGS": Method({"hidden_layer_sizes": (50, 50), "activation": "tanh", "n_init": 4}, 1),
+}
+BEST = next(iter(METHODS))
+TRUTH = "the true formula, its 8 numbers fitted"
+
+
+def run(seeds: int, quick: bool, n_jobs: int | None, advance: Advance) -> Outcome:
+    """Every method on `seeds` samples of the noise."""
+    jobs = [(name, seed) for name in [TRUTH, *METHODS] for seed in range(seeds)]
+    calls = (joblib.delayed(_run_one)(name, seed, quick) for name, seed in jobs)
+    records: dict[str, list[dict[str, float]]] = {name: [] for name in [TRUTH, *METHODS]}
+    finished = joblib.Parallel(n_jobs=n_jobs, return_as="generator")(calls)
+    for (name, _), record in zip(jobs, finished, strict=True):
+        records[name].append(record)
+        advance(name)
+    return {"seeds": seeds, "quick": quick, "records": records, "fit": _one_fit()}
+
+
+def _run_one(name: str, seed: int, quick: bool) -> dict[str, float]:
+    torch.set_num_threads(1)
+    t, y = datasets.time_series.sample(seed=seed)
+    start = time.perf_counter()
+    if name == TRUTH:
+        predict, n_parameters = _fit_formula(t[:, 0], y), 8
+    else:
+        model = _fit(name, t, y, seed, quick)
+        predict, n_parameters = model.predict, model.n_parameters_
+    seconds = time.perf_counter() - start
+    inside, beyond = (float(np.mean((predict(x) - _signal(x)) ** 2)) for x in (INSIDE, BEYOND))
+    return {"inside": inside, "beyond": beyond, "seconds": seconds, "parameters": n_parameters}
+
+
+def _fit(name: str, t: Floats, y: Floats, seed: int, quick: bool) -> ThetaNetRegressor:
+    options, quick_init = METHODS[name]
+    if quick:
+        options = options | {"n_init": quick_init}
+        if options.get("solver") == "cma":
+            options["max_iter"] = 100
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return ThetaNetRegressor(**options, random_state=seed).fit(t, y)
+
+
+def _fit_formula(t: Floats, y: Floats) -> Any:
+    """Least squares for the numbers in the formula of the signal, from their true values: as good as it gets."""
+    from scipy.optimize import least_squares
+
+    def signal(p: Floats, t: Floats) -> Floats:
+        return p[0] + p[1] * t + p[2] * np.sin(p[3] * t + p[4]) + p[5] * np.cos(p[6] * t + p[7])
+
+    found = least_squares(lambda p: signal(p, t) - y, [0, 0.02, 0.5, 1, 0.1, 0.75, 0.25, -0.3]).x
+    return lambda x: signal(found, x[:, 0])
+
+
+def _signal(x: Floats) -> Floats:
+    return datasets.time_series.signal(x[:, 0])
+
+
+def _one_fit() -> dict[str, Any]:
+    """The best method on the first sample, for the pictures."""
+    t, y = datasets.time_series.sample(seed=0)
+    model = _fit(BEST, t, y, 0, False)
+    state = {name: value.tolist() for name, value in model.module_.named_parameters()}
+    return {"y": y.tolist(), "inside": model.predict(INSIDE).tolist(), "beyond": model.predict(BEYOND).tolist()} | {
+        "parameters": state
+    }
+
+
+def tables(outcome: Outcome) -> list[Table]:
+    """Medians over seeds, with quartiles."""
+    rows = [["paper (one run)", "38", f"{PAPER[0]:.1e}", "", f"{PAPER[1]:.1e}", "", ""]]
+    for name, records in outcome["records"].items():
+        inside, beyond, seconds = (np.array([r[key] for r in records]) for key in ("inside", "beyond", "seconds"))
+        rows.append(
+            [
+                name,
+                f"{records[0]['parameters']:.0f}",
+                f"{np.median(inside):.1e}",
+                _quartiles(inside),
+                f"{np.median(beyond):.1e}",
+                _quartiles(beyond),
+                f"{np.median(seconds):.1f}",
+            ]
+        )
+    title = f"Mean squared error against the signal, {outcome['seeds']} seeds"
+    columns = ["", "parameters", "[0, 100]: median", "quartiles", "[100, 200]: median", "quartiles", "seconds"]
+    return [Table(title, columns, rows)]
+
+
+def _quartiles(values: Floats) -> str:
+    low, high = np.quantile(values, [0.25, 0.75])
+    return f"{low:.1e} … {high:.1e}"
+
+
+def verdicts(outcome: Outcome) -> list[str]:
+    """What became of the paper's two figures."""
+    best, truth = (outcome["records"][name] for name in (BEST, TRUTH))
+    lines = []
+    for key, expected, where in zip(("inside", "beyond"), PAPER, ("[0, 100]", "[100, 200]"), strict=True):
+        median = float(np.median([r[key] for r in best]))
+        bound = np.array([r[key] for r in truth])
+        word = "reached or beaten" if median <= expected else "not reached"
+        share = np.mean(bound <= expected)
+        lines.append(
+            f"{where}: median {median:.1e}, paper {expected:.1e}: {word}. The true formula, fitted, has median "
+            f"{np.median(bound):.1e}, and is at or below the paper's figure for {share:.0%} of the seeds."
+        )
+    return lines
+
+
+def draw(outcome: Outcome) -> Figure:
+    """The signal, the noisy points, the fit with its continuation, and the activation functions."""
+    fit = outcome["fit"]
+    figure = plt.figure(figsize=(10, 6.5), layout="constrained")
+    above, below = np.ravel(figure.subfigures(2, 1))
+    _draw_series(above.subplots(), fit)
+    _draw_activations(below, fit)
+    return figure
+
+
+def _draw_series(ax: Any, fit: dict[str, Any]) -> None:
+    both = np.concatenate([INSIDE, BEYOND])
+    ax.plot(np.linspace(0, 100, len(fit["y"])), fit["y"], ".", ms=3, color=plotting.GREY, label="500 noisy points")
+    ax.plot(both[:, 0], _signal(both), color=plotting.WARM, lw=3, alpha=0.6, label="signal")
+    ax.plot(both[:, 0], fit["inside"] + fit["beyond"], color=plotting.DARK, lw=1.2, label="network, 38 parameters")
+    ax.axvline(100, color="black", lw=0.8, ls=":")
+    ax.set(xlabel="t", ylabel="y")
+    ax.legend(frameon=False, loc="upper left")
+
+
+def _draw_activations(figure: Any, fit: dict[str, Any]) -> None:
+    from rtbm.nn.networks import make_network
+
+    network = make_network(1, (*SIZES, 1), ["theta"] * 4, dtype=torch.float64)
+    network.load_state_dict({k: torch.tensor(v, dtype=torch.float64) for k, v in fit["parameters"].items()}, False)
+    plotting.plot_activations(network, INSIDE, figure=figure)
+
+
+def steps(seeds: int, quick: bool) -> int:
+    """One for each method and seed."""
+    return seeds * (1 + len(METHODS))
+
+
+EXPERIMENT = Experiment("A trend with two waves", 20, 2, run, steps, tables, verdicts, draw)
