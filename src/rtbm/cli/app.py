@@ -1,4 +1,7 @@
-"""The commands `rtbm fit | score | sample | info | plot | reproduce`. Exit codes: 0, 1 if something failed, 2 for wrong usage."""
+"""The commands `rtbm fit | score | sample | info | plot | reproduce`.
+
+Exit codes: 0, 1 if something failed, 2 for wrong usage.
+"""
 
 import contextlib
 import re

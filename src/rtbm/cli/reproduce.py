@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rtbm.errors import InvalidInputError
 from rtbm.files import write_whole
 from rtbm.version import __version__
+
+WIDTH = 120
+"""The least number of columns for tables."""
 
 
 def reproduce_experiment(name: str, seeds: int | None, quick: bool, n_jobs: int | None, folder: Path) -> None:
@@ -24,10 +26,8 @@ def reproduce_experiment(name: str, seeds: int | None, quick: bool, n_jobs: int 
 
     experiment = EXPERIMENTS[name]
     count = seeds or (experiment.quick_seeds if quick else experiment.seeds)
-    if count < 2:
-        raise InvalidInputError(f"--seeds must be at least 2, got {count}")
     folder.mkdir(parents=True, exist_ok=True)
-    console = Console(markup=False)
+    console = Console(markup=False, width=max(WIDTH, Console().width))
     console.print(f"{experiment.title}: {count} seeds", highlight=False)
     started = time.perf_counter()
     with _progress(experiment.steps(count, quick)) as advance:
@@ -55,7 +55,7 @@ def _progress(total: int) -> Any:
 def _as_rich(table: Any) -> Table:
     result = Table(title=table.title, title_justify="left")
     for i, name in enumerate(table.columns):
-        result.add_column(name, justify="left" if i == 0 else "right")
+        result.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
     for row in table.rows:
         result.add_row(*row)
     return result

@@ -22,7 +22,8 @@ NETWORK_ITERATIONS = {"lbfgs": 500, "adam": 300, "cma": 2000}
 NETWORK_SOLVERS = tuple(NETWORK_ITERATIONS)
 """The solvers for networks, with their default numbers of iterations, epochs or generations."""
 NETWORK_BATCH = 128
-CMA_SPREAD = 0.1
+CMA_SPREAD = 0.01
+"""Small, for starts that are tuned to the data; the strategy widens it by itself where that helps."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """The loss of each row (n,), of outputs and targets (n, n_outputs)."""
