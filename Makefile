@@ -11,7 +11,7 @@ help:
 	@echo "make test   set up, then lint, types, layers, tests and doctests"
 	@echo "make lint   the checks without the tests"
 	@echo "make docs   the documentation, in build/docs"
-	@echo "make bench  speed and accuracy against NumPy, FLINT, Gaussian mixtures and a spline flow, in build/"
+	@echo "make bench  speed and accuracy against NumPy, FLINT, Gaussian mixtures, a spline flow and tanh, in build/"
 	@echo "make clean  remove the environment and everything that was built"
 
 $(READY): pyproject.toml constraints.txt
@@ -39,6 +39,8 @@ docs: $(READY)
 	$(BIN)/python examples/theta_at_work.py --output docs/pictures/theta_at_work.png > /dev/null
 	$(BIN)/python docs/density_pictures.py
 	$(BIN)/python examples/density_at_work.py --output docs/pictures/density_at_work.png > /dev/null
+	$(BIN)/python docs/network_pictures.py
+	$(BIN)/python examples/networks_at_work.py --output docs/pictures/networks_at_work.png > /dev/null
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 	@echo "open build/docs/index.html"
 
@@ -46,6 +48,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/theta.py --output build/theta.json
 	$(BIN)/python benchmarks/machine.py --output build/machine.json
 	$(BIN)/python benchmarks/density.py --output build/density.json
+	$(BIN)/python benchmarks/layer.py --output build/layer.json
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -279,7 +279,111 @@ def test_parameters_beyond_float64_are_turned_back_from():
     x = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
     objective = NetworkObjective(network, squared_error, x, x**2, torch.ones(30, dtype=torch.float64))
     start = objective.start()
-    start[-5:] = 1e3  # e^1000 is not a float64
-    assert objective.value(start) == np.inf
-    result = solve_network(objective, objective.start() * 0.1, Settings("lbfgs", max_iter=5))
+    far = start.clone()
+    far[-5:] = 1e3  # e^1000 is not a float64
+    assert objective.value(far) == np.inf
+    result = solve_network(objective, start, Settings("lbfgs", max_iter=5))
     assert np.isfinite(result.objective)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_adam_minimises_what_lbfgs_minimises_also_with_weights():
+    rng = np.random.default_rng(3)
+    X = np.concatenate([np.zeros((900, 1)), rng.normal(size=(100, 1))])  # 900 repetitions, which are merged
+    y = np.concatenate([np.zeros(900, dtype=int), np.ones(100, dtype=int)])
+    models = [
+        ThetaNetClassifier((), solver=solver, n_init=1, random_state=0, batch_size=16).fit(X, y)
+        for solver in ("lbfgs", "adam")
+    ]
+    shares = [model.predict_proba(X)[:, 1].mean() for model in models]
+    assert abs(shares[0] - 0.1) < 0.01
+    assert abs(shares[1] - 0.1) < 0.03
+    assert models[1].loss_ == pytest.approx(models[0].loss_, rel=0.05)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_large_targets_of_other_outputs_are_learned():
+    y = 1e6 * (WAVE - WAVE.min() + 1)
+    model = ThetaNetRegressor((3,), output="relu", n_init=2, random_state=0).fit(T, y)
+    assert model.n_iter_ > 10
+    assert model.loss_ < 0.5 * model.history_[0].objective
+
+
+def test_classes_of_weight_zero_are_absent():
+    X, y = IRIS
+    model = quick_classifier(max_iter=5, tol=0.1).fit(X, y, sample_weight=(y != 1).astype(float))
+    assert model.classes_.tolist() == [0, 2]
+    with pytest.raises(InvalidInputError, match="one class: 0"):
+        quick_classifier().fit(X, y, sample_weight=(y == 0).astype(float))
+
+
+def test_every_class_keeps_a_row_for_training():
+    X, y = IRIS
+    kept = np.concatenate([np.arange(50), [50, 51]])
+    model = quick_classifier(max_iter=5, tol=0.1, validation_fraction=0.5).fit(X[kept], y[kept])
+    assert model.predict_proba(X).shape == (150, 2)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_probabilities_and_labels_agree_far_away():
+    X, y = IRIS
+    model = quick_classifier(loss="squared_error", alpha=0.01).fit(X, y)
+    far = (X - X.mean(axis=0)) * 3 + X.mean(axis=0)
+    assert np.array_equal(model.classes_[model.predict_proba(far).argmax(axis=1)], model.predict(far))
+
+
+def test_numpys_global_generator_is_left_alone():
+    numbers = []
+    for seed in (1, 2):
+        np.random.seed(seed)  # noqa: NPY002
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            quick(solver="cma", max_iter=3).fit(T, NOISY)
+        numbers.append(np.random.rand())  # noqa: NPY002
+    assert numbers[0] != numbers[1]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_predictions_do_not_depend_on_the_mode_of_the_module():
+    model = quick(solver="adam", dropout=0.3, max_iter=2).fit(T, NOISY)
+    before = model.predict(T)
+    model.module_.train()
+    assert np.array_equal(model.predict(T), before)
+    assert model.module_.training
+
+
+@pytest.mark.parametrize("factor", [1e-150, 1e160])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_extreme_units(factor):
+    plain, model = quick().fit(T, NOISY), quick().fit(factor * T, factor * NOISY)
+    assert np.allclose(model.predict(factor * T) / factor, plain.predict(T), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: quick(sizes=None).fit(T, NOISY), "hidden_layer_sizes"),
+        (lambda: quick(sizes=(n for n in (2, 2))).fit(T, NOISY), "hidden_layer_sizes"),
+        (lambda: quick(activation=None).fit(T, NOISY), "activation"),
+        (lambda: quick(alpha=np.inf).fit(T, NOISY), "alpha"),
+        (lambda: quick(device="meta").fit(T, NOISY), "device"),
+        (lambda: quick(validation_fraction=0.5).fit(np.ones((4, 1)), np.ones(4)), "validation_fraction"),
+        (lambda: quick().fit(T, NOISY, sample_weight=np.full(150, 1e308)), "sample_weight"),
+    ],
+)
+def test_more_clear_errors(call, match):
+    with pytest.raises(InvalidInputError, match=match):
+        call()
+
+
+def test_numbers_of_numpy_are_taken():
+    assert quick(solver="adam", batch_size=np.int64(8), max_iter=np.int64(2), sizes=np.array([2])).fit(T, NOISY)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_failed_refit_leaves_nothing_behind():
+    X, y = IRIS
+    model = quick_classifier(max_iter=2).fit(X, y)
+    with pytest.raises(InvalidInputError):
+        model.fit(X, np.zeros(150))
+    assert not [name for name in vars(model) if name.endswith("_") and name != "n_features_in_"]

@@ -272,3 +272,19 @@ def test_networks_of_other_sizes_are_refused(tmp_path, change):
 def test_networks_must_be_fitted(tmp_path):
     with pytest.raises(InvalidInputError, match="fitted"):
         rtbm.save(rtbm.ThetaNetClassifier(), tmp_path / "network.rtbm")
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_networks_are_saved_as_they_were_trained(tmp_path):
+    model = rtbm.ThetaNetRegressor((2,), n_init=1, max_iter=2, random_state=0).fit(X, X[:, 0])
+    model.set_params(hidden="dense", dropout=0.5)
+    rtbm.save(model, tmp_path / "network.rtbm")
+    assert np.array_equal(rtbm.load(tmp_path / "network.rtbm").predict(X), model.predict(X))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_labels_that_cannot_be_kept_are_refused(tmp_path):
+    labels = np.array(["2020-01-01", "2021-01-01"], dtype="M8[D]")[(X[:, 0] > 7).astype(int)]
+    model = rtbm.ThetaNetClassifier((2,), n_init=1, max_iter=2, random_state=0).fit(X, labels)
+    with pytest.raises(InvalidInputError, match="labels"):
+        rtbm.save(model, tmp_path / "network.rtbm")

@@ -22,7 +22,8 @@ from rtbm.files import write_whole
 from rtbm.nn.networks import make_network
 from rtbm.parameters import Unconstrained, shapes_of
 from rtbm.training import Record
-from rtbm.validation import check_vector
+from rtbm.training.networks import LOSSES
+from rtbm.validation import check_choice, check_vector
 from rtbm.version import __version__
 
 FORMAT = 1
@@ -129,7 +130,7 @@ def _describe(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the description of a model."""
     if isinstance(model, RTBMDensity | ThetaNetRegressor | ThetaNetClassifier) and not model.__sklearn_is_fitted__():
         raise InvalidInputError("model must be fitted before it is saved: call fit first")
-    if isinstance(model, ThetaNetRegressor | ThetaNetClassifier):
+    if type(model) in _NETWORKS.values():
         description = {"kind": type(model).__name__, "estimator": _estimator(model), "network": _network(model)}
         return dict(model.module_.named_parameters()), description
     if isinstance(model, nn.ThetaLayer):
@@ -204,11 +205,16 @@ def _network(model: Network) -> dict[str, Any]:
     known = {
         "sizes": list(model.layer_sizes_),
         "activations": list(model.layer_activations_),
-        "hidden": model.hidden,
-        "dropout": float(model.dropout),
+        "hidden": model._hidden,
+        "dropout": model._dropout,
     }
     if isinstance(model, ThetaNetClassifier):
-        return known | {"classes": _plain(model.classes_), "dtype": model.classes_.dtype.str}
+        classes = model.classes_.tolist()
+        if model.classes_.dtype.kind not in "biufUO" or not all(isinstance(c, str | int | float) for c in classes):
+            raise InvalidInputError(
+                f"model has labels of type {model.classes_.dtype}, which cannot be saved: use strings or numbers"
+            )
+        return known | {"classes": classes, "dtype": model.classes_.dtype.str, "loss": model._trained_loss}
     return known | {"is_flat": model._is_flat}
 
 
@@ -216,8 +222,10 @@ def _plain(value: Any) -> Any:
     """A parameter as JSON holds it; a random number generator cannot be kept, and becomes None."""
     if isinstance(value, np.generic | np.ndarray):
         return _plain(value.tolist())
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range):
         return [_plain(part) for part in value]
+    if isinstance(value, torch.device):
+        return str(value)
     return value if isinstance(value, str | int | float | bool | None) else None
 
 
@@ -245,12 +253,17 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> Any:
 
 def _load_parameters(module: torch.nn.Module, tensors: dict[str, Tensor]) -> None:
     """Copy tensors into a module whose parameters have their names and shapes."""
-    parameters = dict(module.named_parameters())
-    if {k: t.shape for k, t in tensors.items()} != {k: p.shape for k, p in parameters.items()}:
-        raise InvalidInputError("its tensors are not those of its layers")
+    parameters = _check_parameters(module, tensors)
     with torch.no_grad():
         for name, tensor in tensors.items():
             parameters[name].copy_(tensor)
+
+
+def _check_parameters(module: torch.nn.Module, tensors: dict[str, Tensor]) -> dict[str, torch.nn.Parameter]:
+    parameters = dict(module.named_parameters())
+    if {k: t.shape for k, t in tensors.items()} != {k: p.shape for k, p in parameters.items()}:
+        raise InvalidInputError("its tensors are not those of its layers")
+    return parameters
 
 
 def _restore_network(model: Network, tensors: dict[str, Tensor], description: dict[str, Any]) -> Network:
@@ -259,18 +272,23 @@ def _restore_network(model: Network, tensors: dict[str, Tensor], description: di
     model.n_features_in_ = saved["n_features"]
     if saved["feature_names"] is not None:
         model.feature_names_in_ = np.asarray(saved["feature_names"], dtype=object)
-    sizes, activations = known["sizes"], known["activations"]
-    n_inputs = saved["n_features"]
-    if sum(tensor.numel() for tensor in tensors.values()) < n_inputs * sizes[0]:
-        raise InvalidInputError("its tensors are not those of its layers")
-    options = {"hidden": known["hidden"], "dropout": known["dropout"], "dtype": torch.float64}
-    network = make_network(n_inputs, sizes, activations, **options).eval()
+    sizes, activations, hidden, dropout = (known[name] for name in ("sizes", "activations", "hidden", "dropout"))
+    names = saved["feature_names"]
+    if names is not None and len(names) != saved["n_features"]:
+        raise InvalidInputError(f"it must have a name for each of its {saved['n_features']} features")
+    arguments = (saved["n_features"], sizes, activations)
+    options = {"hidden": hidden, "dropout": dropout, "dtype": torch.float64}
+    _check_parameters(make_network(*arguments, **options, device="meta"), tensors)  # before anything is allocated
+    network = make_network(*arguments, **options).eval()
     _load_parameters(network, tensors)
-    model._set_network(network, sizes, activations)
+    model._set_network(network, sizes, activations, hidden, dropout)
     model._set_summary(saved["summary"])
     model.history_ = _history(saved)
     if isinstance(model, ThetaNetClassifier):
         model.classes_ = np.array(known["classes"], dtype=known["dtype"])
+        if len(model.classes_) != max(2, sizes[-1]):
+            raise InvalidInputError(f"it must have {max(2, sizes[-1])} classes like its network")
+        model._trained_loss = check_choice(known["loss"], "loss", tuple(LOSSES))
     else:
         model._is_flat = bool(known["is_flat"])
     return model

@@ -228,14 +228,21 @@ def _reached(module: torch.nn.Module, layers: list[ThetaLayer], data: ArrayLike 
         u = torch.nn.functional.linear(inputs[0].to(layer.weight.dtype), layer.weight, layer.bias)
         seen[layer] = u.detach().double().cpu().numpy().reshape(-1, layer.out_features)
 
+    rows = np.asarray(data, dtype=np.float64)
+    if not rows.size or not np.isfinite(rows).all():
+        raise InvalidInputError("data must hold rows of finite numbers")
     hooks = [layer.register_forward_hook(note) for layer in layers]
+    modes = {part: part.training for part in module.modules()}
     try:
         with torch.no_grad():
-            first = next(module.parameters())
-            module(torch.as_tensor(np.asarray(data, dtype=np.float64)).to(first))
+            module.eval()(torch.as_tensor(rows).to(next(module.parameters())))
     finally:
         for hook in hooks:
             hook.remove()
+        for part, is_training in modes.items():
+            part.training = is_training
+    if len(seen) < len(layers):
+        raise InvalidInputError("network has theta layers that data do not pass through: draw its parts one by one")
     return [(seen[layer].min(axis=0), seen[layer].max(axis=0)) for layer in layers]
 
 

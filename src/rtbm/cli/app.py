@@ -214,7 +214,7 @@ def sample(
 @app.command()
 def info(model: Model) -> None:
     """Show what a model file holds."""
-    console.print(summary_table(_load(model), str(model)))
+    console.print(summary_table(_load(model, any_estimator=True), str(model)))
 
 
 @app.command()
@@ -242,9 +242,11 @@ def reproduce(
     output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the numbers and the picture.")] = Path(
         "build/paper"
     ),
-    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes; -1 for one for each core.")] = -1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes for timeseries; -1 for one for each core.")] = -1,
 ) -> None:
     """Run an experiment of the paper, and show its numbers beside the paper's."""
+    if jobs == 0:
+        raise typer.BadParameter("must be a number other than 0", param_hint="--jobs")
     from rtbm.cli.reproduce import reproduce_experiment
 
     reproduce_experiment(experiment.value, seeds, quick, jobs, output)
@@ -324,12 +326,12 @@ def _read_for(fitted: Any, data: Path, columns: str | None, header: bool | None)
     return values
 
 
-def _load(path: Path) -> Any:
+def _load(path: Path, any_estimator: bool = False) -> Any:
     from rtbm.estimators import RTBMDensity
     from rtbm.persistence import load
 
     model = load(path)
-    if not isinstance(model, RTBMDensity):
+    if not isinstance(model, RTBMDensity) and not (any_estimator and hasattr(model, "summary_")):
         raise FileError(f"{path}: holds a {type(model).__name__}, and this command needs a fitted RTBMDensity")
     return model
 

@@ -16,9 +16,32 @@ from rtbm.files import Floats, write_whole
 def summary_table(model: Any, title: str) -> Table:
     """What a fitted model is, and how it came about."""
     table = Table(title=Text(title), show_header=False, title_justify="left")
-    for name, value in _summary_rows(model):
+    for name, value in _summary_rows(model) if hasattr(model, "distribution_") else _network_rows(model):
         table.add_row(name, Text(value))  # names of columns may look like markup
     return table
+
+
+def _network_rows(model: Any) -> list[tuple[str, str]]:
+    """Of a trained network."""
+    summary = model.summary_
+    names = [str(name) for name in getattr(model, "feature_names_in_", [])]
+    layers = zip(model.layer_sizes_, model.layer_activations_, strict=True)
+    rows = [
+        ("kind", type(model).__name__),
+        ("features", f"{model.n_features_in_}" + (f" ({', '.join(names)})" if names else "")),
+        ("layers", ", ".join(f"{size} {name}" for size, name in layers)),
+        ("free parameters", f"{model.n_parameters_}"),
+        ("observations", f"{summary['n_observations']:g}"),
+        ("loss", f"{summary['loss']:.6g}"),
+        (
+            "solver",
+            f"{summary['solver']}, {summary['n_init']} starts, {summary['n_iter']} iterations, {summary['reason']}",
+        ),
+        ("seconds", f"{summary['seconds']:.2f}"),
+    ]
+    if hasattr(model, "classes_"):
+        rows.insert(3, ("classes", ", ".join(str(label) for label in model.classes_)))
+    return rows
 
 
 def _summary_rows(model: Any) -> list[tuple[str, str]]:

@@ -23,7 +23,8 @@ def check_compute_device(device: Any) -> None:
     if device is None:
         return
     try:
-        torch.empty(0, device=device)
+        if torch.empty(0, device=device).is_meta:
+            raise RuntimeError("a device without numbers")
     except (AssertionError, RuntimeError, TypeError) as error:
         raise InvalidInputError(f"device must be a torch device of this machine, got {device!r} ({error})") from None
 
@@ -50,11 +51,30 @@ def distinct_rows(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
 
 
 def split_rows(n: int, validation_fraction: float | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the rows for training and for validation."""
+    """The numbers of the rows for training and for validation, a share of the distinct rows."""
     order = np.random.default_rng(seed).permutation(n)
     held_out = 0 if validation_fraction is None else max(1, round(validation_fraction * n))
-    if n - held_out < 2 <= n:
+    if held_out and n - held_out < 2:
         raise InvalidInputError(
-            f"validation_fraction={validation_fraction} leaves {n - held_out} of {n} distinct rows to fit: lower it"
+            f"validation_fraction={validation_fraction} leaves {n - held_out} of {n} distinct rows to fit: lower it, "
+            "or set it to None"
         )
     return np.sort(order[held_out:]), np.sort(order[:held_out])
+
+
+def split_classes(labels: np.ndarray, validation_fraction: float | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same share of every class for training and for validation; each class keeps a row for training."""
+    if validation_fraction is None:
+        return split_rows(len(labels), None, seed)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    held_out = []
+    for label in np.unique(labels):
+        members = order[labels[order] == label]
+        held_out.append(members[: min(len(members) - 1, round(validation_fraction * len(members)))])
+    validation = np.sort(np.concatenate(held_out))
+    if not len(validation):
+        raise InvalidInputError(
+            f"validation_fraction={validation_fraction} of {len(labels)} distinct rows leaves none to validate with, "
+            "since each class keeps one: raise it, or set it to None"
+        )
+    return np.setdiff1d(order, validation), validation

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import check_compute_device, check_jobs, check_number, distinct_rows, split_rows
+from rtbm.estimators.checks import (
+    check_compute_device,
+    check_jobs,
+    check_number,
+    distinct_rows,
+    split_classes,
+    split_rows,
+)
 from rtbm.estimators.progress import progress_bar
 from rtbm.estimators.search import Outcome, Report, count_runs, search, threads_for
 from rtbm.lattice import Floats
@@ -166,9 +173,11 @@ class ThetaNet(BaseEstimator):
     def _fit(self, X: Floats, target: Floats, weights: Floats) -> None:
         """Train on checked data: inputs (n, d), targets (n, n_outputs), weights (n,)."""
         d = X.shape[1]
+        if weights.max() > 1e300 / len(weights):
+            raise InvalidInputError("sample_weight: its sum leaves float64: divide it by its largest entry")
         seed = int(check_random_state(self.random_state).randint(2**31))
         rows, weights = distinct_rows(np.hstack([X, target]), weights)
-        training, held_out = split_rows(len(rows), self.validation_fraction, seed)
+        training, held_out = self._split(rows[:, d:], seed)
         centre, scale = _moments(rows[training, :d], weights[training])
         offset, unit = _moments(rows[training, d:], weights[training])
         if self.output != "linear" or self._loss != "squared_error":
@@ -179,22 +188,32 @@ class ThetaNet(BaseEstimator):
         bar = progress_bar(count_runs(task), "training", False) if self.verbose else contextlib.nullcontext()
         with bar as report:
             outcome = search(replace(task, report=report))
-        self._take(task, outcome)
-        _absorb(self.module_, centre, scale, offset, unit)
+        network = self._best_network(task, outcome)
+        _absorb(network, centre, scale, offset, unit)
+        self._take(task, outcome, network)
 
-    def _take(self, task: NetworkTask, outcome: Outcome) -> None:
+    def _split(self, target: Floats, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        return split_rows(len(target), self.validation_fraction, seed)
+
+    def _best_network(self, task: NetworkTask, outcome: Outcome) -> nn.Sequential:
         best = outcome.results[outcome.best]
         if not math.isfinite(best.objective):
-            raise InvalidInputError("X or y: the loss is infinite from every start: look for extreme values")
+            raise InvalidInputError(
+                "X or y: the loss is infinite from every start: look for extreme values, or lower learning_rate"
+            )
+        network = task.network(outcome.best).eval()
+        vector_to_parameters(best.vector, network.parameters())
+        return network.requires_grad_(True).cpu()
+
+    def _take(self, task: NetworkTask, outcome: Outcome, network: nn.Sequential) -> None:
+        best = outcome.results[outcome.best]
         if not best.converged:
             warnings.warn(
                 f"the solver {best.solver!r} used up its {task.settings.max_iter} iterations: raise max_iter or tol",
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        network = task.network(outcome.best).eval()
-        vector_to_parameters(best.vector, network.parameters())
-        self._set_network(network.requires_grad_(True).cpu(), task.sizes, task.activations)
+        self._set_network(network, task.sizes, task.activations, task.hidden, task.dropout)
         self.results_, self.history_ = outcome.results, best.history
         self._set_summary(
             {
@@ -210,9 +229,13 @@ class ThetaNet(BaseEstimator):
             }
         )
 
-    def _set_network(self, network: nn.Sequential, sizes: Sequence[int], activations: Sequence[str]) -> None:
-        self.module_ = network
+    def _set_network(
+        self, network: nn.Sequential, sizes: Sequence[int], activations: Sequence[str], hidden: str, dropout: float
+    ) -> None:
+        """Keep a trained network, and how it is built: parameters may be set to something else afterwards."""
         self.layer_sizes_, self.layer_activations_ = tuple(sizes), tuple(activations)
+        self._hidden, self._dropout = hidden, dropout
+        self.module_ = network
 
     def _set_summary(self, summary: dict[str, Any]) -> None:
         self.summary_ = summary
@@ -221,7 +244,8 @@ class ThetaNet(BaseEstimator):
 
     def _task(self, data: Rows, validation: Rows | None, seed: int) -> NetworkTask:
         max_iter = self.max_iter or NETWORK_ITERATIONS[self.solver]
-        settings = Settings(self.solver, max_iter, self.tol, self.batch_size, self.learning_rate, seed)
+        size = None if self.batch_size is None else int(self.batch_size)
+        settings = Settings(self.solver, int(max_iter), float(self.tol), size, float(self.learning_rate), seed)
         sizes = (*(int(size) for size in self._sizes()), data.target.shape[1])
         return NetworkTask(
             sizes,
@@ -242,11 +266,19 @@ class ThetaNet(BaseEstimator):
 
     def _sizes(self) -> tuple[Any, ...]:
         sizes = self.hidden_layer_sizes
-        return (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
+        if isinstance(sizes, Integral):
+            return (sizes,)
+        if not isinstance(sizes, list | tuple | range | np.ndarray):
+            raise InvalidInputError(f"hidden_layer_sizes must be a list of integers, as (3, 3, 2), got {sizes!r}")
+        return tuple(sizes)
 
     def _activations(self) -> tuple[str, ...]:
         names = self.activation
-        return (names,) * len(self._sizes()) if isinstance(names, str) else tuple(names)
+        if isinstance(names, str):
+            return (names,) * len(self._sizes())
+        if not isinstance(names, list | tuple | np.ndarray):
+            raise InvalidInputError(f"activation must be a name or a list of names, got {names!r}")
+        return tuple(names)
 
     def _check_parameters(self) -> None:
         for size in self._sizes():
@@ -268,7 +300,7 @@ class ThetaNet(BaseEstimator):
             if getattr(self, name) is not None:
                 check_integer(getattr(self, name), name, 1)
         check_number(self.tol, "tol", 0.0, math.inf)
-        check_number(self.alpha, "alpha", 0.0, math.inf)
+        check_number(self.alpha, "alpha", 0.0, 1e9)
         check_number(self.learning_rate, "learning_rate", 0.0, math.inf, strict=True)
         check_number(self.dropout, "dropout", 0.0, 0.99)
         if self.dropout and self.solver != "adam":
@@ -280,14 +312,20 @@ class ThetaNet(BaseEstimator):
 
     def _forget(self) -> None:
         """Forget an earlier fit: if this one fails, nothing must be left that fits neither."""
-        self.__dict__.pop("module_", None)
+        for name in [name for name in self.__dict__ if name.endswith("_")]:
+            del self.__dict__[name]
 
     def _outputs(self, X: Any) -> Floats:
         """What the network gives for data (n, d): (n, n_outputs)."""
         check_is_fitted(self)
         rows = torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False))
-        with torch.no_grad(), threads_for(len(rows)):
-            return torch.cat([self.module_(part) for part in rows.split(PREDICTED_ROWS)]).numpy()
+        was_training = self.module_.training
+        try:
+            with torch.no_grad(), threads_for(len(rows)):
+                network = self.module_.eval()
+                return torch.cat([network(part) for part in rows.split(PREDICTED_ROWS)]).numpy()
+        finally:
+            self.module_.train(was_training)
 
 
 class ThetaNetRegressor(RegressorMixin, ThetaNet):
@@ -314,7 +352,7 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
     max_iter : int
         Iterations, epochs ("adam") or generations ("cma"); None for 500, 300 and 2000.
     tol : float
-        Iterations end when the objective improves by less.
+        Iterations of "lbfgs" and "cma" end when the objective improves by less.
     n_init : int
         Starts. With "lbfgs" all run for a few iterations, and the best three to the end.
     alpha : float
@@ -346,11 +384,11 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
     layer_sizes_, layer_activations_ : tuple
         Sizes and kinds of the layers, the output among them.
     history_ : list of Record
-        The iterations of the start that was taken.
+        The iterations of the start that was taken; their `validation` is the negative loss on the validation data.
     results_ : list of Result
-        The results of all starts, in standardised coordinates.
+        The results of all starts, in standardised coordinates; not kept by `rtbm.save`.
     converged_ : bool
-        Whether the solver stopped before its iterations were used up.
+        Whether the solver stopped by itself, which "adam" always does: at the end of its schedule.
     loss_ : float
         The objective at the end, in standardised coordinates.
     n_parameters_, n_iter_, n_features_in_ : int
@@ -489,13 +527,19 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        n_classes = len(self.classes_)
-        if n_classes < 2:
-            raise InvalidInputError(f"y must hold two classes or more, got one class: {self.classes_[0]!r}")
-        target = codes[:, None].astype(np.float64) if n_classes == 2 else np.eye(n_classes)[codes]
+        X, y, weights = (part[weights > 0] for part in (X, y, weights))
+        classes, codes = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            found = f"one class: {classes[0]!s}" if len(classes) else "no row of positive weight"
+            raise InvalidInputError(f"y must hold two classes or more, got {found}")
+        target = codes[:, None].astype(np.float64) if len(classes) == 2 else np.eye(len(classes))[codes]
         self._fit(X, target, weights)
+        self.classes_, self._trained_loss = classes, self.loss
         return self
+
+    def _split(self, target: Floats, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = target[:, 0] if target.shape[1] == 1 else target.argmax(axis=1)
+        return split_classes(labels, self.validation_fraction, seed)
 
     def decision_function(self, X: Any) -> Floats:
         """What is compared: (n_samples,) for two classes, of which the second has positive values; else a column each.
@@ -505,7 +549,7 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
         outputs = self._outputs(X)
         if len(self.classes_) > 2:
             return outputs
-        return outputs[:, 0] - (0.5 if self.loss == "squared_error" else 0.0)
+        return outputs[:, 0] - (0.5 if self._trained_loss == "squared_error" else 0.0)
 
     def predict(self, X: Any) -> np.ndarray:
         """The labels (n_samples,)."""
@@ -515,23 +559,34 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
     def predict_proba(self, X: Any) -> Floats:
         """The probabilities of the classes (n_samples, n_classes).
 
-        With loss="squared_error", the outputs estimate them themselves, and are clipped and normalised.
+        With loss="squared_error", they are the probabilities nearest to the outputs, which estimate them themselves.
         """
         outputs = torch.from_numpy(self._outputs(X))
-        if self.loss == "squared_error":
-            second = outputs.clamp(0, 1)
-            columns = torch.cat([1 - second, second], dim=1) if outputs.shape[1] == 1 else second
-            columns = columns + 1e-12
-            return (columns / columns.sum(dim=1, keepdim=True)).numpy()
+        if self._trained_loss == "squared_error":
+            if outputs.shape[1] == 1:
+                outputs = torch.cat([1 - outputs, outputs], dim=1)
+            return _nearest_probabilities(outputs.numpy())
         if outputs.shape[1] == 1:
             return torch.cat([(-outputs).sigmoid(), outputs.sigmoid()], dim=1).numpy()
         return outputs.softmax(dim=1).numpy()
 
 
+def _nearest_probabilities(x: Floats) -> Floats:
+    """The nearest points with entries from 0 on that add up to 1: every row is shifted, and cut off at 0."""
+    falling = -np.sort(-x, axis=1)
+    excess = (np.cumsum(falling, axis=1) - 1) / np.arange(1, x.shape[1] + 1)
+    last = (falling > excess).sum(axis=1) - 1
+    p = np.maximum(x - excess[np.arange(len(x)), last][:, None], 0.0)
+    return p / p.sum(axis=1, keepdims=True)
+
+
 def _moments(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Means and standard deviations of columns; 1 for columns that do not vary."""
     mean = weights @ x / weights.sum()
-    deviation = np.sqrt(weights @ (x - mean) ** 2 / weights.sum())
+    largest = np.maximum(np.abs(x - mean).max(axis=0), 1e-300)
+    deviation = largest * np.sqrt(weights @ ((x - mean) / largest) ** 2 / weights.sum())
+    if not np.isfinite(mean).all() or not np.isfinite(deviation).all():
+        raise InvalidInputError("X or y: numbers are so large that their sums leave float64: change the unit")
     is_flat = ~(deviation > 1e-12 * np.maximum(np.abs(mean), 1e-300))
     return mean, np.where(is_flat, 1.0, deviation)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rtbm.errors import InvalidInputError
-from rtbm.nn.theta_layer import ThetaLayer
+from rtbm.nn.theta_layer import ThetaLayer, check_probability
 from rtbm.validation import check_choice, check_integer
 
 THETA_PHASES = {"theta": "I", "theta-I": "I", "theta-II": "II"}
@@ -52,6 +52,10 @@ def make_network(
     >>> sum(parameter.numel() for parameter in network.parameters())
     38
     """
+    unknown = set(theta_options) - {"hidden", "initialization", "tolerance"}
+    if unknown:
+        raise InvalidInputError(f"unknown options of theta layers: {', '.join(sorted(unknown))}")
+    check_probability(dropout, "dropout")
     if len(sizes) != len(activations) or not sizes:
         raise InvalidInputError(f"every layer needs an activation, got {len(sizes)} sizes and {len(activations)} names")
     modules: list[nn.Module] = []
@@ -84,6 +88,8 @@ def _linear(
 ) -> nn.Linear:
     """A linear map with weights of variance 1 / n_inputs and no bias at first."""
     layer = nn.utils.skip_init(nn.Linear, n_inputs, size, device=device or "cpu", dtype=dtype)
+    if layer.weight.is_meta:
+        return layer
     where = layer.weight.device if generator is None else generator.device
     weights = torch.randn(size, n_inputs, dtype=torch.float64, device=where, generator=generator)
     layer.weight.copy_(weights / n_inputs**0.5)

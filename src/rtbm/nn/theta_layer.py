@@ -1,5 +1,6 @@
 """A layer of a neural network whose activation functions are learned: the expectations E(h|v) of a machine."""
 
+import contextlib
 import functools
 import math
 from typing import Any
@@ -107,6 +108,8 @@ class ThetaLayer(nn.Module):
     def from_distribution(cls, distribution: RTBMDistribution, **options: Any) -> "ThetaLayer":
         """The layer that computes the hidden expectations of a machine, `distribution.hidden_mean`.
 
+        Options are those of the class, but for `hidden` and `phase`, which come from the machine.
+
         Examples
         --------
         >>> machine = RTBMDistribution([[0.5]], [[0.9]], [[2.0]], [0.0], [0.3])
@@ -116,6 +119,8 @@ class ThetaLayer(nn.Module):
         """
         if not isinstance(distribution, RTBMDistribution):
             raise InvalidInputError(f"distribution must be an RTBMDistribution, got a {type(distribution).__name__}")
+        if {"hidden", "phase"} & set(options):
+            raise InvalidInputError("options must not hold hidden and phase, which are those of the distribution")
         settings: dict[str, Any] = {
             "hidden": distribution.hidden,
             "phase": distribution.phase,
@@ -134,11 +139,14 @@ class ThetaLayer(nn.Module):
     @property
     def Q(self) -> Tensor:
         """The paper's Q: its diagonal (out_features,), or the matrix (out_features, out_features)."""
-        return self.hidden_scale.exp() if self.hidden == "diagonal" else from_log_cholesky(self.hidden_scale)
+        if self.hidden == "diagonal":
+            return self.hidden_scale.exp()
+        with _full_precision(self.hidden_scale):
+            return from_log_cholesky(self.hidden_scale)
 
     def forward(self, v: Tensor) -> Tensor:
         """E(h|v) for inputs (..., in_features). Returns (..., out_features)."""
-        with torch.autocast(device_type=v.device.type, enabled=False):
+        with _full_precision(v):
             u = nn.functional.linear(v.to(self.weight.dtype), self.weight, self.bias)
             return nn.functional.dropout(self.activation(u), self.dropout, self.training)
 
@@ -151,6 +159,8 @@ class ThetaLayer(nn.Module):
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw initial values, as `initialization` says."""
+        if self.weight.is_meta:
+            return
         n, m = self.out_features, self.in_features
         device = self.weight.device if generator is None else generator.device
         options: dict[str, Any] = {"dtype": torch.float64, "device": device, "generator": generator}
@@ -166,11 +176,14 @@ class ThetaLayer(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """Form and phase as numbers: the parameters alone do not say what they mean."""
-        return torch.tensor([HIDDEN.index(self.hidden), PHASES.index(self.phase)], dtype=torch.uint8)
+        return torch.tensor(self._kind(), dtype=torch.uint8, device="cpu")
+
+    def _kind(self) -> list[int]:
+        return [HIDDEN.index(self.hidden), PHASES.index(self.phase)]
 
     def set_extra_state(self, state: Tensor) -> None:
         """Check that a state dict is of a layer of this form and phase."""
-        if not isinstance(state, Tensor) or state.tolist() != self.get_extra_state().tolist():
+        if not isinstance(state, Tensor) or state.tolist() != self._kind():
             raise InvalidInputError(
                 f"the state is of a layer of another kind than this one, hidden={self.hidden!r}, phase={self.phase!r}"
             )
@@ -179,6 +192,13 @@ class ThetaLayer(nn.Module):
         """What `repr` shows."""
         dropout = f", dropout={self.dropout}" if self.dropout else ""
         return f"{self.in_features}, {self.out_features}, hidden={self.hidden!r}, phase={self.phase!r}{dropout}"
+
+
+def _full_precision(tensor: Tensor) -> Any:
+    """Switch autocast off where the device knows it."""
+    if tensor.is_meta:
+        return contextlib.nullcontext()
+    return torch.autocast(device_type=tensor.device.type, enabled=False)
 
 
 def check_probability(value: Any, name: str) -> float:
@@ -191,13 +211,20 @@ def check_probability(value: Any, name: str) -> float:
 def balanced_gain(q: Tensor, phase: str) -> Tensor:
     """The standard deviation of u for which E(h|v) has mean square 1, if u is normal with mean 0.
 
+    In phase II that needs q < 1.5, since larger q have smaller waves; in phase I, q may be up to 50.
+
     Examples
     --------
     >>> balanced_gain(torch.tensor([0.5, 6.0], dtype=torch.float64), "I")  # a straight line −u/q, and one with a ripple
     tensor([0.5000, 5.9906], dtype=torch.float64)
     """
     grid, gains = _gain_table(phase)
-    x = q.double().cpu().log().clamp(grid[0], grid[-1])
+    x = q.double().cpu().log()
+    if not bool((x <= grid[-1]).all()):
+        raise InvalidInputError(
+            f"q must be at most {math.exp(grid[-1]):.3g} in phase {phase}, got {float(q.max()):.3g}"
+        )
+    x = x.clamp(min=float(grid[0]))
     right = torch.searchsorted(grid, x).clamp(1, len(grid) - 1)
     part = (x - grid[right - 1]) / (grid[right] - grid[right - 1])
     ratio = torch.lerp(gains[right - 1], gains[right], part)
@@ -207,9 +234,9 @@ def balanced_gain(q: Tensor, phase: str) -> Tensor:
 @functools.cache
 def _gain_table(phase: str) -> tuple[Tensor, Tensor]:
     """Values of log q, and the gain divided by q: found by bisection, with a sum over a fine grid for the mean."""
-    low, high = (math.log(0.1), math.log(50.0)) if phase == "I" else (math.log(0.1), math.log(1.7))
-    log_q = torch.linspace(low, high, 49, dtype=torch.float64)
-    x = torch.linspace(-6, 6, 1501, dtype=torch.float64)[:, None]
+    low, high = (math.log(0.1), math.log(50.0)) if phase == "I" else (math.log(0.1), math.log(1.5))
+    log_q = torch.linspace(low, high, 49, dtype=torch.float64, device="cpu")
+    x = torch.linspace(-6, 6, 1501, dtype=torch.float64, device="cpu")[:, None]
     weights = torch.softmax(-0.5 * x[:, 0] ** 2, dim=0)
     q = log_q.exp()
     below, above = torch.full_like(q, 0.2), torch.full_like(q, 3.0)

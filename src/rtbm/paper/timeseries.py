@@ -26,7 +26,7 @@ INSIDE, BEYOND = np.linspace(0, 100, 500)[:, None], np.linspace(100, 200, 500)[:
 
 
 class Method(NamedTuple):
-    """A way to learn the series: arguments of `ThetaNetRegressor`, and starts in a quick run."""
+    """A way to learn the series: arguments of `ThetaNetRegressor` (L-BFGS by default), and starts in a quick run."""
 
     options: dict[str, Any]
     quick_init: int = 4
@@ -35,17 +35,17 @@ class Method(NamedTuple):
 THETA = {"hidden_layer_sizes": SIZES, "output": "theta"}
 RANDOM = THETA | {"initialization": "balanced", "n_init": 32}
 METHODS = {
-    "theta, tuned starts, L-BFGS": Method(THETA | {"n_init": 8}, 8),
-    "theta, tuned starts, CMA-ES": Method(THETA | {"n_init": 1, "solver": "cma", "max_iter": 300}, 1),
-    "theta, random starts, L-BFGS": Method(RANDOM | {"alpha": 0.0}),
-    "theta, random starts, L-BFGS, early stopping": Method(RANDOM | {"alpha": 0.0, "validation_fraction": 0.2}),
-    "theta, random starts, L-BFGS, penalty": Method(RANDOM | {"alpha": 0.1}),
+    "theta, half the starts tuned": Method(THETA | {"n_init": 8}, 8),
+    "theta, tuned start, CMA-ES": Method(THETA | {"n_init": 1, "solver": "cma", "max_iter": 300}, 1),
+    "theta, random starts": Method(RANDOM | {"alpha": 0.0}),
+    "theta, random starts, early stopping": Method(RANDOM | {"alpha": 0.0, "validation_fraction": 0.2}),
+    "theta, random starts, penalty": Method(RANDOM | {"alpha": 0.1}),
     "theta, random starts, CMA-ES": Method(RANDOM | {"n_init": 2, "solver": "cma", "max_iter": 600, "alpha": 0.0}, 1),
-    "tanh 5-3-2, L-BFGS": Method({"hidden_layer_sizes": (5, 3, 2), "activation": "tanh", "n_init": 32}),
-    "tanh 50-50, L-BFGS": Method({"hidden_layer_sizes": (50, 50), "activation": "tanh", "n_init": 4}, 1),
+    "tanh 5-3-2": Method({"hidden_layer_sizes": (5, 3, 2), "activation": "tanh", "n_init": 32}),
+    "tanh 50-50": Method({"hidden_layer_sizes": (50, 50), "activation": "tanh", "n_init": 4}, 1),
 }
 BEST = next(iter(METHODS))
-TRUTH = "the true formula, its 8 numbers fitted"
+TRUTH = "the true formula, fitted"
 
 
 def run(seeds: int, quick: bool, n_jobs: int | None, advance: Advance) -> Outcome:
@@ -125,7 +125,8 @@ def tables(outcome: Outcome) -> list[Table]:
             ]
         )
     title = f"Mean squared error against the signal, {outcome['seeds']} seeds"
-    columns = ["median (quartiles)", "parameters", "on [0, 100]", "on [100, 200]", "seconds"]
+    title += " (quick: fewer starts and generations)" if outcome["quick"] else ""
+    columns = ["median (quartiles)", "numbers", "on [0, 100]", "on [100, 200]", "seconds"]
     return [Table(title, columns, rows)]
 
 
@@ -139,13 +140,12 @@ def verdicts(outcome: Outcome) -> list[str]:
     best, truth = (outcome["records"][name] for name in (BEST, TRUTH))
     lines = []
     for key, expected, where in zip(("inside", "beyond"), PAPER, ("[0, 100]", "[100, 200]"), strict=True):
-        median = float(np.median([r[key] for r in best]))
-        bound = np.array([r[key] for r in truth])
-        word = "reached or beaten" if median <= expected else "not reached"
-        share = np.mean(bound <= expected)
+        ours, bound = (np.array([r[key] for r in records]) for records in (best, truth))
+        word = "reached or beaten" if np.median(ours) <= expected else "not reached"
         lines.append(
-            f"{where}: median {median:.1e}, paper {expected:.1e}: {word}. The true formula, fitted, has median "
-            f"{np.median(bound):.1e}, and is at or below the paper's figure for {share:.0%} of the seeds."
+            f"{where}: median {np.median(ours):.1e}, paper {expected:.1e} (one run): {word}. At or below it for "
+            f"{np.mean(ours <= expected):.0%} of the seeds. The true formula, its numbers fitted, has median "
+            f"{np.median(bound):.1e}, and is at or below it for {np.mean(bound <= expected):.0%}."
         )
     return lines
 

@@ -1,9 +1,11 @@
 """E(h|v) as an activation function: `theta_unit` for diagonal Q, `theta_units` for dense Q.
 
-Both are torch.autograd.Functions that work under torch.func and torch.compile. The first derivatives of single units
-come from compiled passes; whatever needs a graph of them goes through plain torch.
+Values and first derivatives of single units come from compiled passes; whatever needs more, as torch.func,
+torch.compile and graphs of derivatives, goes through plain torch. Dense units look at the numbers in Q, which they do
+in a function that torch.func does not see into; they are differentiable in reverse mode.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +43,8 @@ def theta_unit(u: Tensor, q: Tensor, phase: str = "I") -> Tensor:
     Tensor
         Of u's type, and differentiable to any order. On the CPU, values and gradients are computed in float64, to an
         accuracy of 1e-10 relative to max(1, their size), or to what the last digit of u decides, for entries of u up to
-        1e6 and q from 1e-3 to 1e3.
+        1e6 and q from 1e-3 to 1e3; the gradient in q, relative to the terms that it is the sum of. Beyond, digits are
+        lost as u has fewer of them within a period. NaN where q is not positive.
 
     Examples
     --------
@@ -50,15 +53,19 @@ def theta_unit(u: Tensor, q: Tensor, phase: str = "I") -> Tensor:
     tensor([[ 1.0000, -0.0000, -0.0465, -0.5000]], dtype=torch.float64)
     """
     check_choice(phase, "phase", ("I", "II"))
-    for tensor, name in ((u, "u"), (q, "q")):
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise InvalidInputError(f"{name} must be a real floating point tensor, got {kind}")
+    _check_real(u, "u")
+    _check_real(q, "q")
     if q.shape != u.shape[-1:] and not _broadcasts(q.shape, u.shape):
         raise InvalidInputError(f"q must broadcast against u, got shapes {tuple(q.shape)} and {tuple(u.shape)}")
-    if torch.compiler.is_compiling():  # the compiler fuses the plain expression itself
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # both work on plain torch
         return -unit_cumulants(u, q, phase, 1)[0].to(u.dtype)
     return _Unit.apply(u, q, phase)
+
+
+def _check_real(tensor: Any, name: str) -> None:
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise InvalidInputError(f"{name} must be a real floating point tensor, got {kind}")
 
 
 def _broadcasts(small: torch.Size, large: torch.Size) -> bool:
@@ -81,7 +88,8 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         u, q = ctx.saved_tensors
-        if not torch.is_grad_enabled() and _has_kernel(u, q):
+        is_batched = torch._C._functorch.is_legacy_batchedtensor(grad)
+        if not torch.is_grad_enabled() and not is_batched and _has_kernel(u, q):
             return *_backward(u, q, grad, ctx.phase), None
         by_u, by_q = _derivatives(u, q, ctx.phase)  # a graph of the derivatives may be wanted
         return (grad * by_u).to(u.dtype), _sum_to((grad * by_q), q).to(q.dtype), None
@@ -92,16 +100,6 @@ class _Unit(torch.autograd.Function):
         tangents = (tangent_u, tangent_q)
         parts = [d * t for d, t in zip(_derivatives(u, q, ctx.phase), tangents, strict=True) if t is not None]
         return sum(parts[1:], start=parts[0]).to(u.dtype)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], u: Tensor, q: Tensor, phase: str) -> tuple[Tensor, int]:
-        in_u, in_q, _ = in_dims
-        rank = u.ndim - (in_u is not None)
-        u = u.expand(info.batch_size, *u.shape) if in_u is None else u.movedim(in_u, 0)
-        if in_q is not None:
-            q = q.movedim(in_q, 0)
-            q = q.reshape(len(q), *[1] * (rank + 1 - q.ndim), *q.shape[1:])
-        return _Unit.apply(u, q, phase), 0
 
 
 def _derivatives(u: Tensor, q: Tensor, phase: str) -> tuple[Tensor, Tensor]:
@@ -123,13 +121,16 @@ def _sum_to(tensor: Tensor, like: Tensor) -> Tensor:
 
 def _has_kernel(u: Tensor, q: Tensor) -> bool:
     """Whether a compiled pass serves these tensors."""
-    available = unit_triton.AVAILABLE if u.is_cuda else kernels.AVAILABLE and u.device.type == "cpu"
+    if u.is_cuda:
+        available = unit_triton.AVAILABLE and q.numel() <= unit_triton.MAX_COLUMNS
+    else:
+        available = kernels.AVAILABLE and u.device.type == "cpu"
     return available and u.device == q.device and u.ndim > 0 and q.shape == u.shape[-1:]
 
 
 def _rows(u: Tensor) -> Tensor:
     """u (points, g), in a type that kernels know."""
-    rows = u.detach().reshape(-1, u.shape[-1])
+    rows = u.detach().resolve_neg().reshape(math.prod(u.shape[:-1]), u.shape[-1])
     return (rows if u.dtype in (torch.float32, torch.float64) else rows.float()).contiguous()
 
 
@@ -139,12 +140,16 @@ def _forward(u: Tensor, q: Tensor, phase: str) -> Tensor:
     if u.is_cuda:
         unit_triton.forward(rows, q, phase, value)
     else:
-        table = unit_kernels.table_of(q.detach().double().numpy(), phase)
+        table = _table(q, phase)
         source, target = rows.numpy(), value.numpy()
         run_threads(
             lambda start, stop: unit_kernels.forward(source, start, stop, table, target), len(rows), rows.numel()
         )
     return value.reshape(u.shape).to(u.dtype)
+
+
+def _table(q: Tensor, phase: str) -> Any:
+    return unit_kernels.table_of(q.detach().resolve_neg().double().numpy(), phase)
 
 
 def _backward(u: Tensor, q: Tensor, grad: Tensor, phase: str) -> tuple[Tensor, Tensor]:
@@ -153,7 +158,7 @@ def _backward(u: Tensor, q: Tensor, grad: Tensor, phase: str) -> tuple[Tensor, T
     if u.is_cuda:
         by_q = unit_triton.backward(rows, weights, q, phase, by_u)
     else:
-        table = unit_kernels.table_of(q.detach().double().numpy(), phase)
+        table = _table(q, phase)
         arrays = rows.numpy(), weights.numpy(), by_u.numpy()
         sign = 1.0 if phase == "I" else -1.0
 
@@ -182,7 +187,7 @@ def theta_units(u: Tensor, Q: Tensor, phase: str = "I", tolerance: float = 1e-12
     Returns
     -------
     Tensor (..., g)
-        Differentiable to any order.
+        Of u's type. Differentiable to any order in reverse mode.
 
     Examples
     --------
@@ -191,11 +196,18 @@ def theta_units(u: Tensor, Q: Tensor, phase: str = "I", tolerance: float = 1e-12
     tensor([-1., -1.], dtype=torch.float64)
     """
     check_choice(phase, "phase", ("I", "II"))
+    _check_real(u, "u")
+    _check_real(Q, "Q")
+    if u.shape[-1:] != Q.shape[:1] or Q.shape[:1] != Q.shape[1:]:
+        raise InvalidInputError(
+            f"u must have shape (..., g) and Q (g, g), got shapes {tuple(u.shape)} and {tuple(Q.shape)}"
+        )
 
     def expectations(u: Tensor, Q: Tensor) -> Tensor:
-        mean = ThetaPlan(Q, phase=phase, tolerance=tolerance).moments(u, 1).mean
+        Q = Q if Q.dtype in (torch.float32, torch.float64) else Q.float()
+        mean = ThetaPlan(Q, phase=phase, tolerance=tolerance).moments(u.to(Q.dtype), 1).mean
         assert mean is not None  # of order 1 there is one
-        return -mean
+        return -mean.to(u.dtype)
 
     return _Opaque.apply(expectations, u, Q)
 

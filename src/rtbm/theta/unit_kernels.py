@@ -208,8 +208,9 @@ def backward(u, grad, start, stop, table, sign, by_u, by_q):
         count = min(WIDTH, stop - begin)
         for left in range(0, g, TILE):
             right = min(g, left + TILE)
-            if count < WIDTH:
+            if count < WIDTH:  # nothing of the block before must be left
                 weights[:] = 0.0
+                tile[:] = 0.0
             read(u, tile, begin, count, left, right)
             read(grad, weights, begin, count, left, right)
             for j in range(left, right):
@@ -224,7 +225,7 @@ def backward(u, grad, start, stop, table, sign, by_u, by_q):
 def table_of(q: Floats, phase: str) -> Floats:
     """What the kernels need to know of units with entries q (g,)."""
     with np.errstate(all="ignore"):  # q outside of float64's reach gives NaN, as everywhere in torch
-        return _table(q, phase == "I")
+        return _table(np.where(q > 0, q, np.nan), phase == "I")
 
 
 def _table(q: Floats, first: bool) -> Floats:

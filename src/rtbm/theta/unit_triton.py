@@ -1,7 +1,6 @@
 """CUDA passes over units (see `units`), forward and backward, in Triton.
 
-A program works on a few columns, whose constants it finds once, and on many rows. float32 is reduced to one period in
-float64, and summed in float32.
+A program works on a few columns, whose constants it finds once, and on many rows, in the type of u.
 """
 
 import math
@@ -24,6 +23,8 @@ BLOCKS = {torch.float64: (512, 16), torch.float32: (1024, 128)}
 """Entries that one program works on at a time, and the largest number of their columns; as measured on an H200."""
 ROUNDS = 2
 """Blocks that one program works on."""
+MAX_COLUMNS = 2**19
+"""As many fit on the second axis of a grid of programs."""
 
 
 def forward(u: Tensor, q: Tensor, phase: str, value: Tensor) -> None:
@@ -39,7 +40,7 @@ def backward(u: Tensor, grad: Tensor, q: Tensor, phase: str, by_u: Tensor) -> Te
     if not u.numel():
         return torch.zeros_like(q)
     grid, columns, height = _grid(u)
-    sums = torch.empty(grid[0], len(q), dtype=q.dtype, device=u.device)
+    sums = torch.empty(grid[0], len(q), dtype=torch.promote_types(q.dtype, u.dtype), device=u.device)
     with torch.cuda.device_of(u):
         _backward[grid](u, grad, q.contiguous(), by_u, sums, *u.shape, phase == "I", columns, height, ROUNDS)
     return sums.sum(dim=0)
@@ -103,6 +104,12 @@ def _sine_cosine(turns, TERMS: "tl.constexpr"):
 
 
 @_jit
+def _at_least(x, smallest):
+    """The larger of both, and NaN for NaN."""
+    return tl.where(x < smallest, smallest, x)
+
+
+@_jit
 def _reciprocal(x):
     """1 / x, for float64 by Newton's method, which is shorter than a division."""
     if x.dtype == tl.float64:
@@ -154,7 +161,7 @@ def _steps(exponent, s, width, ORDER: "tl.constexpr"):
     r = tl.exp(-width)
     r3 = (r * r * r)[None, :]
     r = r[None, :]
-    p = tl.maximum(tl.exp(exponent), 1e-18)
+    p = _at_least(tl.exp(exponent), 1e-18)
     rp = r * p
     square = p * p
     over = _reciprocal(r3 + p * (r + p * (1 + p * (1 + rp))))
@@ -171,20 +178,21 @@ def _steps(exponent, s, width, ORDER: "tl.constexpr"):
 @_jit
 def _constants(q, FIRST: "tl.constexpr"):
     """What is the same for all entries of a column."""
+    q = tl.where(q > 0, q, float("nan"))
     inverse = 1 / q
     factor = _TWO_PI * inverse
     dual = _TWO_PI * factor
     if FIRST:
         is_wave = q < _THRESHOLD
-        decay = tl.maximum(dual, 3.0)
-        width = tl.maximum(q, 12.0)
+        decay = _at_least(dual, 3.0)
+        width = _at_least(q, 12.0)
         scale = q * 0 + 1
         slope = tl.where(is_wave, inverse, 0.0)
         factor = tl.where(is_wave, factor, 1.0)
     else:
         is_wave = dual < _THRESHOLD
-        decay = tl.maximum(q, 3.0)
-        width = tl.maximum(dual, 12.0)
+        decay = _at_least(q, 3.0)
+        width = _at_least(dual, 12.0)
         scale = factor
         slope = tl.where(is_wave, 0.0, -inverse)
         factor = tl.where(is_wave, 1.0, factor)

@@ -28,7 +28,7 @@ def unit_cumulants(u: Tensor, q: Tensor, phase: str, order: int) -> list[Tensor]
 
     u and q have shapes that broadcast. Plain torch: differentiable to any order, in both.
     """
-    u, q = u.double(), q.double()
+    u, q = u.double(), torch.where(q > 0, q, math.nan).double()
     first = phase == "I"
     is_wave = (q < THRESHOLD) if first else (q > TWO_PI**2 / THRESHOLD)
     period, period_low, period_lower = _period(q, first)

@@ -4,6 +4,7 @@ import math
 import warnings
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, Result, Watch
@@ -47,14 +48,25 @@ def cma(
         warnings.simplefilter("ignore")  # remarks of the package on its optional dependencies
         import cma as package  # here, so that nothing else needs it
 
-    options = {"seed": seed + 1, "maxiter": max_iter, "tolfun": tol, "tolfunhist": tol, "verbose": -9, "verb_log": 0}
+    draws = np.random.default_rng(seed)
+    options = {
+        "seed": math.nan,  # or the package seeds NumPy's global generator
+        "randn": lambda *shape: draws.standard_normal(shape),
+        "maxiter": max_iter,
+        "tolfun": tol,
+        "tolfunhist": tol,
+        "verbose": -9,
+        "verb_log": 0,
+    }
     strategy = package.CMAEvolutionStrategy(start.cpu().numpy(), spread, options)
-    watch(start, objective.value(start))
+    first = objective.value(start)
+    large = max(LARGE, 10 * abs(first)) if math.isfinite(first) else LARGE
+    watch(start, first)
     best, lowest, reason = start, math.inf, CONVERGED
     while not strategy.stop():
         candidates = strategy.ask()
         values = [objective.value(torch.from_numpy(candidate).to(start)) for candidate in candidates]
-        strategy.tell(candidates, [min(value, LARGE) for value in values])
+        strategy.tell(candidates, [min(value, large) for value in values])
         if min(values) < lowest:
             lowest = min(values)
             best = torch.from_numpy(candidates[values.index(lowest)].copy()).to(start)

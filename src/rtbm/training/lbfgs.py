@@ -1,5 +1,6 @@
 """Limited-memory BFGS, the default solver: all data at once, and curvature from the last steps."""
 
+import math
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,7 +10,8 @@ from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, R
 
 MEMORY = 20
 INFINITE = 1e10
-"""Stands for the objective where parameters leave float64; the line search then turns back."""
+"""Stands for the objective where parameters leave float64, unless objectives are that large themselves; the line search
+then turns back."""
 
 
 class Differentiable(Protocol):
@@ -32,9 +34,9 @@ def lbfgs(
 
     def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = objective.with_gradient(torch.from_numpy(vector.copy()).to(start))
-        return min(value, INFINITE), gradient.cpu().numpy()
+        return min(value, cap), gradient.cpu().numpy()
 
-    stopped = False
+    stopped, cap = False, math.inf
 
     def note(intermediate_result: Any) -> None:
         nonlocal stopped
@@ -43,6 +45,7 @@ def lbfgs(
             raise StopIteration
 
     first, _ = evaluate(start.cpu().numpy())
+    cap = max(INFINITE, 10 * abs(first)) if math.isfinite(first) else INFINITE
     watch(start, first)
     options = {"maxiter": max_iter, "maxfun": 3 * max_iter, "maxcor": MEMORY, "ftol": tol, "gtol": 0.1 * tol**0.5}
     found = minimize(evaluate, start.cpu().numpy(), jac=True, method="L-BFGS-B", callback=note, options=options)

@@ -118,11 +118,12 @@ class NetworkObjective:
         return value, gradient
 
     def batch_gradient(self, vector: Tensor, rows: Tensor) -> tuple[float, Tensor]:
-        """Loss and gradient on some rows, in training mode, which dropout needs."""
+        """Value and gradient on rows that were drawn by their weights, in training mode, which dropout needs."""
         vector_to_parameters(vector, self.network.parameters())
-        weights = self.weights[rows]
-        mean = weights @ self.loss(self.network(self.x[rows]), self.target[rows]) / weights.sum()
-        loss = mean + self.penalty()
+        try:
+            loss = self.loss(self.network(self.x[rows]), self.target[rows]).mean() + self.penalty()
+        except FAILURES:
+            return math.inf, torch.zeros_like(vector)
         return float(loss.detach()), flat_gradient(loss, self.network)
 
     def _evaluate(self, vector: Tensor) -> Tensor:
@@ -162,8 +163,11 @@ def solve_network(objective: NetworkObjective, start: Tensor, settings: Settings
 
 
 def network_adam(objective: NetworkObjective, start: Tensor, watch: Watch, settings: Settings) -> Result:
-    """Adam, with a step for every batch of shuffled rows and a falling learning rate, for `max_iter` epochs."""
-    n, size = len(objective.x), settings.batch_size or NETWORK_BATCH
+    """Adam, with a step for every batch of shuffled rows and a falling learning rate, for `max_iter` epochs.
+
+    Rows are drawn by their weights: a heavy row comes often, rather than with a large gradient, which Adam would level.
+    """
+    weights, size = objective.weights.cpu(), settings.batch_size or NETWORK_BATCH
     generator = torch.Generator().manual_seed(settings.seed)
     vector = start.clone()
     optimizer = torch.optim.Adam([vector], lr=settings.learning_rate)
@@ -174,18 +178,22 @@ def network_adam(objective: NetworkObjective, start: Tensor, watch: Watch, setti
         watch(vector.clone(), objective.value(vector))
         for epoch in range(settings.max_iter):
             set_rate(optimizer, settings.learning_rate, epoch / settings.max_iter)
-            total = 0.0
-            objective.network.train()
-            for rows in torch.randperm(n, generator=generator).split(size):
+            for rows in _draw_rows(weights, generator).split(size):
+                objective.network.train()
                 loss, vector.grad = objective.batch_gradient(vector, rows.to(vector.device))
-                total += loss * len(rows) / n
                 if math.isfinite(loss) and bool(torch.isfinite(vector.grad).all()):
                     optimizer.step()
-            objective.evaluations += 1
-            if watch(vector.clone(), total):
+            if watch(vector.clone(), objective.value(vector)):
                 reason = EARLY_STOPPING
                 break
     return watch.result(vector, reason, objective.evaluations, "adam")
+
+
+def _draw_rows(weights: Tensor, generator: torch.Generator) -> Tensor:
+    """The numbers of all rows in random order; of unequal weights, as many draws, each as likely as its weight says."""
+    if bool((weights == weights[0]).all()):
+        return torch.randperm(len(weights), generator=generator)
+    return torch.multinomial(weights, len(weights), replacement=True, generator=generator)
 
 
 def flat_gradient(loss: Tensor, network: nn.Module) -> Tensor:
