@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from machines import dense, diagonal
-from rtbm import InvalidInputError, RTBMDensity, RTBMMixture, datasets
-from rtbm.plotting import normal_components, plot_density, plot_joint, plot_model, plot_pairs
+from rtbm import InvalidInputError, RTBMDensity, RTBMMixture, datasets, nn
+from rtbm.plotting import normal_components, plot_activations, plot_density, plot_joint, plot_model, plot_pairs
 
 GAMMA = datasets.gamma.sample(300)
 
@@ -71,3 +71,24 @@ def test_any_number_of_features():
         plot_density(dense(2, 1))
     with pytest.raises(InvalidInputError, match="data must have shape"):
         plot_density(dense(1, 1), np.zeros((5, 2)))
+
+
+def test_activations_of_networks():
+    network = torch.nn.Sequential(
+        nn.ThetaLayer(1, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2), nn.ThetaLayer(2, 2, phase="II")
+    )
+    mean = network[1].running_mean.clone()
+    data = np.linspace(-3, 3, 50)[:, None]
+    figure = plot_activations(network, data)
+    assert [ax.get_title() for ax in figure.axes] == ["layer 1 (phase I)", "layer 2 (phase II)"]
+    lines = figure.axes[0].get_lines()
+    assert len(lines) == 3
+    u = network[0].weight[0, 0].item() * data[:, 0]
+    assert lines[0].get_xdata().min() == pytest.approx(u.min(), rel=1e-5)
+    assert torch.equal(network[1].running_mean, mean)
+    assert network.training
+    for bad, match in ((torch.nn.Linear(1, 1), "theta layer"), (3, "torch module")):
+        with pytest.raises(InvalidInputError, match=match):
+            plot_activations(bad)
+    with pytest.raises(InvalidInputError, match="finite"):
+        plot_activations(network, [[np.nan]])

@@ -453,7 +453,7 @@ def test_batched_gradients():
     [
         (lambda: balanced_gain(torch.tensor([3.0]), "II"), "at most"),
         (
-            lambda: ThetaLayer.from_distribution(RTBMDistribution([[1.0]], [[0.1]], [[2.0]], [0.0], [0.0]), phase="II"),
+            lambda: ThetaLayer.from_distribution(MACHINE, phase="II"),
             "phase",
         ),
         (lambda: theta_units([1.0], torch.eye(1)), "u must be"),
