@@ -18,12 +18,12 @@ PICTURES = Path(__file__).parent / "pictures"
 def units() -> None:
     """E(h|v) of one unit, for several q, in both phases."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
-    u = torch.linspace(-15, 15, 2001, dtype=torch.float64)[:, None]
     for ax, phase, shapes in zip(axes, ("I", "II"), ((1.5, 5.0, 10.0, 30.0), (0.5, 1.0, 2.0, 4.0)), strict=True):
         for i, q in enumerate(shapes):
-            scale = q if phase == "I" else 1.0
-            E = theta_unit(u * scale / 5, torch.tensor([q], dtype=torch.float64), phase)
-            ax.plot(u / 5, E, color=plt.get_cmap("viridis")(0.1 + 0.25 * i), label=f"q = {q:g}")
+            reach, unit = (3 * q, q) if phase == "I" else (10.0, 1.0)
+            u = torch.linspace(-reach, reach, 2001, dtype=torch.float64)[:, None]
+            E = theta_unit(u, torch.tensor([q], dtype=torch.float64), phase)
+            ax.plot(u / unit, E, color=plt.get_cmap("viridis")(0.1 + 0.25 * i), label=f"q = {q:g}")
         ax.set(title=f"phase {phase}", xlabel="u / q" if phase == "I" else "u", ylabel="E(h|v)")
         ax.legend(frameon=False)
     figure.savefig(PICTURES / "network_units.png", dpi=100)
@@ -55,7 +55,7 @@ def variances(initialization: str, phase: str) -> tuple[list[float], list[float]
     weights = torch.randn(2000, 64, dtype=torch.float64, generator=generator)
     gradients = torch.autograd.grad(states[-1], states, weights)
     last = float(gradients[-1].var())
-    return [float(s.var(dim=0).mean()) for s in states], [float(g.var()) / last for g in gradients]
+    return [float(s.detach().var(dim=0).mean()) for s in states], [float(g.var()) / last for g in gradients]
 
 
 def activations() -> None:

@@ -1,0 +1,105 @@
+"""Standardised data, and the training of a network on them from one start."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rtbm.errors import InvalidInputError
+from rtbm.estimators.search import Report, threads_for
+from rtbm.lattice import Floats
+from rtbm.nn.networks import affine_layers, make_network
+from rtbm.training import Result, Settings, Watch
+from rtbm.training.networks import LOSSES, NetworkObjective, solve_network
+from rtbm.training.resonance import tune
+
+
+class Rows(NamedTuple):
+    """Inputs (n, d) of mean 0 and variance 1, targets (n, n_outputs) and weights (n,)."""
+
+    x: Floats
+    target: Floats
+    weights: Floats
+
+
+@dataclass(frozen=True)
+class NetworkTask:
+    """All that training needs, in a form that other processes can be sent."""
+
+    sizes: tuple[int, ...]
+    activations: tuple[str, ...]
+    hidden: str
+    initialization: str
+    dropout: float
+    loss: str
+    alpha: float
+    data: Rows
+    validation: Rows | None
+    settings: Settings
+    patience: int
+    n_init: int
+    n_jobs: int | None
+    device: str | None
+    report: Report | None = field(default=None, repr=False)
+    screen: bool = True
+
+    def network(self, index: int) -> nn.Sequential:
+        """The network of a start; with "auto", every other one is tuned to the data where that is possible."""
+        seed = self.settings.seed + index
+        network = make_network(
+            self.data.x.shape[1],
+            self.sizes,
+            self.activations,
+            generator=torch.Generator().manual_seed(seed),
+            dtype=torch.float64,
+            dropout=self.dropout,
+            hidden=self.hidden,
+            initialization="paper" if self.initialization == "paper" else "balanced",
+        )
+        if self.initialization == "auto" and index % 2 == 0:
+            tune(network, *self.data, seed=seed, greedy=index == 0)
+        return network.to(self.device or "cpu")
+
+    def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
+        """One start, or its continuation from a vector."""
+        with threads_for(len(self.data.x)):
+            objective = self._objective(index, self.data)
+            watch = Watch(self._validate(index), self.patience, None if report is None else lambda r: report(index, r))
+            settings = replace(self.settings, max_iter=max_iter, seed=self.settings.seed + index)
+            return solve_network(objective, objective.start() if vector is None else vector, settings, watch)
+
+    def _objective(self, index: int, rows: Rows, alpha: float | None = None) -> NetworkObjective:
+        x, target, weights = (torch.from_numpy(np.ascontiguousarray(part)).to(self.device or "cpu") for part in rows)
+        strength = self.alpha if alpha is None else alpha
+        return NetworkObjective(self.network(index), LOSSES[self.loss], x, target, weights, strength)
+
+    def _validate(self, index: int) -> Any:
+        if self.validation is None:
+            return None
+        held_out = self._objective(index, self.validation, 0.0)
+        return lambda vector: -held_out.value(vector)
+
+
+def column_moments(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Means and standard deviations of columns; 1 for columns that do not vary."""
+    mean = weights @ x / weights.sum()
+    largest = np.maximum(np.abs(x - mean).max(axis=0), 1e-300)
+    deviation = largest * np.sqrt(weights @ ((x - mean) / largest) ** 2 / weights.sum())
+    if not np.isfinite(mean).all() or not np.isfinite(deviation).all():
+        raise InvalidInputError("X or y: numbers are so large that their sums leave float64: change the unit")
+    is_flat = ~(deviation > 1e-12 * np.maximum(np.abs(mean), 1e-300))
+    return mean, np.where(is_flat, 1.0, deviation)
+
+
+@torch.no_grad()
+def absorb(network: nn.Sequential, centre: Floats, scale: Floats, offset: Floats, unit: Floats) -> None:
+    """Let a network that was trained on standardised data take and give data as they are."""
+    layers = list(affine_layers(network))
+    first, last = layers[0], layers[-1]
+    first.weight.div_(torch.from_numpy(scale))
+    first.bias.sub_(first.weight @ torch.from_numpy(centre))
+    if not (np.all(offset == 0) and np.all(unit == 1)):
+        last.weight.mul_(torch.from_numpy(unit)[:, None])
+        last.bias.mul_(torch.from_numpy(unit)).add_(torch.from_numpy(offset))
