@@ -3,7 +3,8 @@
     python benchmarks/layer.py --output build/layer.json
 
 "units": the activation function alone, on 10^6 activations. "layer": a whole layer of 100 units on 10,000 rows of 100
-inputs, against torch.nn.Linear and tanh. Calls alternate, and the best time of each counts. q is spread over [2, 18].
+inputs, against torch.nn.Linear and tanh. Calls alternate, and the best time of each counts; between them is a pause,
+since torch's OpenMP threads keep a core busy for some milliseconds after their work. q is spread over [2, 18].
 """
 
 import argparse
@@ -23,6 +24,7 @@ from rtbm.nn import ThetaLayer, theta_unit
 
 AIM = 6.0
 """The aim for units in float64, which the library works in."""
+PAUSE = 0.02
 SHAPES = [(1_000_000, 1), (10_000, 100), (1_000, 1_000)]
 
 
@@ -31,6 +33,7 @@ def alternate(functions: list[Callable[[], Any]], repeats: int = 15) -> list[flo
     best = [float("inf")] * len(functions)
     for turn in range(repeats + 2):
         for i, function in enumerate(functions):
+            time.sleep(PAUSE)
             start = time.perf_counter()
             function()
             if turn >= 2:

@@ -25,7 +25,7 @@ def units() -> None:
             E = theta_unit(u, torch.tensor([q], dtype=torch.float64), phase)
             ax.plot(u / unit, E, color=plt.get_cmap("viridis")(0.1 + 0.25 * i), label=f"q = {q:g}")
         ax.set(title=f"phase {phase}", xlabel="u / q" if phase == "I" else "u", ylabel="E(h|v)")
-        ax.legend(frameon=False)
+        ax.legend(loc="upper right")
     figure.savefig(PICTURES / "network_units.png", dpi=100)
 
 

@@ -16,7 +16,7 @@ from rtbm.errors import FileError
 from rtbm.files import write_whole
 from rtbm.version import __version__
 
-WIDTH = 120
+WIDTH = 126
 """The least number of columns for tables."""
 
 
