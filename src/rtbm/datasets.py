@@ -135,12 +135,12 @@ class TimeSeries:
     ----------
     end : float
         Observations lie in [0, end].
-    n_samples : int
+    n_points : int
         How many the paper takes.
     """
 
     end: float = 100.0
-    n_samples: int = 500
+    n_points: int = 500
 
     def signal(self, t: Any) -> Floats:
         """The series without noise, of the shape of t.
@@ -162,7 +162,7 @@ class TimeSeries:
         >>> t.shape, y.shape, float(t[-1, 0])
         ((500, 1), (500,), 100.0)
         """
-        n = self.n_samples if n is None else check_integer(n, "n", 2)
+        n = self.n_points if n is None else check_integer(n, "n", 2)
         t = np.linspace(0, self.end, n)
         return t[:, None], self.signal(t) + np.random.default_rng(seed).normal(size=n)
 
