@@ -74,7 +74,7 @@ class Diagonal:
         m = torch.arange(-self.n_exponentials, self.n_exponentials + 1, dtype=x.dtype, device=x.device)
         exponent = m * x[..., None] - 0.5 * a[:, None] * m**2
         weights = exponent.softmax(dim=-1)
-        return [exponent.logsumexp(dim=-1), *_cumulants([(weights * m**k).sum(-1) for k in range(1, order + 1)])]
+        return [exponent.logsumexp(dim=-1), *cumulants([(weights * m**k).sum(-1) for k in range(1, order + 1)])]
 
     def _cosines(self, x: Tensor, b: Tensor, order: int) -> list[Tensor]:
         m = torch.arange(1, self.n_cosines + 1, dtype=x.dtype, device=x.device)
@@ -86,16 +86,17 @@ class Diagonal:
         if order:
             sines = size * angle.sin()
             raw = [-(m * sines).sum(-1), -(m**2 * cosines).sum(-1), (m**3 * sines).sum(-1)][:order]
-        return [total.log(), *_cumulants([moment / total for moment in raw])]
+        return [total.log(), *cumulants([moment / total for moment in raw])]
 
 
-def _cumulants(raw: list[Tensor]) -> list[Tensor]:
-    cumulants = raw[:1]
+def cumulants(raw: list[Tensor]) -> list[Tensor]:
+    """Cumulants of up to three moments."""
+    result = raw[:1]
     if len(raw) > 1:
-        cumulants.append(raw[1] - raw[0] ** 2)
+        result.append(raw[1] - raw[0] ** 2)
     if len(raw) > 2:
-        cumulants.append(raw[2] - 3 * raw[1] * raw[0] + 2 * raw[0] ** 3)
-    return cumulants
+        result.append(raw[2] - 3 * raw[1] * raw[0] + 2 * raw[0] ** 3)
+    return result
 
 
 def _longest(reach: Floats) -> int:

@@ -15,6 +15,7 @@ import math
 import torch
 from torch import Tensor
 
+from rtbm.theta.diagonal import cumulants
 from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS
 
 THRESHOLD = 4 * math.pi
@@ -48,7 +49,7 @@ def unit_cumulants(u: Tensor, q: Tensor, phase: str, order: int) -> list[Tensor]
 
     sign = 1 if first else -1
     derivatives = []
-    for k, (wave, step) in enumerate(zip(_cumulants(waves), _cumulants(steps), strict=True), start=1):
+    for k, (wave, step) in enumerate(zip(cumulants(waves), cumulants(steps), strict=True), start=1):
         transformed, kept = (wave, step) if first else (step, wave)
         transformed = factor**k * transformed
         if k <= 2:
@@ -83,13 +84,3 @@ def _exponential_moments(exponents: dict[int, Tensor], order: int) -> list[Tenso
     terms = {m: exponent.exp() for m, exponent in exponents.items()}
     total = 1 + sum(terms.values())
     return [sum(m**k * term for m, term in terms.items()) / total for k in range(1, order + 1)]
-
-
-def _cumulants(moments: list[Tensor]) -> list[Tensor]:
-    """Cumulants of up to three moments."""
-    cumulants = moments[:1]
-    if len(moments) > 1:
-        cumulants.append(moments[1] - moments[0] ** 2)
-    if len(moments) > 2:
-        cumulants.append(moments[2] - 3 * moments[0] * moments[1] + 2 * moments[0] ** 3)
-    return cumulants
