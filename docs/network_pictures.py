@@ -8,9 +8,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import torch
 
-from rtbm import ThetaNetRegressor, datasets
 from rtbm.nn import ThetaLayer, theta_unit
-from rtbm.plotting import DARK, WARM, plot_activations
+from rtbm.plotting import DARK, WARM
 
 PICTURES = Path(__file__).parent / "pictures"
 
@@ -58,14 +57,6 @@ def variances(initialization: str, phase: str) -> tuple[list[float], list[float]
     return [float(s.detach().var(dim=0).mean()) for s in states], [float(g.var()) / last for g in gradients]
 
 
-def activations() -> None:
-    """What the units of the time series have learned."""
-    t, y = datasets.time_series.sample(seed=0)
-    model = ThetaNetRegressor((3, 3, 2), output="theta", random_state=0).fit(t, y)
-    plot_activations(model, t).savefig(PICTURES / "network_activations.png", dpi=90)
-
-
 if __name__ == "__main__":
     units()
     depth()
-    activations()

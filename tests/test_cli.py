@@ -169,3 +169,16 @@ def test_help_and_version():
         assert name in run("--help")
         assert "Usage" in run(name, "--help")
     assert rtbm.__version__ in run("--version")
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_info_knows_networks_and_other_commands_refuse_them(tmp_path):
+    X = np.linspace(0, 5, 40)[:, None]
+    network = rtbm.ThetaNetClassifier((3,), n_init=1, max_iter=2, random_state=0).fit(
+        X, np.where(X[:, 0] > 2, "up", "down")
+    )
+    rtbm.save(network, tmp_path / "n.rtbm")
+    text = run("info", tmp_path / "n.rtbm")
+    for word in ("ThetaNetClassifier", "3 theta, 1 linear", "down, up", "lbfgs, 1 starts"):
+        assert word in text
+    assert "needs a fitted RTBMDensity" in command("sample", tmp_path / "n.rtbm").stderr

@@ -21,23 +21,28 @@ def summary_table(model: Any, title: str) -> Table:
     return table
 
 
+def _features(model: Any) -> str:
+    names = [str(name) for name in getattr(model, "feature_names_in_", [])]
+    return f"{model.n_features_in_}" + (f" ({', '.join(names)})" if names else "")
+
+
+def _solver_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    solver = f"{summary['solver']}, {summary['n_init']} starts, {summary['n_iter']} iterations, {summary['reason']}"
+    return [("solver", solver), ("seconds", f"{summary['seconds']:.2f}")]
+
+
 def _network_rows(model: Any) -> list[tuple[str, str]]:
     """Of a trained network."""
     summary = model.summary_
-    names = [str(name) for name in getattr(model, "feature_names_in_", [])]
     layers = zip(model.layer_sizes_, model.layer_activations_, strict=True)
     rows = [
         ("kind", type(model).__name__),
-        ("features", f"{model.n_features_in_}" + (f" ({', '.join(names)})" if names else "")),
+        ("features", _features(model)),
         ("layers", ", ".join(f"{size} {name}" for size, name in layers)),
         ("free parameters", f"{model.n_parameters_}"),
         ("observations", f"{summary['n_observations']:g}"),
         ("loss", f"{summary['loss']:.6g}"),
-        (
-            "solver",
-            f"{summary['solver']}, {summary['n_init']} starts, {summary['n_iter']} iterations, {summary['reason']}",
-        ),
-        ("seconds", f"{summary['seconds']:.2f}"),
+        *_solver_rows(summary),
     ]
     if hasattr(model, "classes_"):
         rows.insert(3, ("classes", ", ".join(str(label) for label in model.classes_)))
@@ -46,11 +51,9 @@ def _network_rows(model: Any) -> list[tuple[str, str]]:
 
 def _summary_rows(model: Any) -> list[tuple[str, str]]:
     summary, distribution = model.summary_, model.distribution_
-    names = [str(name) for name in getattr(model, "feature_names_in_", [])]
     parts = distribution.components if isinstance(distribution, RTBMMixture) else [distribution]
-    features = f"{model.n_features_in_}" + (f" ({', '.join(names)})" if names else "")
     rows = [
-        ("features", features),
+        ("features", _features(model)),
         (
             "machines",
             f"{len(parts)}, with {parts[0].n_hidden} hidden units each ({parts[0].hidden}, phase {parts[0].phase})",
@@ -60,13 +63,7 @@ def _summary_rows(model: Any) -> list[tuple[str, str]]:
     ]
     if "log_likelihood" in summary:
         rows.append(("log-likelihood of an observation", f"{summary['log_likelihood']:.6f}"))
-    rows += [
-        (
-            "solver",
-            f"{summary['solver']}, {summary['n_init']} starts, {summary['n_iter']} iterations, {summary['reason']}",
-        ),
-        ("seconds", f"{summary['seconds']:.2f}"),
-    ]
+    rows += _solver_rows(summary)
     if model.is_gaussian_:
         rows.append(("note", "no better than a single Gaussian, which was taken instead"))
     if model._bounds.is_trivial and model.n_features_in_ <= 10:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.search import Report, threads_for
@@ -45,40 +46,42 @@ class NetworkTask:
     report: Report | None = field(default=None, repr=False)
     screen: bool = True
 
-    def network(self, index: int) -> nn.Sequential:
-        """The network of a start; with "auto", every other one is tuned to the data where that is possible."""
-        seed = self.settings.seed + index
-        network = make_network(
+    def network(self, index: int = 0) -> nn.Sequential:
+        """The network, with initial values of a start."""
+        return make_network(
             self.data.x.shape[1],
             self.sizes,
             self.activations,
-            generator=torch.Generator().manual_seed(seed),
+            generator=torch.Generator().manual_seed(self.settings.seed + index),
             dtype=torch.float64,
             dropout=self.dropout,
             hidden=self.hidden,
             initialization="paper" if self.initialization == "paper" else "balanced",
         )
+
+    def start(self, index: int) -> Tensor:
+        """The vector of a start; with "auto", every other one is tuned to the data where that is possible."""
+        network = self.network(index)
         if self.initialization == "auto" and index % 2 == 0:
-            tune(network, *self.data, seed=seed, greedy=index == 0)
-        return network.to(self.device or "cpu")
+            tune(network, *self.data, seed=self.settings.seed + index, greedy=index == 0)
+        return parameters_to_vector(network.parameters()).detach().to(self.device or "cpu")
 
     def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
         """One start, or its continuation from a vector."""
         with threads_for(len(self.data.x)):
-            objective = self._objective(index, self.data)
-            watch = Watch(self._validate(index), self.patience, None if report is None else lambda r: report(index, r))
+            start = self.start(index) if vector is None else vector
+            watch = Watch(self._validate(), self.patience, None if report is None else lambda r: report(index, r))
             settings = replace(self.settings, max_iter=max_iter, seed=self.settings.seed + index)
-            return solve_network(objective, objective.start() if vector is None else vector, settings, watch)
+            return solve_network(self._objective(self.data, self.alpha), start, settings, watch)
 
-    def _objective(self, index: int, rows: Rows, alpha: float | None = None) -> NetworkObjective:
+    def _objective(self, rows: Rows, alpha: float) -> NetworkObjective:
         x, target, weights = (torch.from_numpy(np.ascontiguousarray(part)).to(self.device or "cpu") for part in rows)
-        strength = self.alpha if alpha is None else alpha
-        return NetworkObjective(self.network(index), LOSSES[self.loss], x, target, weights, strength)
+        return NetworkObjective(self.network().to(x.device), LOSSES[self.loss], x, target, weights, alpha)
 
-    def _validate(self, index: int) -> Any:
+    def _validate(self) -> Any:
         if self.validation is None:
             return None
-        held_out = self._objective(index, self.validation, 0.0)
+        held_out = self._objective(self.validation, 0.0)
         return lambda vector: -held_out.value(vector)
 
 

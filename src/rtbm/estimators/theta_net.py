@@ -130,9 +130,9 @@ class ThetaNet(BaseEstimator):
             raise InvalidInputError(
                 "X or y: the loss is infinite from every start: look for extreme values, or lower learning_rate"
             )
-        network = task.network(outcome.best).eval()
-        vector_to_parameters(best.vector, network.parameters())
-        return network.requires_grad_(True).cpu()
+        network = task.network().eval()
+        vector_to_parameters(best.vector.cpu(), network.parameters())
+        return network
 
     def _take(self, task: NetworkTask, outcome: Outcome, network: nn.Sequential) -> None:
         best = outcome.results[outcome.best]
