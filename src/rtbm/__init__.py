@@ -25,11 +25,13 @@ from rtbm.theta import ThetaMoments, ThetaPlan, log_theta, riemann_theta, theta_
 from rtbm.version import __version__
 
 if TYPE_CHECKING:
-    from rtbm.estimators import RTBMDensity, ThetaNetClassifier, ThetaNetRegressor
+    from rtbm.estimators import RTBMClassifier, RTBMDensity, RTBMFeatures, ThetaNetClassifier, ThetaNetRegressor
     from rtbm.persistence import load, save
 
 _LATER = {
+    "RTBMClassifier": "rtbm.estimators",
     "RTBMDensity": "rtbm.estimators",
+    "RTBMFeatures": "rtbm.estimators",
     "ThetaNetClassifier": "rtbm.estimators",
     "ThetaNetRegressor": "rtbm.estimators",
     "load": "rtbm.persistence",
@@ -52,9 +54,11 @@ __all__ = [
     "InvalidInputError",
     "NormalizerError",
     "NotPositiveDefiniteError",
+    "RTBMClassifier",
     "RTBMDensity",
     "RTBMDistribution",
     "RTBMError",
+    "RTBMFeatures",
     "RTBMMixture",
     "SamplingError",
     "ThetaMoments",

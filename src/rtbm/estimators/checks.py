@@ -50,6 +50,13 @@ def distinct_rows(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
     return rows, np.bincount(index.reshape(-1), weights, len(rows)).astype(np.float64)
 
 
+def distinct_labelled(x: Floats, labels: np.ndarray, weights: Floats) -> tuple[Floats, np.ndarray, Floats]:
+    """The distinct pairs of a row and a label, by row and then label, and the sum of the weights of each."""
+    classes, codes = np.unique(labels, return_inverse=True)
+    rows, weights = distinct_rows(np.column_stack([x, codes]), weights)
+    return rows[:, :-1], classes[rows[:, -1].astype(np.int64)], weights
+
+
 def split_rows(n: int, validation_fraction: float | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the rows for training and for validation, a share of the distinct rows."""
     order = np.random.default_rng(seed).permutation(n)

@@ -9,7 +9,9 @@ from rtbm.training import Record
 
 
 @contextlib.contextmanager
-def progress_bar(n_runs: int, title: str = "fitting", is_likelihood: bool = True) -> Iterator[Report]:
+def progress_bar(
+    n_runs: int, title: str = "fitting", is_likelihood: bool = True, unit: str = "start"
+) -> Iterator[Report]:
     """A bar on the error stream that advances with every run of the solver and shows what the solver last reported."""
     from rich.console import Console  # here, since only verbose fits need it
     from rich.progress import (
@@ -33,7 +35,7 @@ def progress_bar(n_runs: int, title: str = "fitting", is_likelihood: bool = True
         def report(start: int, record: Record) -> None:
             nonlocal runs, last
             runs, last = runs + (start != last), start
-            where = f"start {start + 1}" if start >= 0 else "all data"
+            where = f"{unit} {start + 1}" if start >= 0 else "all data"
             value = f"log L + prior {-record.objective:.4f}" if is_likelihood else f"objective {record.objective:.4f}"
             known = "" if math.isnan(record.validation) else f" validation {record.validation:.4f}"
             bar.update(task, completed=runs - 1, state=f"{where} step {record.step} {value}{known}")

@@ -25,6 +25,7 @@ from rtbm.validation import (
 )
 
 FLOAT32_TOLERANCE = 1e-8  # a tighter one would be lost in rounding
+SMALLEST_Q = 1e-300
 
 
 class ThetaMoments(NamedTuple):
@@ -203,6 +204,11 @@ def _check_diagonal(q: np.ndarray) -> None:
         raise NotPositiveDefiniteError(
             f"Q must be positive definite: its diagonal must hold positive numbers, got {len(q)} entries"
             + (f" with smallest {q.min():.3g}" if len(q) else "")
+        )
+    if q.min() < SMALLEST_Q or q.max() > 1 / SMALLEST_Q:
+        raise NotPositiveDefiniteError(
+            f"Q must have diagonal entries between {SMALLEST_Q:g} and {1 / SMALLEST_Q:g}, got {q.min():.3g} to "
+            f"{q.max():.3g}: beyond, (2π)²/q leaves float64"
         )
 
 

@@ -24,6 +24,8 @@ LARGEST_CENTRE = 1e9
 """Further out, differences of hidden states would lose digits."""
 KEPT_BLOCKS = 8
 """P(h given x) (points × states) is kept for derivatives up to so many blocks of moderate size; more is made again."""
+NEGLIGIBLE = -600.0
+"""Terms whose logarithm is this much below the largest count as that: results that underflow cost ten times more."""
 
 # Logarithms of what tables leave out, as a share of all: in the first one, at least, at most, and how much less than is
 # allowed a new table leaves out, or an old one before it is replaced.
@@ -196,7 +198,7 @@ class StateMixture:
         y = x @ self.L_inverse.mT
         logits = torch.addmm(self._bias, y, self.means.mT)
         top = logits.amax(1)
-        terms = logits.sub_(top[:, None]).exp_()
+        terms = logits.sub_(top[:, None]).clamp_(min=NEGLIGIBLE).exp_()
         total = terms.sum(1)
         return total.log() + top - 0.5 * y.square().sum(1) - self.log_volume, terms.div_(total[:, None])
 

@@ -1,0 +1,1 @@
+from rtbm.datasets.densities import *

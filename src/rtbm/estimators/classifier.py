@@ -1,0 +1,212 @@
+"""A classifier on the features of machines that were fitted to patches of the data (the paper's section 6)."""
+
+from typing import Any, Self
+
+import numpy as np
+from scipy.special import log_softmax
+from sklearn.base import ClassifierMixin, clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils import column_or_1d
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_fit_parameter, validate_data
+
+from rtbm.errors import InvalidInputError
+from rtbm.estimators.checks import distinct_labelled
+from rtbm.estimators.features import RTBMFeatures
+from rtbm.estimators.network_task import column_moments
+from rtbm.lattice import Floats
+
+CLASSIFIERS = ("logistic", "bayes")
+PENALTY = 0.1
+"""The argument C of logistic regression: features of hidden units are many and alike."""
+
+
+def _has(method: str) -> Any:
+    """Whether the classifier has a method; it is asked before and after the fit."""
+
+    def check(self: "RTBMClassifier") -> bool:
+        if isinstance(self.classifier, str):
+            return self.classifier == "logistic" or method != "decision_function"
+        return hasattr(getattr(self, "classifier_", self.classifier), method)
+
+    return check
+
+
+class RTBMClassifier(ClassifierMixin, RTBMFeatures):
+    """A classifier on what the hidden units of machines on patches of the data expect.
+
+    The features of `RTBMFeatures`, standardised, are passed to a classifier; or, with classifier="bayes", the densities
+    of the classes themselves decide by Bayes' rule. `transform` gives the features.
+
+    Parameters
+    ----------
+    n_hidden, patch, patch_size, image_shape, n_patches, supervised, output
+        As in `RTBMFeatures`.
+    classifier : "logistic", "bayes" or a scikit-learn classifier
+        "logistic" is logistic regression with C = 0.1. "bayes" fits one density for each class on every patch, takes
+        patches for independent, and predicts P(class|x) ∝ P(class) ∏ P(patch of x|class).
+    n_components, hidden, phase, solver, max_iter, tol, n_init, regularization, random_state, n_jobs, verbose
+        As in `RTBMFeatures`.
+
+    Attributes
+    ----------
+    classes_ : (n_classes,)
+        The labels.
+    classifier_ : classifier
+        The fitted classifier, on standardised features; not with "bayes".
+    patches_, densities_, n_iter_, n_features_in_
+        As in `RTBMFeatures`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from rtbm import RTBMClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> bool(RTBMClassifier(n_hidden=2, random_state=0).fit(X, y).score(X, y) > 0.9)
+    True
+    >>> bool(RTBMClassifier(1, patch_size=4, classifier="bayes", random_state=0).fit(X, y).score(X, y) > 0.95)
+    True
+    """
+
+    def __init__(
+        self,
+        n_hidden: int | str = 2,
+        *,
+        patch: Any = "contiguous",
+        patch_size: Any = 2,
+        image_shape: Any = None,
+        n_patches: int | None = None,
+        supervised: bool = False,
+        output: str = "auto",
+        classifier: Any = "logistic",
+        n_components: int = 1,
+        hidden: str = "dense",
+        phase: str = "I",
+        solver: str = "lbfgs",
+        max_iter: int | None = None,
+        tol: float = 1e-5,
+        n_init: int = 1,
+        regularization: float = 1.0,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ):
+        super().__init__(
+            n_hidden,
+            patch=patch,
+            patch_size=patch_size,
+            image_shape=image_shape,
+            n_patches=n_patches,
+            supervised=supervised,
+            output=output,
+            n_components=n_components,
+            hidden=hidden,
+            phase=phase,
+            solver=solver,
+            max_iter=max_iter,
+            tol=tol,
+            n_init=n_init,
+            regularization=regularization,
+            random_state=random_state,
+            n_jobs=n_jobs,
+            verbose=verbose,
+        )
+        self.classifier = classifier
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit densities and classifier to data (n_samples, n_features) and labels (n_samples,).
+
+        A weight of 0 is as if the row were absent, 2 as if it were there twice, for classifiers that take weights.
+        """
+        self._check_parameters()
+        classifier = self._new_classifier()
+        takes_weights = classifier is None or has_fit_parameter(classifier, "sample_weight")
+        if sample_weight is not None and not takes_weights:
+            raise InvalidInputError(f"sample_weight: the classifier {classifier!r} takes none: leave it at None")
+        self._forget()
+        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(y)
+        y = column_or_1d(y, warn=True)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        X, y, weights = (part[weights > 0] for part in (X, y, weights))
+        classes = np.unique(y)
+        if len(classes) < 2:
+            found = f"one class: {classes[0]!s}" if len(classes) else "no row of positive weight"
+            raise InvalidInputError(f"y must hold two classes or more, got {found}")
+        if takes_weights:  # neither the order of rows nor their repetition has any influence
+            X, y, weights = distinct_labelled(X, y, weights)
+        self._fit(X, y if self._is_supervised() else None, weights)
+        if classifier is not None:
+            features = self._features(X)
+            self._centre, self._scale = column_moments(features, weights)
+            options = {"sample_weight": weights} if takes_weights else {}
+            self.classifier_ = classifier.fit(self._standardised(features), y, **options)
+        self.classes_ = classes
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The labels (n_samples,)."""
+        X = self._check(X)
+        if self._is_bayes():
+            return self.classes_[self._log_posterior(X).argmax(axis=1)]
+        return self.classifier_.predict(self._standardised(self._features(X)))
+
+    @available_if(_has("predict_proba"))
+    def predict_proba(self, X: Any) -> Floats:
+        """The probabilities of the classes (n_samples, n_classes)."""
+        X = self._check(X)
+        if self._is_bayes():
+            return np.exp(self._log_posterior(X))
+        return self.classifier_.predict_proba(self._standardised(self._features(X)))
+
+    @available_if(_has("predict_log_proba"))
+    def predict_log_proba(self, X: Any) -> Floats:
+        """The logarithms of the probabilities of the classes (n_samples, n_classes)."""
+        X = self._check(X)
+        if self._is_bayes():
+            return self._log_posterior(X)
+        return self.classifier_.predict_log_proba(self._standardised(self._features(X)))
+
+    @available_if(_has("decision_function"))
+    def decision_function(self, X: Any) -> Floats:
+        """What the classifier compares."""
+        X = self._check(X)
+        return self.classifier_.decision_function(self._standardised(self._features(X)))
+
+    def _check(self, X: Any) -> Floats:
+        check_is_fitted(self)
+        return validate_data(self, X, dtype=np.float64, reset=False)
+
+    def _log_posterior(self, X: Floats) -> Floats:
+        return log_softmax(self._class_log_likelihood(X) + self._log_prior, axis=1)
+
+    def _standardised(self, features: Floats) -> Floats:
+        return (features - self._centre) / self._scale
+
+    def _is_bayes(self) -> bool:
+        """Whether the densities decide: of the fit, if there is one."""
+        if self.__sklearn_is_fitted__():
+            return not hasattr(self, "classifier_")
+        return isinstance(self.classifier, str) and self.classifier == "bayes"
+
+    def _is_supervised(self) -> bool:
+        return bool(self.supervised) or (isinstance(self.classifier, str) and self.classifier == "bayes")
+
+    def _new_classifier(self) -> Any:
+        if isinstance(self.classifier, str):
+            if self.classifier not in CLASSIFIERS:
+                raise InvalidInputError(
+                    f"classifier must be 'logistic', 'bayes' or a scikit-learn classifier, got {self.classifier!r}"
+                )
+            return LogisticRegression(C=PENALTY, max_iter=1000) if self.classifier == "logistic" else None
+        if isinstance(self.classifier, type) or not hasattr(self.classifier, "fit"):
+            raise InvalidInputError(
+                f"classifier must be 'logistic', 'bayes' or a scikit-learn classifier, got {self.classifier!r}"
+            )
+        return clone(self.classifier)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags

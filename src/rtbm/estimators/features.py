@@ -1,0 +1,338 @@
+"""Features from densities: machines on patches of the data, and what their hidden units expect (the paper's section 6)."""
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Self
+
+import joblib
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from rtbm.errors import InvalidInputError
+from rtbm.estimators.checks import check_jobs, distinct_labelled, distinct_rows
+from rtbm.estimators.density import RTBMDensity
+from rtbm.estimators.patches import Patch, check_options, make_patches
+from rtbm.estimators.progress import progress_bar
+from rtbm.estimators.search import threads_for
+from rtbm.lattice import Floats
+from rtbm.validation import check_choice, check_integer
+
+OUTPUTS = ("auto", "expectations", "log_likelihood", "both")
+DENSITY_OPTIONS = (
+    "n_hidden",
+    "n_components",
+    "hidden",
+    "phase",
+    "solver",
+    "max_iter",
+    "tol",
+    "n_init",
+    "regularization",
+)
+"""What is passed on to the density of each patch."""
+
+
+class Job(NamedTuple):
+    """One density to fit."""
+
+    options: dict[str, Any]
+    rows: Floats
+    weights: Floats
+
+
+class RTBMFeatures(TransformerMixin, BaseEstimator):
+    """Features of patches of the data, by machines that were fitted to the patches as densities.
+
+    The features are split into patches, one machine (or a mixture) is fitted to the density of each, and what comes out
+    are the expectations E(h|x) of all hidden units, or log-likelihoods, for any classifier.
+
+    Parameters
+    ----------
+    n_hidden : int or "auto"
+        Hidden units of each machine.
+    patch : "contiguous", "blocks", "random" or list of lists
+        Which features go together: consecutive ones; blocks of pixels of an image (see `image_shape`); random ones; or
+        those whose numbers are given, and they may overlap.
+    patch_size : int or pair
+        Features in a patch; for blocks (rows, columns), or one number for both. Patches at the end may be smaller.
+    image_shape : pair
+        (rows, columns) of the images whose pixels are the features, for patch="blocks".
+    n_patches : int
+        How many random patches; by default so many that every feature is in one. In more, features are used again, and
+        each equally often.
+    supervised : bool
+        Whether to fit one density for each class on every patch, which needs y.
+    output : "auto", "expectations", "log_likelihood" or "both"
+        What comes out: E(h|x), or log P(x), or both, of every machine. "auto" takes log-likelihoods if `supervised`,
+        and else expectations.
+    n_components, hidden, phase, solver, max_iter, tol, n_init, regularization
+        As in `RTBMDensity`. Features need fewer starts and a looser tolerance than densities.
+    random_state : int, RandomState or None
+        The same integer gives the same result.
+    n_jobs : int
+        Patches that are fitted at the same time, through joblib.
+    verbose : int
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    patches_ : list of (size,)
+        The numbers of the features of each patch. Features with only one value are left out, and so are patches of
+        nothing else.
+    densities_ : list of lists of RTBMDensity
+        The densities of every patch: one, or one for each class.
+    classes_ : (n_classes,)
+        The labels, if `supervised`.
+    n_iter_ : int
+        The iterations of the machine that took the most.
+    n_features_in_ : int
+        The number of features.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from rtbm import RTBMFeatures
+    >>> X, y = load_iris(return_X_y=True)
+    >>> features = RTBMFeatures(n_hidden=2, patch_size=2, random_state=0).fit(X)
+    >>> features.transform(X).shape
+    (150, 4)
+    >>> features.get_feature_names_out().tolist()
+    ['patch0_h0', 'patch0_h1', 'patch1_h0', 'patch1_h1']
+    """
+
+    def __init__(
+        self,
+        n_hidden: int | str = 2,
+        *,
+        patch: Any = "contiguous",
+        patch_size: Any = 2,
+        image_shape: Any = None,
+        n_patches: int | None = None,
+        supervised: bool = False,
+        output: str = "auto",
+        n_components: int = 1,
+        hidden: str = "dense",
+        phase: str = "I",
+        solver: str = "lbfgs",
+        max_iter: int | None = None,
+        tol: float = 1e-5,
+        n_init: int = 1,
+        regularization: float = 1.0,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ):
+        self.n_hidden = n_hidden
+        self.patch = patch
+        self.patch_size = patch_size
+        self.image_shape = image_shape
+        self.n_patches = n_patches
+        self.supervised = supervised
+        self.output = output
+        self.n_components = n_components
+        self.hidden = hidden
+        self.phase = phase
+        self.solver = solver
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_init = n_init
+        self.regularization = regularization
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the densities to data (n_samples, n_features), and to labels (n_samples,) if `supervised`.
+
+        A weight of 0 is as if the row were absent, 2 as if it were there twice.
+        """
+        self._check_parameters()
+        self._forget()
+        if self._is_supervised():
+            if y is None:
+                raise InvalidInputError("supervised=True requires y to be passed, but the target y is None")
+            X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+            check_classification_targets(y)
+            y = column_or_1d(y, warn=True)
+        else:
+            X, y = validate_data(self, X, dtype=np.float64, ensure_min_samples=2), None
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if y is None:
+            X, weights = distinct_rows(X, weights)
+        else:
+            X, y, weights = distinct_labelled(X, y, weights)
+        self._fit(X, y, weights)
+        return self
+
+    def _fit(self, X: Floats, labels: np.ndarray | None, weights: Floats) -> None:
+        """Fit to rows of positive weight, of which the order does not matter."""
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        options = (self.patch, self.patch_size, X.shape[1], self.image_shape, self.n_patches, seed)
+        varies = _varies(X)
+        patches = [part[varies[part]] for part in make_patches(*options)]
+        patches = [part for part in patches if len(part)]
+        if not patches:
+            raise InvalidInputError("X: every feature of every patch has only one value, so there is no density")
+        classes, members = np.empty(0), [np.ones(len(X), dtype=bool)]
+        if labels is not None:
+            classes = np.unique(labels)
+            members = [labels == label for label in classes]
+        densities = self._fit_densities(X, weights, patches, members, seed)
+        n = len(members)
+        self.densities_ = [densities[i : i + n] for i in range(0, len(densities), n)]
+        self.patches_, self._output = patches, self._chosen_output()
+        self.n_iter_ = max(density.n_iter_ for density in densities)
+        if labels is not None:
+            self.classes_ = classes
+            totals = np.array([weights[part].sum() for part in members])
+            self._log_prior = np.log(totals / totals.sum())
+
+    def _fit_densities(
+        self, X: Floats, weights: Floats, patches: list[Patch], members: list[np.ndarray], seed: int
+    ) -> list[RTBMDensity]:
+        options = {name: getattr(self, name) for name in DENSITY_OPTIONS} | {"fallback": None}
+
+        def jobs() -> Iterator[Job]:
+            for i, part in enumerate(patches):
+                chosen = options | {"random_state": (seed + i) % 2**32}
+                for member in members:
+                    rows, w = X[member][:, part], weights[member]
+                    if len(members) > 1:
+                        rows, w = _with_all(rows, w, X[:, part], weights)
+                    yield Job(chosen, rows, w)
+
+        n_jobs = len(patches) * len(members)
+        bar = progress_bar(n_jobs, "fitting", unit="machine") if self.verbose else contextlib.nullcontext()
+        fitted, unfinished = [], 0
+        with bar as report:
+            calls = (joblib.delayed(_fit_density)(job) for job in jobs())
+            for i, density in enumerate(joblib.Parallel(n_jobs=self.n_jobs, return_as="generator")(calls)):
+                if report is not None:
+                    report(i, density.history_[-1])
+                fitted.append(density)
+                unfinished += not density.converged_
+        if unfinished:
+            warnings.warn(
+                f"{unfinished} of {n_jobs} machines used up their iterations: raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return fitted
+
+    def transform(self, X: Any) -> Floats:
+        """The features (n_samples, n_features_out): those of the first patch, then of the second, and so on."""
+        check_is_fitted(self)
+        return self._features(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def _features(self, X: Floats) -> Floats:
+        columns = []
+        with threads_for(len(X)):
+            for part, densities in zip(self.patches_, self.densities_, strict=True):
+                rows = np.ascontiguousarray(X[:, part])
+                for density in densities:
+                    if self._output != "log_likelihood":
+                        columns.append(_expectations(density, rows))
+                    if self._output != "expectations":
+                        columns.append(density.score_samples(rows)[:, None])
+        return np.hstack(columns)
+
+    def class_log_likelihood(self, X: Any) -> Floats:
+        """log P(x|class) (n_samples, n_classes), as if patches were independent; needs supervised=True."""
+        check_is_fitted(self)
+        return self._class_log_likelihood(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def _class_log_likelihood(self, X: Floats) -> Floats:
+        if not hasattr(self, "_log_prior"):
+            raise InvalidInputError("class_log_likelihood needs a density of each class: fit with supervised=True")
+        total = np.zeros((len(X), len(self.classes_)))
+        with threads_for(len(X)):
+            for part, densities in zip(self.patches_, self.densities_, strict=True):
+                rows = np.ascontiguousarray(X[:, part])
+                total += np.stack([density.score_samples(rows) for density in densities], axis=1)
+        return total
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """The names of the features: patch, class if `supervised`, and hidden unit or "log_likelihood".
+
+        `input_features` is there for pipelines, and ignored.
+        """
+        check_is_fitted(self)
+        names = []
+        for i, densities in enumerate(self.densities_):
+            for j, density in enumerate(densities):
+                prefix = f"patch{i}_{self.classes_[j]}" if len(densities) > 1 else f"patch{i}"
+                if self._output != "log_likelihood":
+                    names += [f"{prefix}_h{k}" for k in range(density._n_features_out)]
+                if self._output != "expectations":
+                    names.append(f"{prefix}_log_likelihood")
+        return np.array(names, dtype=object)
+
+    def _is_supervised(self) -> bool:
+        return bool(self.supervised)
+
+    def _chosen_output(self) -> str:
+        if self.output != "auto":
+            return self.output
+        return "log_likelihood" if self._is_supervised() else "expectations"
+
+    def _check_parameters(self) -> None:
+        """Check what scikit-learn lets be set to anything, before any work is done."""
+        check_options(self.patch, self.patch_size, self.image_shape, self.n_patches)
+        check_choice(self.output, "output", OUTPUTS)
+        if not isinstance(self.supervised, bool | np.bool_):
+            raise InvalidInputError(f"supervised must be True or False, got {self.supervised!r}")
+        check_jobs(self.n_jobs)
+        RTBMDensity(**{name: getattr(self, name) for name in DENSITY_OPTIONS})._check_parameters()
+
+    def _forget(self) -> None:
+        """Forget an earlier fit: if this one fails, nothing must be left that fits neither."""
+        for name in [name for name in self.__dict__ if name.endswith("_")] + ["_log_prior"]:
+            self.__dict__.pop(name, None)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "densities_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = self._is_supervised()
+        return tags
+
+
+def _varies(X: Floats) -> np.ndarray:
+    """Which columns hold more than one value, to working precision."""
+    return np.ptp(X, axis=0) > 1e-12 * np.abs(X).max(axis=0)
+
+
+def _with_all(rows: Floats, weights: Floats, X: Floats, all_weights: Floats) -> tuple[Floats, Floats]:
+    """Rows of a class, and one more observation that is spread out like all data.
+
+    It is 2d points with the mean and covariance of all data, and keeps the density finite where all rows of a class
+    have the same value, or where they are few.
+    """
+    d, total = X.shape[1], all_weights.sum()
+    mean = all_weights @ X / total
+    centred = X - mean
+    values, vectors = np.linalg.eigh((all_weights[:, None] * centred).T @ centred / total)
+    steps = math.sqrt(d) * (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    points = np.concatenate([mean + steps, mean - steps])
+    return np.concatenate([rows, points]), np.concatenate([weights, np.full(2 * d, 1 / (2 * d))])
+
+
+def _fit_density(job: Job) -> RTBMDensity:
+    """A density, without the warnings that concern a single one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", ".*linearly dependent.*", RuntimeWarning)
+        return RTBMDensity(**job.options).fit(job.rows, sample_weight=job.weights)
+
+
+def _expectations(density: RTBMDensity, rows: Floats) -> Floats:
+    with torch.no_grad():
+        return density.distribution_.hidden_mean(torch.from_numpy(rows)).numpy()
