@@ -238,8 +238,14 @@ def log_gauss_sum(a: ArrayLike, shift: float = 0.0) -> Floats:
 
     >>> float(log_gauss_sum(1000.0, 0.5))  # two points half a step away: log 2 − 125
     -124.30685281944005
+    >>> float(log_gauss_sum(0.0))
+    inf
     """
-    a = np.asarray(a, dtype=float)
+    with np.errstate(divide="ignore"):
+        return _log_gauss_sum(np.asarray(a, dtype=float), shift)
+
+
+def _log_gauss_sum(a: Floats, shift: float) -> Floats:
     is_large = a > 2 * np.pi
     b = np.where(is_large, a, 4 * np.pi**2 / a)  # at least 2π: four terms are plenty
     k2 = np.arange(1, 5) ** 2

@@ -1,6 +1,7 @@
-"""Pictures of densities and of learned activation functions."""
+"""Pictures of densities, of learned activation functions, and of images."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -211,6 +212,41 @@ def plot_activations(network: Any, data: ArrayLike | None = None, *, figure: Any
         if layer.out_features <= MAX_FEATURES:
             ax.legend(frameon=False, fontsize="small")
     axes[0, 0].set_ylabel("E(h|v)")
+    return figure
+
+
+def plot_images(images: ArrayLike, titles: Sequence[str] = (), *, figure: Any = None) -> Any:
+    """Draw images side by side, each on its own logarithmic scale, so that faint parts show.
+
+    Parameters
+    ----------
+    images : (n, rows, columns)
+        Non-negative pixels.
+    titles : sequence of str
+        One for each image, or none.
+    figure : Figure or SubFigure
+        Where to draw; by default a new one.
+
+    Examples
+    --------
+    >>> from rtbm import datasets
+    >>> jets = datasets.jets.load("test")
+    >>> figure = plot_images(jets.images[:2], ["first", "second"])
+    >>> plt.close(figure)
+    """
+    pictures = np.asarray(images, dtype=np.float64)
+    if pictures.ndim != 3 or not len(pictures) or not np.isfinite(pictures).all() or pictures.min() < 0:
+        raise InvalidInputError(
+            f"images must be finite, non-negative and of shape (n, rows, columns), got shape {pictures.shape}"
+        )
+    if len(titles) not in (0, len(pictures)):
+        raise InvalidInputError(f"titles must be {len(pictures)}, one for each image, or none, got {len(titles)}")
+    if figure is None:
+        figure = plt.figure(figsize=(2.6 * len(pictures), 2.8), layout="constrained")
+    for i, (ax, picture) in enumerate(zip(np.ravel(figure.subplots(1, len(pictures))), pictures, strict=True)):
+        scale = max(float(picture.max()), 1e-300)
+        ax.imshow(np.log10(picture / scale + 1e-4), cmap="viridis", vmin=-4, vmax=0)
+        ax.set(xticks=[], yticks=[], title=titles[i] if titles else "")
     return figure
 
 

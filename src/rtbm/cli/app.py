@@ -42,6 +42,8 @@ class PaperExperiment(StrEnum):
 
     timeseries = "timeseries"
     iris = "iris"
+    jets = "jets"
+    digits = "digits"
 
 
 TABLES, PICTURES = (".csv", ".npy"), (".png", ".pdf", ".svg")
@@ -237,12 +239,15 @@ def reproduce(
     experiment: Annotated[PaperExperiment, typer.Argument(help="The experiment.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, starts and iterations.")] = False,
     seeds: Annotated[
-        int | None, typer.Option(min=2, help="Seeds; by default 20 for timeseries and 100 for iris.")
+        int | None,
+        typer.Option(
+            min=2, help="Seeds or splits; by default 20 for timeseries, 100 for iris, 10 for jets and digits."
+        ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="A folder for the numbers and the picture.")] = Path(
         "build/paper"
     ),
-    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes for timeseries; -1 for one for each core.")] = -1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes (all but iris); -1 for one for each core.")] = -1,
 ) -> None:
     """Run an experiment of the paper, and show its numbers beside the paper's."""
     if jobs == 0:

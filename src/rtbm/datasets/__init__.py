@@ -1,1 +1,36 @@
-from rtbm.datasets.densities import *
+"""The data of the paper: nine densities and a time series, with formulas and seeded samplers, and jet images."""
+
+from rtbm.datasets import jets
+from rtbm.datasets.densities import (
+    DENSITIES,
+    LIMIT,
+    Density,
+    cauchy,
+    cauchy_mixture,
+    correlated_gaussian,
+    correlated_mixture,
+    custom,
+    gamma,
+    gaussian_mixture,
+    three_gaussians,
+    uniform,
+)
+from rtbm.datasets.series import TimeSeries, time_series
+
+__all__ = [
+    "DENSITIES",
+    "LIMIT",
+    "Density",
+    "TimeSeries",
+    "cauchy",
+    "cauchy_mixture",
+    "correlated_gaussian",
+    "correlated_mixture",
+    "custom",
+    "gamma",
+    "gaussian_mixture",
+    "jets",
+    "three_gaussians",
+    "time_series",
+    "uniform",
+]

@@ -18,8 +18,6 @@ from rtbm.estimators.network_task import column_moments
 from rtbm.lattice import Floats
 
 CLASSIFIERS = ("logistic", "bayes")
-PENALTY = 0.1
-"""The argument C of logistic regression: features of hidden units are many and alike."""
 
 
 def _has(method: str) -> Any:
@@ -44,8 +42,8 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
     n_hidden, patch, patch_size, image_shape, n_patches, supervised, output
         As in `RTBMFeatures`.
     classifier : "logistic", "bayes" or a scikit-learn classifier
-        "logistic" is logistic regression with C = 0.1. "bayes" fits one density for each class on every patch, takes
-        patches for independent, and predicts P(class|x) ∝ P(class) ∏ P(patch of x|class).
+        "logistic" is logistic regression with its defaults. "bayes" fits one density for each class on every patch,
+        takes patches for independent, and predicts P(class|x) ∝ P(class) ∏ P(patch of x|class).
     n_components, hidden, phase, solver, max_iter, tol, n_init, regularization, random_state, n_jobs, verbose
         As in `RTBMFeatures`.
 
@@ -63,7 +61,7 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
     >>> from sklearn.datasets import load_iris
     >>> from rtbm import RTBMClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> bool(RTBMClassifier(n_hidden=2, random_state=0).fit(X, y).score(X, y) > 0.9)
+    >>> bool(RTBMClassifier(n_hidden=4, random_state=0).fit(X, y).score(X, y) > 0.95)
     True
     >>> bool(RTBMClassifier(1, patch_size=4, classifier="bayes", random_state=0).fit(X, y).score(X, y) > 0.95)
     True
@@ -85,7 +83,7 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
         phase: str = "I",
         solver: str = "lbfgs",
         max_iter: int | None = None,
-        tol: float = 1e-5,
+        tol: float = 1e-4,
         n_init: int = 1,
         regularization: float = 1.0,
         random_state: Any = None,
@@ -114,7 +112,7 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
         )
         self.classifier = classifier
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # type: ignore[override]
         """Fit densities and classifier to data (n_samples, n_features) and labels (n_samples,).
 
         A weight of 0 is as if the row were absent, 2 as if it were there twice, for classifiers that take weights.
@@ -199,7 +197,7 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
                 raise InvalidInputError(
                     f"classifier must be 'logistic', 'bayes' or a scikit-learn classifier, got {self.classifier!r}"
                 )
-            return LogisticRegression(C=PENALTY, max_iter=1000) if self.classifier == "logistic" else None
+            return LogisticRegression(max_iter=1000) if self.classifier == "logistic" else None
         if isinstance(self.classifier, type) or not hasattr(self.classifier, "fit"):
             raise InvalidInputError(
                 f"classifier must be 'logistic', 'bayes' or a scikit-learn classifier, got {self.classifier!r}"

@@ -1,4 +1,4 @@
-"""Features from densities: machines on patches of the data, and what their hidden units expect (the paper's section 6)."""
+"""Features from densities: machines on patches of the data, and what their hidden units expect (paper, section 6)."""
 
 import contextlib
 import math
@@ -22,7 +22,7 @@ from rtbm.estimators.patches import Patch, check_options, make_patches
 from rtbm.estimators.progress import progress_bar
 from rtbm.estimators.search import threads_for
 from rtbm.lattice import Floats
-from rtbm.validation import check_choice, check_integer
+from rtbm.validation import check_choice
 
 OUTPUTS = ("auto", "expectations", "log_likelihood", "both")
 DENSITY_OPTIONS = (
@@ -122,7 +122,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         phase: str = "I",
         solver: str = "lbfgs",
         max_iter: int | None = None,
-        tol: float = 1e-5,
+        tol: float = 1e-4,
         n_init: int = 1,
         regularization: float = 1.0,
         random_state: Any = None,

@@ -95,7 +95,7 @@ def _random(size: int, n_features: int, n_patches: int | None, seed: int) -> lis
 
 def _check_patch(patch: Any, number: int, n_features: int) -> Patch:
     indices = list(patch) if isinstance(patch, list | tuple | range | np.ndarray) else [None]
-    valid = all(isinstance(i, Integral) and not isinstance(i, bool) and 0 <= i < n_features for i in indices)
+    valid = all(isinstance(i, Integral) and not isinstance(i, bool) and 0 <= int(i) < n_features for i in indices)
     if not indices or not valid or len(set(indices)) < len(indices):
         raise InvalidInputError(
             f"patch[{number}] must be a list of different feature numbers from 0 to {n_features - 1}, got {patch!r}"

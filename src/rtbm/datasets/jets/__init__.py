@@ -6,12 +6,14 @@ kinds of tools; a sample comes with the library, and `generate` makes others.
 
 from collections.abc import Callable
 from importlib.resources import files
+from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rtbm.datasets.densities import Floats
+from rtbm.datasets.jets.tools import import_tool
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.validation import check_choice, check_integer
 
@@ -52,6 +54,7 @@ def load(part: str = "all") -> JetImages:
     --------
     >>> train = load("train")
     >>> train.images.shape, train.pixels.shape, int(train.labels.sum())
+    ((5000, 32, 32), (5000, 1024), 2507)
     """
     check_choice(part, "part", ("train", "test", "all"))
     with files(__name__).joinpath(SAMPLE).open("rb") as file, np.load(file) as sample:
@@ -84,7 +87,7 @@ def generate(n: int, seed: int = 0, pile_up: float = 0.0, advance: Callable[[int
         raise InvalidInputError(f"n must be even, for as many images of each label, got {n}")
     if seed > 89_999_999:
         raise InvalidInputError(f"seed must be at most 89999999, for Pythia, got {seed}")
-    if not isinstance(pile_up, int | float) or not 0 <= pile_up <= 1000:
+    if not isinstance(pile_up, Real) or isinstance(pile_up, bool) or not 0 <= float(pile_up) <= 1000:
         raise InvalidInputError(f"pile_up must be a number from 0 to 1000, got {pile_up!r}")
     parts = [make_images(n // 2, label, seed, pile_up, advance or (lambda done: None)) for label in (0, 1)]
     order = np.random.default_rng(seed).permutation(n)
@@ -101,16 +104,14 @@ def read_hdf5(path: Any, start: int = 0, stop: int | None = None) -> JetImages:
     start, stop : int
         Read images start to stop only; the original file has millions.
     """
-    import h5py
-
     check_integer(start, "start", 0)
     if stop is not None:
         check_integer(stop, "stop", start + 1)
     if not Path(path).is_file():
         raise FileError(f"{path}: no such file")
     try:
-        with h5py.File(path, "r") as file:
-            images, labels = (np.asarray(_dataset(file, name, path)[start:stop]) for name in ("features", "targets"))
+        with import_tool("h5py").File(path, "r") as file:
+            images, labels = (_read(file, name, path, start, stop) for name in ("features", "targets"))
     except OSError as error:
         raise FileError(f"{path}: truncated, or not an HDF5 file ({error})") from None
     if images.shape[1:] != (1, 32, 32) or labels.shape != (len(images), 1):
@@ -122,9 +123,7 @@ def read_hdf5(path: Any, start: int = 0, stop: int | None = None) -> JetImages:
     return JetImages(images[:, 0].astype(np.float64), labels[:, 0].astype(np.int64))
 
 
-def _dataset(file: Any, name: str, path: Any) -> Any:
-    import h5py
-
-    if not isinstance(file.get(name), h5py.Dataset):
+def _read(file: Any, name: str, path: Any, start: int, stop: int | None) -> np.ndarray:
+    if name not in file or not hasattr(file[name], "shape"):
         raise FileError(f"{path}: has no data set {name!r}, but {sorted(file)}")
-    return file[name]
+    return np.asarray(file[name][start:stop])

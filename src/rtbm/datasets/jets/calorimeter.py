@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rtbm.datasets.jets.events import LARGEST_ETA, Particles
 from rtbm.datasets.densities import Floats
+from rtbm.datasets.jets.events import LARGEST_ETA, Particles
 
 FIELD, RADIUS = 2.0, 1.15
 """Tesla and metres."""
@@ -32,10 +32,10 @@ def measure(particles: Particles, n_events: int, rng: np.random.Generator) -> To
     row = np.clip(((particles.eta + LARGEST_ETA) / CELL_ETA).astype(int), 0, CELLS_ETA - 1)
     column = np.floor(particles.phi * CELLS_PHI / (2 * np.pi)).astype(int) % CELLS_PHI
     cell = (particles.event * CELLS_ETA + row) * CELLS_PHI + column
-    energy = np.zeros(n_events * CELLS_ETA * CELLS_PHI)
+    energy: Floats = np.zeros(n_events * CELLS_ETA * CELLS_PHI)
     for chosen, resolution in ((particles.is_light, LIGHT), (~particles.is_light, HADRONIC)):
         deposit = np.bincount(cell[chosen], particles.energy[chosen], len(energy))
-        energy += _smear(deposit, resolution, rng)
+        energy += _smear(deposit.astype(np.float64), resolution, rng)
     hit = np.flatnonzero(energy)
     event, place = np.divmod(hit, CELLS_ETA * CELLS_PHI)
     row, column = np.divmod(place, CELLS_PHI)

@@ -4,9 +4,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rtbm.datasets.jets.calorimeter import Towers
-from rtbm.datasets.jets.events import PT_RANGE, Partons, _import
 from rtbm.datasets.densities import Floats
+from rtbm.datasets.jets.calorimeter import Towers
+from rtbm.datasets.jets.events import PT_RANGE, Partons
+from rtbm.datasets.jets.tools import import_tool
 
 JET_RADIUS, SUBJET_RADIUS, SUBJET_SHARE = 1.2, 0.2, 0.05
 JET_ETA = 2.0
@@ -27,7 +28,7 @@ class Jets(NamedTuple):
 
 def find_jets(towers: Towers, n_events: int) -> Jets:
     """The hardest anti-kT jet of each event, trimmed, where it is within the limits of momentum and direction."""
-    fastjet, ak = _import("fastjet"), _import("awkward")
+    fastjet, ak = import_tool("fastjet"), import_tool("awkward")
     full = np.flatnonzero(np.bincount(towers.event, minlength=n_events))
     constituents = _cluster(_momenta(towers, len(full)), fastjet.antikt_algorithm, JET_RADIUS)
     hardest = ak.argmax(_pt(constituents), axis=1, keepdims=True)
@@ -76,7 +77,7 @@ def _distance(jets: Jets, jet: np.ndarray, partons: Partons) -> Floats:
 
 def _momenta(towers: Towers, n_events: int) -> Any:
     """Towers as four-momenta, event by event."""
-    ak = _import("awkward")
+    ak = import_tool("awkward")
     momenta = {
         "px": towers.pt * np.cos(towers.phi),
         "py": towers.pt * np.sin(towers.phi),
@@ -89,18 +90,18 @@ def _momenta(towers: Towers, n_events: int) -> Any:
 
 def _cluster(momenta: Any, algorithm: Any, radius: float) -> Any:
     """The constituents of all jets of all events."""
-    fastjet = _import("fastjet")
+    fastjet = import_tool("fastjet")
     return fastjet.ClusterSequence(momenta, fastjet.JetDefinition(algorithm, radius)).constituents()
 
 
 def _pt(constituents: Any) -> Any:
     """The transverse momentum of the sum over the last axis."""
-    ak = _import("awkward")
+    ak = import_tool("awkward")
     return np.hypot(ak.sum(constituents.px, axis=-1), ak.sum(constituents.py, axis=-1))
 
 
 def _towers(momenta: Any) -> Towers:
-    ak = _import("awkward")
+    ak = import_tool("awkward")
     counts, flat = np.asarray(ak.num(momenta)), ak.flatten(momenta)
     px, py, pz = (np.asarray(flat[name]) for name in ("px", "py", "pz"))
     pt = np.hypot(px, py)

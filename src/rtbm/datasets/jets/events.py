@@ -1,15 +1,13 @@
-"""Proton collisions at 14 TeV by Pythia: visible particles of many events in flat arrays, and what made them.
-
-Pythia and awkward belong to the extra `jets`, and are imported where they are used.
-"""
+"""Proton collisions at 14 TeV by Pythia: visible particles of many events in flat arrays, and what made them."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rtbm.errors import InvalidInputError
 from rtbm.datasets.densities import Floats
+from rtbm.datasets.jets.tools import INSTALL, import_tool
+from rtbm.errors import RTBMError
 
 PT_RANGE = (300.0, 400.0)
 """GeV; of the hard process, and of the jets that are kept."""
@@ -31,7 +29,6 @@ PROCESSES = {
 }
 W_BOSON, HARD_OUTGOING = 24, -23
 """A particle number, and Pythia's status of what leaves a hard process or a decay of a resonance."""
-INSTALL = "install the extra: pip install 'rtbm[jets]'"
 
 
 class Particles(NamedTuple):
@@ -75,19 +72,19 @@ class Events(NamedTuple):
 
 def collide(process: str, seed: int, batch: int) -> Iterator[Events]:
     """Batches of events without end; the same seed gives the same events."""
-    pythia8 = _import("pythia8mc")
+    pythia8 = import_tool("pythia8mc")
     generator = pythia8.Pythia("", False)
     for setting in (*BEAMS, f"Random:seed = {seed}", *PROCESSES[process]):
         if not generator.readString(setting):
-            raise InvalidInputError(f"Pythia does not know the setting {setting!r}: {INSTALL}")
+            raise RTBMError(f"Pythia does not know the setting {setting!r}: {INSTALL}")
     if not generator.init():
-        raise RuntimeError(f"Pythia could not be initialised for {process!r}")
+        raise RTBMError(f"Pythia could not be initialised for {process!r}")
     while True:
         yield _flatten(generator.nextBatch(batch), generator.particleData.charge)
 
 
 def _flatten(batch: Any, charge_of: Any) -> Events:
-    ak = _import("awkward")
+    ak = import_tool("awkward")
     records = batch.prt
     counts = np.asarray(ak.num(records))
     event = np.repeat(np.arange(len(counts)), counts)
@@ -125,12 +122,3 @@ def _directions(px: Floats, py: Floats, pz: Floats) -> tuple[Floats, Floats, Flo
     """Transverse momentum, pseudorapidity and azimuth."""
     pt = np.hypot(px, py)
     return pt, np.arcsinh(pz / np.maximum(pt, 1e-12)), np.arctan2(py, px)
-
-
-def _import(name: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(f"jets are generated with pythia8mc and fastjet, and {name} is missing: {INSTALL}") from error

@@ -21,7 +21,8 @@ def draw_images(jets: Jets) -> Floats:
     columns, rows = (np.floor((part + HALF_WIDTH) * PIXELS / (2 * HALF_WIDTH)).astype(int) for part in (x, -y))
     inside = (np.minimum(columns, rows) >= 0) & (np.maximum(columns, rows) < PIXELS)
     place = (jet * PIXELS + rows) * PIXELS + columns
-    return np.bincount(place[inside], pt[inside], n * PIXELS**2).reshape(n, PIXELS, PIXELS)
+    sums = np.bincount(place[inside], pt[inside], n * PIXELS**2).astype(np.float64)
+    return sums.reshape(n, PIXELS, PIXELS)
 
 
 def _turn(x: Floats, y: Floats, jet: np.ndarray, pt: Floats, n: int) -> tuple[Floats, Floats]:

@@ -1,0 +1,182 @@
+"""What experiments with classifiers have in common: splits, scores, paired differences, tables and a picture."""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import joblib
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, precision_score, roc_auc_score
+from sklearn.model_selection import GridSearchCV, train_test_split
+
+from rtbm import plotting
+from rtbm.lattice import Floats
+from rtbm.paper.experiment import Advance, Outcome, Table
+
+SCORES = ("precision", "accuracy", "auc")
+"""The precision is the average over the classes, weighted by how frequent they are."""
+ENOUGH = 5
+"""Splits that an error needs."""
+
+
+class Method(NamedTuple):
+    """A classifier, made for a seed, the name of what it is fed, and the paper's precision for it."""
+
+    inputs: str
+    make: Callable[[int], Any]
+    paper: float | None = None
+
+
+class Task(NamedTuple):
+    """Data with labels, the inputs that are made of them, and the methods to compare on random splits."""
+
+    load: Callable[[], tuple[Floats, np.ndarray]]
+    n_train: int
+    n_test: int
+    quick_train: int
+    inputs: Mapping[str, Callable[[int], Any]]
+    """Transformers, made for a seed."""
+    methods: Mapping[str, Method]
+
+
+class OverMaximum(TransformerMixin, BaseEstimator):
+    """Divide all features by the largest entry of the training data."""
+
+    def fit(self, X: Floats, y: Any = None) -> "OverMaximum":
+        """Find the largest entry."""
+        self.largest_ = float(X.max())
+        return self
+
+    def transform(self, X: Floats) -> Floats:
+        """Divide by it."""
+        return X / self.largest_
+
+
+def logistic_cv() -> GridSearchCV:
+    """Logistic regression with a penalty that is chosen by cross-validation on the training data."""
+    return GridSearchCV(LogisticRegression(max_iter=1000), {"C": [0.01, 0.03, 0.1, 0.3, 1.0]}, cv=3)
+
+
+def run(task: Task, seeds: int, quick: bool, n_jobs: int | None, advance: Advance) -> Outcome:
+    """Every method on `seeds` random splits, the same for all methods."""
+    jobs = [(inputs, seed) for seed in range(seeds) for inputs in task.inputs]
+    calls = (joblib.delayed(_run_one)(task, inputs, seed, quick) for inputs, seed in jobs)
+    records: dict[str, list[dict[str, float]]] = {name: [] for name in task.methods}
+    finished = joblib.Parallel(n_jobs=n_jobs, return_as="generator")(calls)
+    for (inputs, _), found in zip(jobs, finished, strict=True):
+        for name, record in found.items():
+            records[name].append(record)
+        advance(inputs)
+    n_train = task.quick_train if quick else task.n_train
+    return {"seeds": seeds, "quick": quick, "n_train": n_train, "n_test": task.n_test, "records": records}
+
+
+def _run_one(task: Task, inputs: str, seed: int, quick: bool) -> dict[str, dict[str, float]]:
+    """All methods that are fed the same, on one split; the time of each includes that for making its input."""
+    torch.set_num_threads(1)
+    X, y = task.load()
+    n_train = task.quick_train if quick else task.n_train
+    options = {"train_size": n_train, "test_size": task.n_test, "stratify": y, "random_state": seed}
+    train, test, y_train, y_test = train_test_split(X, y, **options)
+    records = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        start = time.perf_counter()
+        transformer = task.inputs[inputs](seed)
+        train = transformer.fit_transform(train, y_train)
+        preparation = time.perf_counter() - start
+        test = transformer.transform(test)
+        for name, method in task.methods.items():
+            if method.inputs == inputs:
+                start = time.perf_counter()
+                model = method.make(seed).fit(train, y_train)
+                seconds = preparation + time.perf_counter() - start
+                records[name] = {**score(model, test, y_test), "seconds": seconds}
+    return records
+
+
+def score(model: Any, X: Floats, y: np.ndarray) -> dict[str, float]:
+    """Precision, accuracy and the area under the ROC curve, averaged over the classes."""
+    guesses, probabilities = model.predict(X), model.predict_proba(X)
+    ranked = probabilities[:, 1] if probabilities.shape[1] == 2 else probabilities
+    return {
+        "precision": float(precision_score(y, guesses, average="weighted", zero_division=0)),
+        "accuracy": float(accuracy_score(y, guesses)),
+        "auc": float(roc_auc_score(y, ranked, multi_class="ovr")),
+    }
+
+
+def values(outcome: Outcome, name: str, what: str = "accuracy") -> Floats:
+    """A score of a method on every split."""
+    return np.array([record[what] for record in outcome["records"][name]])
+
+
+def difference(outcome: Outcome, first: str, second: str) -> tuple[float, float]:
+    """The mean difference in accuracy, and its standard error for new data by Nadeau and Bengio.
+
+    Splits share their data, so that their spread alone would be too small an error; it is enlarged by the ratio of test
+    to training data.
+    """
+    paired = values(outcome, first) - values(outcome, second)
+    n = len(paired)
+    spread = float(paired.var(ddof=1)) if n > 1 else math.nan
+    return float(paired.mean()), math.sqrt((1 / n + outcome["n_test"] / outcome["n_train"]) * spread)
+
+
+def against_paper(outcome: Outcome, name: str, paper: float) -> str:
+    """A sentence about a method and the paper's precision for it."""
+    precision = float(values(outcome, name, "precision").mean())
+    word = "the same" if abs(precision - paper) < 0.01 else "higher" if precision > paper else "lower: not reached"
+    return f"{name}: precision {100 * precision:.1f} %, paper {100 * paper:.0f} %: {word}."
+
+
+def table(outcome: Outcome, title: str, methods: Mapping[str, Method]) -> Table:
+    """The scores of all methods in per cent, with standard deviations over splits."""
+    rows = []
+    for name in outcome["records"]:
+        paper = methods[name].paper if name in methods else None
+        cells = []
+        for what in SCORES:
+            scores = 100 * values(outcome, name, what)
+            cells.append(f"{scores.mean():.1f} ± {scores.std(ddof=1):.1f}")
+        seconds = values(outcome, name, "seconds").mean()
+        rows.append([name, *cells, "" if paper is None else f"{100 * paper:.0f}", f"{seconds:.1f}"])
+    sizes = f"{outcome['n_train']} for training, {outcome['n_test']} for testing, {outcome['seeds']} splits"
+    return Table(f"{title}: {sizes}", ["method", "precision %", "accuracy %", "AUC %", "paper %", "seconds"], rows)
+
+
+def compare(outcome: Outcome, first: str, second: str) -> str:
+    """A sentence about two methods."""
+    mean, error = difference(outcome, first, second)
+    if outcome["seeds"] < ENOUGH:
+        return f"{first}: {100 * mean:+.1f} points of accuracy beside {second}; too few splits for an error."
+    word = "ahead of" if mean > 0 else "behind"
+    sure = "clearly" if abs(mean) > 2 * error else "within the error"
+    return f"{first}: {word} {second} by {100 * abs(mean):.1f} ± {100 * error:.1f} points of accuracy, {sure}."
+
+
+def draw_scores(outcome: Outcome, axes: Any, ours: Callable[[str], bool]) -> None:
+    """Accuracy of every method, with its spread over splits."""
+    names = list(outcome["records"])
+    for i, name in enumerate(names):
+        scores = 100 * values(outcome, name)
+        colour = plotting.DARK if ours(name) else plotting.WARM
+        axes.errorbar(scores.mean(), i, xerr=scores.std(ddof=1), fmt="o", color=colour, capsize=3)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel="accuracy on test data (%)")
+    axes.grid(axis="x", alpha=0.3)
+
+
+def new_figure(height: float) -> tuple[Figure, Any]:
+    """A figure with images on the left and scores on the right."""
+    figure = plt.figure(figsize=(11, height), layout="constrained")
+    return figure, figure.subfigures(1, 2, width_ratios=(1, 1.4))

@@ -1,0 +1,137 @@
+"""The paper's section 6: is a jet a W boson? Three experiments of the paper, and other classifiers beside them.
+
+Every method says what it is fed: pixels over the largest one (the paper's protocol for logistic regression), or 100
+principal components of the pixels (the paper's 10×10).
+"""
+
+from typing import Any
+
+from matplotlib.figure import Figure
+from sklearn.decomposition import PCA
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+from rtbm import datasets, plotting
+from rtbm.estimators import RTBMFeatures, ThetaNetClassifier
+from rtbm.lattice import Floats
+from rtbm.paper.classification import (
+    Method,
+    OverMaximum,
+    Task,
+    against_paper,
+    compare,
+    draw_scores,
+    logistic_cv,
+    new_figure,
+    run,
+    table,
+)
+from rtbm.paper.experiment import Advance, Experiment, Outcome, Table
+
+N_COMPONENTS = 100
+PIXELS, OVER_MAXIMUM, COMPONENTS = "pixels", "pixels / max", "components"
+PAPER_FEATURES, FINE_FEATURES = "50 RTBMs (2, 2)", "100 RTBMs (1, 4)"
+
+
+def _components(seed: int, *steps: Any) -> Any:
+    return make_pipeline(PCA(N_COMPONENTS, svd_solver="randomized", random_state=seed), *steps, StandardScaler())
+
+
+INPUTS = {
+    PIXELS: lambda seed: FunctionTransformer(),
+    OVER_MAXIMUM: lambda seed: OverMaximum(),
+    COMPONENTS: lambda seed: _components(seed),
+    PAPER_FEATURES: lambda seed: _components(seed, RTBMFeatures(2, patch_size=2, random_state=seed)),
+    FINE_FEATURES: lambda seed: _components(
+        seed, RTBMFeatures(4, hidden="diagonal", patch_size=1, output="both", random_state=seed)
+    ),
+}
+
+
+def _network(kind: str, seed: int) -> ThetaNetClassifier:
+    return ThetaNetClassifier(
+        (3,),
+        activation=kind,
+        output=kind,
+        loss="squared_error",
+        initialization="balanced",
+        alpha=10.0,
+        n_init=2,
+        max_iter=200,
+        random_state=seed,
+    )
+
+
+def _perceptron(seed: int) -> MLPClassifier:
+    return MLPClassifier((64,), alpha=3.0, max_iter=60, random_state=seed)
+
+
+def _trees(seed: int) -> HistGradientBoostingClassifier:
+    return HistGradientBoostingClassifier(random_state=seed)
+
+
+PAPER_LOGISTIC, LOGISTIC = f"logistic regression, {OVER_MAXIMUM}", f"logistic regression, {COMPONENTS}"
+THETA, TANH = f"theta 1024:3:1, {PIXELS}", f"tanh 1024:3:1, {PIXELS}"
+PAPER_RTBM, RTBM = f"logistic regression, {PAPER_FEATURES}", f"logistic regression, {FINE_FEATURES}"
+MLP, RTBM_MLP = f"MLP, {COMPONENTS}", f"MLP, {FINE_FEATURES}"
+TREES, RTBM_TREES = f"boosted trees, {COMPONENTS}", f"boosted trees, {FINE_FEATURES}"
+METHODS = {
+    PAPER_LOGISTIC: Method(OVER_MAXIMUM, lambda seed: LogisticRegression(max_iter=1000), 0.77),
+    LOGISTIC: Method(COMPONENTS, lambda seed: logistic_cv()),
+    THETA: Method(PIXELS, lambda seed: _network("theta", seed), 0.79),
+    TANH: Method(PIXELS, lambda seed: _network("tanh", seed), 0.55),
+    PAPER_RTBM: Method(PAPER_FEATURES, lambda seed: logistic_cv(), 0.83),
+    RTBM: Method(FINE_FEATURES, lambda seed: logistic_cv()),
+    f"MLP, {OVER_MAXIMUM}": Method(OVER_MAXIMUM, lambda seed: MLPClassifier((128,), random_state=seed)),
+    MLP: Method(COMPONENTS, _perceptron),
+    RTBM_MLP: Method(FINE_FEATURES, _perceptron),
+    f"boosted trees, {PIXELS}": Method(PIXELS, _trees),
+    TREES: Method(COMPONENTS, _trees),
+    RTBM_TREES: Method(FINE_FEATURES, _trees),
+}
+
+
+def _load() -> tuple[Floats, Any]:
+    jets = datasets.jets.load()
+    return jets.pixels, jets.labels
+
+
+TASK = Task(_load, 5000, 2500, 1000, INPUTS, METHODS)
+
+
+def _run(seeds: int, quick: bool, n_jobs: int | None, advance: Advance) -> Outcome:
+    return run(TASK, seeds, quick, n_jobs, advance)
+
+
+def verdicts(outcome: Outcome) -> list[str]:
+    """The paper's four numbers, and how the machines stand beside other classifiers."""
+    lines = [against_paper(outcome, name, m.paper) for name, m in METHODS.items() if m.paper is not None]
+    pairs = [(THETA, TANH), (RTBM, LOGISTIC), (RTBM, MLP), (RTBM, TREES), (RTBM_MLP, MLP), (RTBM_TREES, TREES)]
+    return lines + [compare(outcome, first, second) for first, second in pairs]
+
+
+def tables(outcome: Outcome) -> list[Table]:
+    """The scores of all methods."""
+    return [table(outcome, "Jets", METHODS)]
+
+
+def draw(outcome: Outcome) -> Figure:
+    """Mean images of both classes, and the accuracy of all methods."""
+    figure, (left, right) = new_figure(4.6)
+    jets = datasets.jets.load()
+    plotting.plot_images(
+        [jets.images[jets.labels == label].mean(axis=0) for label in (1, 0)], ["W boson", "quark or gluon"], figure=left
+    )
+    draw_scores(outcome, right.subplots(), lambda name: "RTBM" in name or "theta" in name)
+    return figure
+
+
+def steps(seeds: int, quick: bool) -> int:
+    """One for each input and split."""
+    return seeds * len(INPUTS)
+
+
+EXPERIMENT = Experiment("Jets: W bosons or not", 10, 2, _run, steps, tables, verdicts, draw)
