@@ -133,6 +133,8 @@ class Family:
             columns = torch.stack([column for column, _, _ in results], 1)
             log_prob = columns[:, 0] if len(machines) == 1 else (columns + log_weights).logsumexp(1)
             log_error = _log_error(log_prob.detach(), n_far)
+            if not math.isfinite(log_error):  # the parameters leave float64: theta functions say how
+                break
             missing = [w + bound for w, (_, bound, _) in zip(log_weights.tolist(), results, strict=True)]
             slack = [log_tolerance - log_error - bound for bound in missing]
             for table, value in zip(self._tables, slack, strict=True):

@@ -79,7 +79,7 @@ def generate(n: int, seed: int = 0, pile_up: float = 0.0, advance: Callable[[int
     advance : callable
         Called with the number of images that were just made.
     """
-    from rtbm.datasets.jets.generation import make_images
+    from rtbm.datasets.jets.generation import make_images, make_pool
 
     check_integer(n, "n", 2)
     check_integer(seed, "seed", 0)
@@ -89,7 +89,8 @@ def generate(n: int, seed: int = 0, pile_up: float = 0.0, advance: Callable[[int
         raise InvalidInputError(f"seed must be at most 89999999, for Pythia, got {seed}")
     if not isinstance(pile_up, Real) or isinstance(pile_up, bool) or not 0 <= float(pile_up) <= 1000:
         raise InvalidInputError(f"pile_up must be a number from 0 to 1000, got {pile_up!r}")
-    parts = [make_images(n // 2, label, seed, pile_up, advance or (lambda done: None)) for label in (0, 1)]
+    pool = make_pool(seed) if pile_up else None
+    parts = [make_images(n // 2, label, seed, pile_up, pool, advance or (lambda done: None)) for label in (0, 1)]
     order = np.random.default_rng(seed).permutation(n)
     return JetImages(np.concatenate(parts)[order], np.repeat([0, 1], n // 2)[order])
 

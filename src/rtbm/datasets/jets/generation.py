@@ -21,11 +21,20 @@ Advance = Callable[[int], None]
 """Called with the number of images that were just made."""
 
 
-def make_images(n: int, label: int, seed: int, pile_up: float, advance: Advance) -> Floats:
-    """n images (n, 32, 32) of one label, rounded to half precision; fewer are the first ones of more."""
+def make_images(
+    n: int,
+    label: int,
+    seed: int,
+    pile_up: float = 0.0,
+    pool: Particles | None = None,
+    advance: Advance = lambda done: None,
+) -> Floats:
+    """n images (n, 32, 32) of one label, rounded to half precision; fewer are the first ones of more.
+
+    Pile-up is drawn from a pool of particles, and there is none without it.
+    """
     is_true = (is_parton, is_w)[label]
     rng = np.random.default_rng([seed, label])
-    pool = _pool(10 * seed + 3) if pile_up else None
     images = np.empty((0, PIXELS, PIXELS))
     for events in collide(PROCESSES[label], 10 * seed + 1 + label, BATCH):
         if len(images) >= n:
@@ -38,9 +47,9 @@ def make_images(n: int, label: int, seed: int, pile_up: float, advance: Advance)
     return images[:n]
 
 
-def _pool(seed: int) -> Particles:
+def make_pool(seed: int) -> Particles:
     """Particles of ordinary collisions, in the order of the events."""
-    return next(collide("pile-up", seed, POOL)).particles
+    return next(collide("pile-up", 10 * seed + 3, POOL)).particles
 
 
 def _overlay(particles: Particles, pool: Particles, pile_up: float, rng: np.random.Generator) -> Particles:

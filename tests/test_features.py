@@ -1,0 +1,318 @@
+"""RTBMFeatures and RTBMClassifier: patches, what comes out of them, and the conventions of scikit-learn."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_digits, load_iris
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rtbm import InvalidInputError, RTBMClassifier, RTBMDensity, RTBMFeatures
+from rtbm.estimators.features import _with_all
+from rtbm.estimators.patches import make_patches
+
+
+@parametrize_with_checks(
+    [
+        RTBMFeatures(1, max_iter=20),
+        RTBMFeatures(1, max_iter=20, supervised=True, output="both"),
+        RTBMClassifier(max_iter=30),
+        RTBMClassifier(1, max_iter=20, classifier="bayes"),
+    ]
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_conventions_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def iris():
+    return load_iris(return_X_y=True)
+
+
+# Patches
+
+
+def test_contiguous_patches_cover_all_features_once():
+    patches = make_patches("contiguous", 3, 10, None, None, 0)
+    assert [len(p) for p in patches] == [3, 3, 3, 1]
+    assert np.array_equal(np.concatenate(patches), np.arange(10))
+
+
+def test_blocks_are_blocks_of_the_image():
+    patches = make_patches("blocks", 2, 20, (4, 5), None, 0)
+    assert patches[0].tolist() == [0, 1, 5, 6]
+    assert patches[2].tolist() == [4, 9]
+    assert sorted(np.concatenate(patches)) == list(range(20))
+
+
+def test_random_patches_use_features_equally_often():
+    patches = make_patches("random", 3, 12, None, 12, 5)
+    assert all(len(set(p)) == 3 for p in patches)
+    assert np.array_equal(np.bincount(np.concatenate(patches)), np.full(12, 3))
+    again = make_patches("random", 3, 12, None, 12, 5)
+    assert all(np.array_equal(a, b) for a, b in zip(patches, again, strict=True))
+    other = make_patches("random", 3, 12, None, 12, 6)
+    assert not all(np.array_equal(a, b) for a, b in zip(patches, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patch": "rings"}, "patch must be one of"),
+        ({"patch": []}, "patch must be a name or a list"),
+        ({"patch": [[0, 4]]}, r"patch\[0\] must be a list of different feature numbers from 0 to 3"),
+        ({"patch": [[0, 1], [2, 2]]}, r"patch\[1\] must be"),
+        ({"patch": [[]]}, r"patch\[0\] must be"),
+        ({"patch": [0, 1]}, r"patch\[0\] must be"),
+        ({"patch_size": 0}, "patch_size must be an integer of at least 1"),
+        ({"patch": "blocks"}, "needs image_shape"),
+        ({"patch": "blocks", "image_shape": (2, 3)}, "has 6 pixels, and X has 4 features"),
+        ({"patch": "blocks", "image_shape": 4}, "image_shape must be two integers"),
+        ({"patch": "blocks", "image_shape": (2, 2), "patch_size": (1, 2, 3)}, "patch_size must be two integers"),
+        ({"n_patches": 3}, 'n_patches is for patch="random"'),
+        ({"patch": "random", "n_patches": 0}, "n_patches must be an integer"),
+        ({"output": "means"}, "output must be one of"),
+        ({"supervised": "yes"}, "supervised must be True or False"),
+        ({"n_hidden": 0}, "n_hidden must be an integer"),
+        ({"hidden": "sparse"}, "hidden must be one of"),
+        ({"tol": -1.0}, "tol must be a number"),
+        ({"n_jobs": 0}, "n_jobs must be"),
+    ],
+)
+def test_wrong_parameters_are_named(options, message, iris):
+    for estimator in (RTBMFeatures(**options), RTBMClassifier(**options)):
+        with pytest.raises(InvalidInputError, match=message):
+            estimator.fit(*iris)
+
+
+# Features
+
+
+def test_features_are_the_expectations_of_densities_on_patches(iris):
+    X, _ = iris
+    features = RTBMFeatures(2, patch=[[0, 3], [2, 1]], random_state=3).fit(X)
+    options = {"tol": features.tol, "n_init": 1, "fallback": None, "random_state": 0}
+    alone = [RTBMDensity(2, **options).fit(X[:, part]) for part in ([0, 3], [2, 1])]
+    assert np.allclose(features.transform(X), np.hstack([d.transform(X[:, p]) for d, p in zip(alone, ([0, 3], [2, 1]))]))
+    both = RTBMFeatures(2, patch=[[0, 3], [2, 1]], output="both", random_state=3).fit(X)
+    columns = pd.DataFrame(both.transform(X), columns=both.get_feature_names_out())
+    assert np.allclose(columns["patch1_log_likelihood"], alone[1].score_samples(X[:, [2, 1]]))
+    assert np.allclose(columns[["patch0_h0", "patch0_h1"]], alone[0].transform(X[:, [0, 3]]))
+
+
+def test_the_same_seed_gives_the_same_and_parallel_work_changes_nothing(iris):
+    X, _ = iris
+    options = {"patch": "random", "n_patches": 3, "n_components": 2, "random_state": 7}
+    first, second = (RTBMFeatures(1, **options).fit(X).transform(X) for _ in range(2))
+    assert np.array_equal(first, second)
+    parallel = RTBMFeatures(1, n_jobs=2, **options).fit(X).transform(X)
+    assert np.allclose(first, parallel, rtol=1e-12, atol=0)
+
+
+def test_phases_and_mixtures(iris):
+    X, _ = iris
+    one, two = (RTBMFeatures(2, phase=phase, random_state=0).fit(X).transform(X) for phase in ("I", "II"))
+    assert one.shape == two.shape
+    assert not np.allclose(one, two)
+    mixture = RTBMFeatures(2, n_components=2, random_state=0).fit(X)
+    assert mixture.transform(X).shape == (150, 8)
+    assert len(mixture.get_feature_names_out()) == 8
+
+
+def test_names_follow_a_data_frame_and_pandas_output(iris):
+    X, y = iris
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    features = RTBMFeatures(1, supervised=True, output="both", random_state=0).set_output(transform="pandas")
+    out = features.fit_transform(frame, np.array(["x", "y", "z"])[y])
+    assert list(out.columns[:4]) == ["patch0_x_h0", "patch0_x_log_likelihood", "patch0_y_h0", "patch0_y_log_likelihood"]
+    with pytest.raises(ValueError, match="feature names"):
+        features.transform(frame.rename(columns={"a": "q"}))
+
+
+def test_constant_features_are_left_out_and_reported():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([np.full(60, 2.5), rng.normal(size=60), np.zeros(60), np.zeros(60), rng.normal(size=(60, 2))])
+    features = RTBMFeatures(1, random_state=0).fit(X)
+    assert [p.tolist() for p in features.patches_] == [[1], [4, 5]]
+    assert features.transform(X).shape == (60, 2)
+    with pytest.raises(InvalidInputError, match="only one value"):
+        RTBMFeatures().fit(np.ones((10, 4)))
+
+
+def test_dependent_features_are_no_trouble():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = RTBMFeatures(1, patch_size=3, random_state=0).fit_transform(np.hstack([x, 2 * x, -x]))
+    assert np.isfinite(out).all()
+
+
+def test_one_warning_for_all_machines(iris):
+    with pytest.warns(ConvergenceWarning, match="2 of 2 machines used up") as caught:
+        RTBMFeatures(2, max_iter=2, random_state=0).fit(iris[0])
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+def test_fitting_anew_forgets_and_failing_leaves_nothing(iris):
+    X, y = iris
+    features = RTBMFeatures(1, supervised=True, random_state=0).fit(X, y)
+    assert features.class_log_likelihood(X).shape == (150, 3)
+    features.set_params(supervised=False).fit(X)
+    with pytest.raises(InvalidInputError, match="supervised=True"):
+        features.class_log_likelihood(X)
+    assert not hasattr(features, "classes_")
+    with pytest.raises(InvalidInputError):
+        features.fit(np.ones((10, 4)))
+    with pytest.raises(NotFittedError):
+        features.transform(X)
+
+
+def test_parameters_set_after_the_fit_do_not_change_the_output(iris):
+    X, _ = iris
+    features = RTBMFeatures(2, random_state=0).fit(X)
+    before = features.transform(X)
+    features.set_params(output="both", n_hidden=5)
+    assert np.array_equal(features.transform(X), before)
+    assert len(features.get_feature_names_out()) == before.shape[1]
+
+
+def test_progress_is_shown(iris, capsys):
+    RTBMFeatures(1, verbose=1, random_state=0).fit(iris[0])
+    assert "machine" in capsys.readouterr().err
+
+
+# Supervised densities and Bayes
+
+
+def test_the_extra_observation_has_the_moments_of_all_data():
+    rng = np.random.default_rng(1)
+    X, weights = rng.normal(size=(50, 3)) @ rng.normal(size=(3, 3)), rng.uniform(0.5, 2, 50)
+    rows, w = _with_all(X[:5], weights[:5], X, weights)
+    added, share = rows[5:], w[5:]
+    assert np.isclose(share.sum(), 1)
+    mean = weights @ X / weights.sum()
+    assert np.allclose(share @ added, mean)
+    expected = np.cov(X.T, aweights=weights, ddof=0)
+    assert np.allclose((share[:, None] * (added - mean)).T @ (added - mean), expected)
+
+
+def test_a_class_with_one_value_or_one_row_still_has_a_density():
+    rng = np.random.default_rng(0)
+    X = np.vstack([np.column_stack([np.zeros(40), rng.normal(size=40)]), rng.normal(3, 1, size=(40, 2)), [[9.0, 9.0]]])
+    y = np.repeat(["flat", "round", "single"], [40, 40, 1])
+    model = RTBMClassifier(1, classifier="bayes", random_state=0).fit(X, y)
+    assert np.isfinite(model.class_log_likelihood(X)).all()
+    assert model.score(X, y) > 0.95
+    assert model.predict([[9.0, 9.0]]) == "single"
+
+
+def test_bayes_is_bayes(iris):
+    X, y = iris
+    model = RTBMClassifier(2, classifier="bayes", random_state=0).fit(X, y, sample_weight=1.0 + (y == 1))
+    logits = model.class_log_likelihood(X) + np.log([0.25, 0.5, 0.25])
+    expected = np.exp(logits - logits.max(axis=1, keepdims=True))
+    expected /= expected.sum(axis=1, keepdims=True)
+    assert np.allclose(model.predict_proba(X), expected)
+    assert np.allclose(np.exp(model.predict_log_proba(X)), expected)
+    by_hand = sum(
+        np.stack([density.score_samples(X[:, part]) for density in densities], axis=1)
+        for part, densities in zip(model.patches_, model.densities_, strict=True)
+    )
+    assert np.allclose(model.class_log_likelihood(X), by_hand)
+    assert not hasattr(model, "decision_function")
+
+
+def test_bayes_is_at_least_as_good_as_gaussians_on_digits():
+    X, y = load_digits(return_X_y=True)
+    centred = X - X.mean(axis=0)
+    Z = centred @ np.linalg.svd(centred[:1000], full_matrices=False)[2][:12].T
+    model = RTBMClassifier(1, patch_size=12, classifier="bayes", random_state=0).fit(Z[:1000], y[:1000])
+    gaussian = QuadraticDiscriminantAnalysis().fit(Z[:1000], y[:1000])
+    assert model.score(Z[1000:], y[1000:]) > gaussian.score(Z[1000:], y[1000:]) - 0.01 > 0.85
+
+
+def test_densities_see_what_naive_gaussians_do_not():
+    """Two classes of the same mean and covariance: a ring and a blob."""
+    rng = np.random.default_rng(2)
+    angle, n = rng.uniform(0, 2 * np.pi, 400), 400
+    ring = 2 * np.column_stack([np.cos(angle), np.sin(angle)]) + 0.2 * rng.normal(size=(n, 2))
+    X, y = np.vstack([ring, np.sqrt(2.04) * rng.normal(size=(n, 2))]), np.repeat([0, 1], n)
+    train = rng.permutation(2 * n) < n
+    model = RTBMClassifier(4, classifier="bayes", random_state=0).fit(X[train], y[train])
+    assert GaussianNB().fit(X[train], y[train]).score(X[~train], y[~train]) < 0.65
+    assert model.score(X[~train], y[~train]) > 0.75
+
+
+# The classifier
+
+
+def test_the_classifier_is_features_then_scaling_then_logistic_regression(iris):
+    X, y = iris
+    model = RTBMClassifier(3, random_state=1).fit(X, y)
+    pipeline = make_pipeline(RTBMFeatures(3, random_state=1), StandardScaler(), LogisticRegression(max_iter=1000))
+    pipeline.fit(X, y)
+    assert np.allclose(model.predict_proba(X), pipeline.predict_proba(X), atol=1e-4)
+    assert np.array_equal(model.transform(X), pipeline[0].transform(X))
+    assert np.allclose(model.decision_function(X).shape, (150, 3))
+    assert np.allclose(model.predict_log_proba(X), np.log(model.predict_proba(X)))
+
+
+def test_any_classifier_can_be_used(iris):
+    X, y = iris
+    labels = np.array(["setosa", "versicolor", "virginica"])[y]
+    for classifier in (KNeighborsClassifier(), LinearSVC()):
+        model = RTBMClassifier(4, classifier=classifier, random_state=0).fit(X, labels)
+        assert model.score(X, labels) > 0.9
+        assert not hasattr(classifier, "classes_")  # it was cloned
+        assert hasattr(model, "predict_proba") == hasattr(classifier, "predict_proba")
+        assert hasattr(model, "decision_function") == hasattr(classifier, "decision_function")
+    with pytest.raises(InvalidInputError, match="KNeighborsClassifier.* takes none"):
+        RTBMClassifier(classifier=KNeighborsClassifier()).fit(X, y, sample_weight=np.ones(150))
+
+
+@pytest.mark.parametrize("classifier", ["forest", LogisticRegression, 3])
+def test_wrong_classifiers_are_named(classifier, iris):
+    with pytest.raises(InvalidInputError, match="classifier must be"):
+        RTBMClassifier(classifier=classifier).fit(*iris)
+
+
+def test_one_class_is_an_error(iris):
+    X, y = iris
+    with pytest.raises(InvalidInputError, match="two classes or more, got one class: 0"):
+        RTBMClassifier().fit(X, y, sample_weight=(y == 0).astype(float))
+
+
+def test_grid_search_over_hidden_units(iris):
+    X, y = iris
+    search = GridSearchCV(RTBMClassifier(random_state=0), {"n_hidden": [1, 4]}, cv=3).fit(X, y)
+    assert search.best_params_ == {"n_hidden": 4}
+    assert search.best_score_ > 0.93
+
+
+def test_fitted_estimators_can_be_pickled(iris):
+    X, y = iris
+    for model in (RTBMClassifier(2, random_state=0), RTBMClassifier(1, classifier="bayes", random_state=0)):
+        model.fit(X, y)
+        assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X))
+
+
+def test_parameters_set_after_the_fit_do_not_change_predictions(iris):
+    X, y = iris
+    bayes = RTBMClassifier(1, classifier="bayes", random_state=0).fit(X, y)
+    before = bayes.predict_proba(X)
+    assert np.array_equal(bayes.set_params(classifier="logistic").predict_proba(X), before)
