@@ -106,7 +106,9 @@ def test_features_are_the_expectations_of_densities_on_patches(iris):
     features = RTBMFeatures(2, patch=[[0, 3], [2, 1]], random_state=3).fit(X)
     options = {"tol": features.tol, "n_init": 1, "fallback": None, "random_state": 0}
     alone = [RTBMDensity(2, **options).fit(X[:, part]) for part in ([0, 3], [2, 1])]
-    assert np.allclose(features.transform(X), np.hstack([d.transform(X[:, p]) for d, p in zip(alone, ([0, 3], [2, 1]))]))
+    assert np.allclose(
+        features.transform(X), np.hstack([alone[0].transform(X[:, [0, 3]]), alone[1].transform(X[:, [2, 1]])])
+    )
     both = RTBMFeatures(2, patch=[[0, 3], [2, 1]], output="both", random_state=3).fit(X)
     columns = pd.DataFrame(both.transform(X), columns=both.get_feature_names_out())
     assert np.allclose(columns["patch1_log_likelihood"], alone[1].score_samples(X[:, [2, 1]]))
@@ -281,7 +283,7 @@ def test_any_classifier_can_be_used(iris):
         assert not hasattr(classifier, "classes_")  # it was cloned
         assert hasattr(model, "predict_proba") == hasattr(classifier, "predict_proba")
         assert hasattr(model, "decision_function") == hasattr(classifier, "decision_function")
-    with pytest.raises(InvalidInputError, match="KNeighborsClassifier.* takes none"):
+    with pytest.raises(InvalidInputError, match=r"KNeighborsClassifier.* takes none"):
         RTBMClassifier(classifier=KNeighborsClassifier()).fit(X, y, sample_weight=np.ones(150))
 
 

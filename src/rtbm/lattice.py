@@ -211,7 +211,7 @@ def enumerate_points(
     [[0, -1], [-1, 0], [0, 0], [1, 0], [0, 1]]
     """
     g = len(R)
-    expected = estimate_count(np.diag(R) ** 2, radius2, 2 * half_widths)
+    expected = estimate_count(np.diag(R) ** 2, radius2, 2 * half_widths) if math.isfinite(float(radius2)) else math.inf
     if expected > limit:
         raise TooManyTermsError(expected, limit)
     c = np.zeros(g) if centre is None else centre

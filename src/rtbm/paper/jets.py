@@ -59,7 +59,7 @@ def _network(kind: str, seed: int) -> ThetaNetClassifier:
         loss="squared_error",
         initialization="balanced",
         alpha=10.0,
-        n_init=2,
+        n_init=4,
         max_iter=200,
         random_state=seed,
     )

@@ -16,7 +16,7 @@ from rtbm.validation import check_choice, check_integer
 TOLERANCE = 1e-7
 """Bounds the error of the average log P while a dense machine is fitted."""
 
-FAILURES = (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError, OverflowError)
+FAILURES = (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError, ArithmeticError)
 """What evaluating a density raises where its parameters leave float64."""
 FAR_SHARE = 0.02
 """The share of the points that may be too far out for a table."""

@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,9 +74,9 @@ class Objective:
 
     def __call__(self, vector: Tensor) -> Tensor:
         """The value (), differentiable in the vector."""
-        return self.prior.penalty(self.family, vector) / self.total - self.weights @ self.family.log_prob(
-            vector, self.x
-        )
+        with np.errstate(all="ignore"):  # trial steps may leave float64, and count as infinite then
+            log_prob = self.family.log_prob(vector, self.x)
+        return self.prior.penalty(self.family, vector) / self.total - self.weights @ log_prob
 
     @torch.no_grad()
     def value(self, vector: Tensor) -> float:
