@@ -41,6 +41,8 @@ docs: $(READY)
 	$(BIN)/python examples/density_at_work.py --output docs/pictures/density_at_work.png > /dev/null
 	$(BIN)/python docs/network_pictures.py
 	$(BIN)/python examples/networks_at_work.py --output docs/pictures/networks_at_work.png > /dev/null
+	$(BIN)/python docs/classifier_pictures.py
+	$(BIN)/python examples/anomaly_detection.py --output docs/pictures/anomaly_detection.png > /dev/null
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 	@echo "open build/docs/index.html"
 
@@ -49,6 +51,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/machine.py --output build/machine.json
 	$(BIN)/python benchmarks/density.py --output build/density.json
 	$(BIN)/python benchmarks/layer.py --output build/layer.json
+	$(BIN)/python benchmarks/features.py --output build/features.json
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rtbm import datasets
-from rtbm.cli.app import app
-from rtbm.paper import EXPERIMENTS, iris, timeseries
+from rtbm.cli.app import PaperExperiment, app
+from rtbm.paper import EXPERIMENTS, classification, digits, iris, jets, timeseries
 
 
 def quiet(name: str) -> None:
@@ -96,4 +96,73 @@ def test_the_folder_is_tried_before_the_work(tmp_path):
 
 
 def test_all_experiments_are_named():
-    assert set(EXPERIMENTS) == {"timeseries", "iris"}
+    assert set(EXPERIMENTS) == {"timeseries", "iris", "jets", "digits"} == set(PaperExperiment)
+
+
+# Classifiers
+
+
+def test_every_method_is_fed_something_that_is_made():
+    for task in (jets.TASK, digits.TASK):
+        assert {method.inputs for method in task.methods.values()} == set(task.inputs)
+    assert {m.paper for m in jets.METHODS.values()} == {0.77, 0.79, 0.55, 0.83, None}
+
+
+@pytest.mark.parametrize("module", [jets, digits])
+def test_methods_run_on_the_same_splits(module):
+    kept = [module.LOGISTIC, module.TREES]
+    methods = {name: module.METHODS[name] for name in kept}
+    inputs = {name: module.INPUTS[name] for name in {m.inputs for m in methods.values()}}
+    task = module.TASK._replace(inputs=inputs, methods=methods, quick_train=300, n_test=200)
+    seen = []
+    outcome = classification.run(task, 2, True, 1, seen.append)
+    assert len(seen) == 2 * len(inputs)
+    assert json.loads(json.dumps(outcome)) == outcome
+    assert set(outcome["records"]) == set(kept)
+    assert all(len(records) == 2 for records in outcome["records"].values())
+    again = classification.run(task, 2, True, 1, seen.append)
+    for name in kept:
+        assert np.array_equal(classification.values(outcome, name), classification.values(again, name))
+        assert classification.values(outcome, name).mean() > 0.55
+
+
+@pytest.mark.parametrize("module", [jets, digits])
+def test_tables_verdicts_and_pictures_of_classifiers(module):
+    rng = np.random.default_rng(0)
+    records = {
+        name: [{"precision": p, "accuracy": p, "auc": p, "seconds": 1.0} for p in 0.8 + 0.01 * rng.normal(size=6)]
+        for name in module.METHODS
+    }
+    outcome = {"seeds": 6, "quick": False, "n_train": 500, "n_test": 250, "records": records}
+    (table,) = module.tables(outcome)
+    assert [row[0] for row in table.rows] == list(module.METHODS)
+    assert all("points of accuracy" in line or "paper" in line for line in module.verdicts(outcome))
+    assert any("too few" in line for line in module.verdicts(outcome | {"seeds": 2}))
+    plt.close(module.draw(outcome))
+
+
+def test_differences_are_paired_and_their_error_knows_that_splits_share_data():
+    scores = np.array([0.80, 0.82, 0.84, 0.86])
+    records = {
+        "a": [{"accuracy": s + d} for s, d in zip(scores, (0.01, 0.03, 0.01, 0.03), strict=True)],
+        "b": [{"accuracy": s} for s in scores],
+    }
+    outcome = {"seeds": 6, "n_train": 500, "n_test": 250, "records": records}
+    mean, error = classification.difference(outcome, "a", "b")
+    assert np.isclose(mean, 0.02)
+    assert np.isclose(error, np.sqrt((1 / 4 + 1 / 2) * np.var([0.01, 0.03, 0.01, 0.03], ddof=1)))
+    assert "ahead of b by 2.0 ± 1.0" in classification.compare(outcome, "a", "b")
+    assert "behind a by 2.0" in classification.compare(outcome, "b", "a")
+
+
+def test_scores_of_a_classifier():
+    class Known:
+        def predict(self, X):
+            return (X[:, 0] > 0.5).astype(int)
+
+        def predict_proba(self, X):
+            return np.column_stack([1 - X[:, 0], X[:, 0]])
+
+    X, y = np.array([[0.1], [0.4], [0.6], [0.9]]), np.array([0, 1, 0, 1])
+    assert classification.score(Known(), X, y) == {"precision": 0.5, "accuracy": 0.5, "auc": 0.75}
+    assert np.array_equal(classification.OverMaximum().fit(X).transform(X), X / 0.9)

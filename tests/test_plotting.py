@@ -10,7 +10,15 @@ import torch
 
 from machines import dense, diagonal
 from rtbm import InvalidInputError, RTBMDensity, RTBMMixture, datasets, nn
-from rtbm.plotting import normal_components, plot_activations, plot_density, plot_joint, plot_model, plot_pairs
+from rtbm.plotting import (
+    normal_components,
+    plot_activations,
+    plot_density,
+    plot_images,
+    plot_joint,
+    plot_model,
+    plot_pairs,
+)
 
 GAMMA = datasets.gamma.sample(300)
 
@@ -92,3 +100,17 @@ def test_activations_of_networks():
             plot_activations(bad)
     with pytest.raises(InvalidInputError, match="finite"):
         plot_activations(network, [[np.nan]])
+
+
+def test_images_side_by_side():
+    pictures = np.arange(2 * 3 * 4, dtype=float).reshape(2, 3, 4)
+    figure = plot_images(pictures, ["a", "b"])
+    assert [ax.get_title() for ax in figure.axes] == ["a", "b"]
+    assert figure.axes[1].images[0].get_array().shape == (3, 4)
+    plt.close(figure)
+    plt.close(plot_images(np.zeros((1, 2, 2))))
+    for bad in (pictures[0], -pictures, np.full((1, 2, 2), np.nan)):
+        with pytest.raises(InvalidInputError, match="images must be"):
+            plot_images(bad)
+    with pytest.raises(InvalidInputError, match="titles must be 2"):
+        plot_images(pictures, ["a"])

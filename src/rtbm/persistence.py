@@ -153,7 +153,7 @@ def _describe(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return dict(model.named_parameters()), {"kind": "nn.RTBMMixture", "machines": machines}
     raise InvalidInputError(
         "model must be an RTBMDensity, ThetaNetRegressor, ThetaNetClassifier, RTBMDistribution, RTBMMixture, nn.RTBM, "
-        f"nn.RTBMMixture or nn.ThetaLayer, got a {type(model).__name__}"
+        f"nn.RTBMMixture or nn.ThetaLayer, got a {type(model).__name__}: other estimators go with joblib.dump"
     )
 
 
