@@ -3,13 +3,14 @@
 import pickle
 import warnings
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import load_digits, load_iris
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -19,7 +20,7 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rtbm import InvalidInputError, RTBMClassifier, RTBMDensity, RTBMFeatures
-from rtbm.estimators.features import _with_all
+from rtbm.estimators.features import _spread_out, _typical_variances
 from rtbm.estimators.patches import make_patches
 
 
@@ -201,16 +202,40 @@ def test_progress_is_shown(iris, capsys):
 # Supervised densities and Bayes
 
 
-def test_the_extra_observation_has_the_moments_of_all_data():
+def test_the_extra_observation_has_the_mean_of_the_class_and_the_given_variances():
     rng = np.random.default_rng(1)
-    X, weights = rng.normal(size=(50, 3)) @ rng.normal(size=(3, 3)), rng.uniform(0.5, 2, 50)
-    rows, w = _with_all(X[:5], weights[:5], X, weights)
-    added, share = rows[5:], w[5:]
-    assert np.isclose(share.sum(), 1)
+    X, weights = rng.normal(size=(3, 3)), rng.uniform(0.5, 2, 3)
+    variances = np.array([1.0, 4.0, 0.25])
+    rows, w = _spread_out(X, weights, variances)
+    added, share = rows[3:], w[3:]
+    assert np.isclose(share.sum(), weights.mean())
     mean = weights @ X / weights.sum()
-    assert np.allclose(share @ added, mean)
-    expected = np.cov(X.T, aweights=weights, ddof=0)
-    assert np.allclose((share[:, None] * (added - mean)).T @ (added - mean), expected)
+    assert np.allclose(share @ added / share.sum(), mean)
+    assert np.allclose((share[:, None] * (added - mean)).T @ (added - mean) / share.sum(), np.diag(variances))
+    enough = rng.normal(size=(20, 3))
+    assert _spread_out(enough, np.ones(20), variances)[0] is enough
+
+
+def test_typical_variances_ignore_constant_classes_and_one_outlier():
+    X = np.array([[0.0, 1.0, 5.0], [0.0, 3.0, 5.0], [4.0, 0.0, 6.0], [8.0, 2.0, 6.0], [0.0, 1e9, 7.0], [2.0, 0.0, 7.0]])
+    members = [np.isin(np.arange(6), pair) for pair in ((0, 1), (2, 3), (4, 5))]
+    found = _typical_variances(X, np.ones(6), members)
+    assert np.allclose(found, [2.5, 1.0, 0.01 * X[:, 2].var()])
+
+
+@pytest.mark.parametrize("far", [10.0, 1e3, 1e5])
+def test_classes_far_apart_do_not_blur_each_other(far):
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], 60)
+    X = np.column_stack([np.array([0, 1, far])[y] + 0.1 * rng.normal(size=180), rng.normal(size=180)])
+    assert RTBMClassifier(1, classifier="bayes", random_state=0).fit(X, y).score(X, y) > 0.99
+
+
+def test_an_outlier_in_one_class_does_not_harm_the_others(iris):
+    X, y = np.vstack([iris[0], [[1e6, -1e6, 1e6, 1e6]]]), np.append(iris[1], 0)
+    model = RTBMClassifier(1, patch_size=4, classifier="bayes", random_state=0).fit(X, y)
+    others = y > 0
+    assert model.score(X[others], y[others]) > 0.95
 
 
 def test_a_class_with_one_value_or_one_row_still_has_a_density():
@@ -287,7 +312,54 @@ def test_any_classifier_can_be_used(iris):
         RTBMClassifier(classifier=KNeighborsClassifier()).fit(X, y, sample_weight=np.ones(150))
 
 
-@pytest.mark.parametrize("classifier", ["forest", LogisticRegression, 3])
+def test_classifiers_see_rows_as_they_were_given(iris):
+    class Recorder(LogisticRegression):
+        def fit(self, X, y, sample_weight=None):
+            self.seen_ = (X.copy(), np.array(y), sample_weight)
+            return super().fit(X, y, sample_weight)
+
+    X, y = np.repeat(iris[0], 2, axis=0)[::-1], np.repeat(iris[1], 2)[::-1]
+    model = RTBMClassifier(1, classifier=Recorder(max_iter=1000), random_state=0).fit(X, y)
+    features, labels, weights = model.classifier_.seen_
+    assert np.array_equal(labels, y)
+    assert weights is None
+    assert np.allclose(features.mean(axis=0), 0, atol=1e-8)
+    assert np.allclose(features.std(axis=0), 1)
+
+
+def test_a_failed_fit_leaves_nothing(iris):
+    class Bad(LogisticRegression):
+        def fit(self, X, y, sample_weight=None):
+            raise RuntimeError("out of order")
+
+    for supervised in (False, True):
+        model = RTBMClassifier(1, supervised=supervised, classifier=Bad(), random_state=0)
+        with pytest.raises(RuntimeError, match="out of order"):
+            model.fit(*iris)
+        with pytest.raises(NotFittedError):
+            model.predict(iris[0])
+        with pytest.raises(NotFittedError):
+            model.transform(iris[0])
+
+
+def test_other_backends_of_joblib(iris):
+    expected = RTBMFeatures(1, random_state=0).fit_transform(iris[0])
+    with joblib.parallel_backend("multiprocessing", n_jobs=2):
+        assert np.allclose(RTBMFeatures(1, n_jobs=2, random_state=0).fit_transform(iris[0]), expected)
+
+
+def test_points_out_of_reach_are_named(iris):
+    X, y = iris
+    features = RTBMFeatures(2, random_state=0).fit(X)
+    far = X[:5].copy()
+    far[3, 2] = 1e100
+    with pytest.raises(InvalidInputError, match=r"X: row 3 holds 1e\+100 in patch 1"):
+        features.transform(far)
+    with pytest.raises(InvalidInputError, match="change the unit"):
+        RTBMClassifier(1, classifier="bayes").fit(1e160 * X, y)
+
+
+@pytest.mark.parametrize("classifier", ["forest", LogisticRegression, 3, LinearRegression()])
 def test_wrong_classifiers_are_named(classifier, iris):
     with pytest.raises(InvalidInputError, match="classifier must be"):
         RTBMClassifier(classifier=classifier).fit(*iris)
@@ -318,3 +390,7 @@ def test_parameters_set_after_the_fit_do_not_change_predictions(iris):
     bayes = RTBMClassifier(1, classifier="bayes", random_state=0).fit(X, y)
     before = bayes.predict_proba(X)
     assert np.array_equal(bayes.set_params(classifier="logistic").predict_proba(X), before)
+    assert not hasattr(bayes, "decision_function")
+    logistic = RTBMClassifier(1, random_state=0).fit(X, y)
+    before = logistic.decision_function(X)
+    assert np.array_equal(logistic.set_params(classifier="bayes").decision_function(X), before)

@@ -243,13 +243,26 @@ def test_files_of_other_layouts_are_refused(tmp_path):
     (tmp_path / "text.h5").write_text("no data")
     with pytest.raises(FileError, match="not an HDF5 file"):
         jets.read_hdf5(tmp_path / "text.h5")
-    with pytest.raises(FileError, match=r"expected features \(N, 1, 32, 32\)"):
+    with pytest.raises(FileError, match=r"expected numbers features \(N, 1, 32, 32\)"):
         jets.read_hdf5(write(tmp_path / "a.h5", good[0][:, 0], good[1]))
-    with pytest.raises(FileError, match="expected features"):
+    with pytest.raises(FileError, match="expected numbers features"):
         jets.read_hdf5(write(tmp_path / "b.h5", good[0], good[1][:2]))
     with pytest.raises(FileError, match="targets 0 or 1"):
         jets.read_hdf5(write(tmp_path / "c.h5", good[0], good[1] + 2))
     with h5py.File(tmp_path / "d.h5", "w") as file:
         file["images"] = good[0]
-    with pytest.raises(FileError, match="no data set 'features', but \\['images'\\]"):
+        file["features"] = 3.0
+    with pytest.raises(FileError, match="expected numbers features"):
         jets.read_hdf5(tmp_path / "d.h5")
+    with pytest.raises(FileError, match="expected numbers features"):
+        jets.read_hdf5(write(tmp_path / "e.h5", np.full((3, 1, 32, 32), b"a"), good[1]))
+    with pytest.raises(FileError, match="expected numbers features"):
+        jets.read_hdf5(write(tmp_path / "f.h5", good[0], np.zeros((9, 1))), 0, 2)
+    with pytest.raises(FileError, match="not negative"):
+        jets.read_hdf5(write(tmp_path / "g.h5", good[0] - 1, good[1]))
+    with pytest.raises(InvalidInputError, match="start must be below the number of images, 3, got 3"):
+        jets.read_hdf5(write(tmp_path / "h.h5", *good), 3)
+    with pytest.raises(FileError, match="a folder"):
+        jets.read_hdf5(tmp_path)
+    with pytest.raises(InvalidInputError, match="path must be"):
+        jets.read_hdf5(None)

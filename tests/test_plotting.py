@@ -109,7 +109,7 @@ def test_images_side_by_side():
     assert figure.axes[1].images[0].get_array().shape == (3, 4)
     plt.close(figure)
     plt.close(plot_images(np.zeros((1, 2, 2))))
-    for bad in (pictures[0], -pictures, np.full((1, 2, 2), np.nan)):
+    for bad in (pictures[0], -pictures, np.full((1, 2, 2), np.nan), np.zeros((1, 0, 3)), "ab", 1j * pictures):
         with pytest.raises(InvalidInputError, match="images must be"):
             plot_images(bad)
     with pytest.raises(InvalidInputError, match="titles must be 2"):

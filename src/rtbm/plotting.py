@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from rtbm.distributions import DiscreteGaussian, RTBMDistribution, RTBMMixture
 from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.nn import ThetaLayer
+from rtbm.validation import as_real
 
 Floats = NDArray[np.float64]
 
@@ -234,8 +235,8 @@ def plot_images(images: ArrayLike, titles: Sequence[str] = (), *, figure: Any = 
     >>> figure = plot_images(jets.images[:2], ["first", "second"])
     >>> plt.close(figure)
     """
-    pictures = np.asarray(images, dtype=np.float64)
-    if pictures.ndim != 3 or not len(pictures) or not np.isfinite(pictures).all() or pictures.min() < 0:
+    pictures = as_real(images, "images", finite=False).double().cpu().numpy()
+    if pictures.ndim != 3 or not pictures.size or not np.isfinite(pictures).all() or pictures.min() < 0:
         raise InvalidInputError(
             f"images must be finite, non-negative and of shape (n, rows, columns), got shape {pictures.shape}"
         )

@@ -31,7 +31,7 @@ def check_compute_device(device: Any) -> None:
 
 def check_jobs(n_jobs: Any) -> None:
     """None, or an integer other than 0."""
-    if n_jobs is not None and (not isinstance(n_jobs, Integral) or n_jobs == 0):
+    if n_jobs is not None and (isinstance(n_jobs, bool) or not isinstance(n_jobs, Integral) or n_jobs == 0):
         raise InvalidInputError(f"n_jobs must be None or an integer other than 0, got {n_jobs!r}")
 
 

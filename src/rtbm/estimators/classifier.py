@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import numpy as np
 from scipy.special import log_softmax
-from sklearn.base import ClassifierMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils import column_or_1d
 from sklearn.utils.metaestimators import available_if
@@ -19,14 +19,18 @@ from rtbm.lattice import Floats
 
 CLASSIFIERS = ("logistic", "bayes")
 
+Labelled = tuple[Floats, np.ndarray, Any]
+"""Rows, labels, and weights or None."""
+
 
 def _has(method: str) -> Any:
-    """Whether the classifier has a method; it is asked before and after the fit."""
+    """Whether the classifier has a method: the fitted one, or the one that would be fitted."""
 
     def check(self: "RTBMClassifier") -> bool:
-        if isinstance(self.classifier, str):
-            return self.classifier == "logistic" or method != "decision_function"
-        return hasattr(getattr(self, "classifier_", self.classifier), method)
+        if self._is_bayes():
+            return method != "decision_function"
+        fitted = getattr(self, "classifier_", self.classifier)
+        return isinstance(fitted, str) or hasattr(fitted, method)
 
     return check
 
@@ -42,8 +46,9 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
     n_hidden, patch, patch_size, image_shape, n_patches, supervised, output
         As in `RTBMFeatures`.
     classifier : "logistic", "bayes" or a scikit-learn classifier
-        "logistic" is logistic regression with its defaults. "bayes" fits one density for each class on every patch,
-        takes patches for independent, and predicts P(class|x) ∝ P(class) ∏ P(patch of x|class).
+        "logistic" is logistic regression with its defaults; pass LogisticRegression() to search over them. "bayes"
+        fits one density for each class on every patch, takes patches for independent, and predicts
+        P(class|x) ∝ P(class) ∏ P(patch of x|class).
     n_components, hidden, phase, solver, max_iter, tol, n_init, regularization, random_state, n_jobs, verbose
         As in `RTBMFeatures`.
 
@@ -115,12 +120,11 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # type: ignore[override]
         """Fit densities and classifier to data (n_samples, n_features) and labels (n_samples,).
 
-        A weight of 0 is as if the row were absent, 2 as if it were there twice, for classifiers that take weights.
+        A weight of 0 is as if the row were absent, 2 as if it were there twice, as far as the classifier sees it so.
         """
         self._check_parameters()
         classifier = self._new_classifier()
-        takes_weights = classifier is None or has_fit_parameter(classifier, "sample_weight")
-        if sample_weight is not None and not takes_weights:
+        if sample_weight is not None and classifier is not None and not has_fit_parameter(classifier, "sample_weight"):
             raise InvalidInputError(f"sample_weight: the classifier {classifier!r} takes none: leave it at None")
         self._forget()
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
@@ -132,16 +136,23 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
         if len(classes) < 2:
             found = f"one class: {classes[0]!s}" if len(classes) else "no row of positive weight"
             raise InvalidInputError(f"y must hold two classes or more, got {found}")
-        if takes_weights:  # neither the order of rows nor their repetition has any influence
-            X, y, weights = distinct_labelled(X, y, weights)
-        self._fit(X, y if self._is_supervised() else None, weights)
-        if classifier is not None:
-            features = self._features(X)
-            self._centre, self._scale = column_moments(features, weights)
-            options = {"sample_weight": weights} if takes_weights else {}
-            self.classifier_ = classifier.fit(self._standardised(features), y, **options)
-        self.classes_ = classes
+        distinct = distinct_labelled(X, y, weights)
+        try:
+            self._fit(distinct[0], distinct[1] if self._is_supervised() else None, distinct[2])
+            if classifier is not None:
+                self._fit_classifier(classifier, distinct, (X, y, None if sample_weight is None else weights))
+        except BaseException:
+            self._forget()
+            raise
+        self.classes_, self._has_classifier = classes, classifier is not None
         return self
+
+    def _fit_classifier(self, classifier: Any, distinct: Labelled, given: Labelled) -> None:
+        """Logistic regression sees distinct rows with weights, and other classifiers the rows as they were given."""
+        self._centre, self._scale = column_moments(self._features(distinct[0]), distinct[2])
+        X, y, weights = distinct if isinstance(self.classifier, str) else given
+        options = {} if weights is None else {"sample_weight": weights}
+        self.classifier_ = classifier.fit(self._standardised(self._features(X)), y, **options)
 
     def predict(self, X: Any) -> np.ndarray:
         """The labels (n_samples,)."""
@@ -185,20 +196,20 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
     def _is_bayes(self) -> bool:
         """Whether the densities decide: of the fit, if there is one."""
         if self.__sklearn_is_fitted__():
-            return not hasattr(self, "classifier_")
+            return not self._has_classifier
         return isinstance(self.classifier, str) and self.classifier == "bayes"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_has_classifier")
 
     def _is_supervised(self) -> bool:
         return bool(self.supervised) or (isinstance(self.classifier, str) and self.classifier == "bayes")
 
     def _new_classifier(self) -> Any:
-        if isinstance(self.classifier, str):
-            if self.classifier not in CLASSIFIERS:
-                raise InvalidInputError(
-                    f"classifier must be 'logistic', 'bayes' or a scikit-learn classifier, got {self.classifier!r}"
-                )
+        if isinstance(self.classifier, str) and self.classifier in CLASSIFIERS:
             return LogisticRegression(max_iter=1000) if self.classifier == "logistic" else None
-        if isinstance(self.classifier, type) or not hasattr(self.classifier, "fit"):
+        is_estimator = isinstance(self.classifier, BaseEstimator) and hasattr(self.classifier, "fit")
+        if not is_estimator or not is_classifier(self.classifier):
             raise InvalidInputError(
                 f"classifier must be 'logistic', 'bayes' or a scikit-learn classifier, got {self.classifier!r}"
             )

@@ -322,7 +322,7 @@ class RTBMDensity(FittedDensity):
 
     def _check_parameters(self) -> None:
         """Check what scikit-learn lets be set to anything, before any work is done."""
-        if self.n_hidden != "auto":
+        if not isinstance(self.n_hidden, str) or self.n_hidden != "auto":
             check_integer(self.n_hidden, "n_hidden", 1)
         check_integer(self.n_components, "n_components", 1)
         check_integer(self.n_init, "n_init", 1)

@@ -1,9 +1,8 @@
 """Features from densities: machines on patches of the data, and what their hidden units expect (paper, section 6)."""
 
 import contextlib
-import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 import joblib
@@ -15,9 +14,11 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from rtbm.errors import InvalidInputError
+from rtbm.errors import InvalidInputError, RTBMError
 from rtbm.estimators.checks import check_jobs, distinct_labelled, distinct_rows
 from rtbm.estimators.density import RTBMDensity
+from rtbm.estimators.network_task import column_moments
+from rtbm.estimators.parallel import in_parallel
 from rtbm.estimators.patches import Patch, check_options, make_patches
 from rtbm.estimators.progress import progress_bar
 from rtbm.estimators.search import threads_for
@@ -37,6 +38,9 @@ DENSITY_OPTIONS = (
     "regularization",
 )
 """What is passed on to the density of each patch."""
+LARGEST = 1e150
+NARROW = 1e-6
+"""A class that varies less than this share of what is typical of classes, in some feature, is spread out."""
 
 
 class Job(NamedTuple):
@@ -173,6 +177,10 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
 
     def _fit(self, X: Floats, labels: np.ndarray | None, weights: Floats) -> None:
         """Fit to rows of positive weight, of which the order does not matter."""
+        if float(np.abs(X).max()) > LARGEST:
+            raise InvalidInputError(
+                f"X: values of size {np.abs(X).max():.0e}, whose squares leave float64: change the unit"
+            )
         seed = int(check_random_state(self.random_state).randint(2**31))
         options = (self.patch, self.patch_size, X.shape[1], self.image_shape, self.n_patches, seed)
         varies = _varies(X)
@@ -184,6 +192,8 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         if labels is not None:
             classes = np.unique(labels)
             members = [labels == label for label in classes]
+            if len(classes) < 2:
+                raise InvalidInputError(f"y must hold two classes or more, got one class: {classes[0]!s}")
         densities = self._fit_densities(X, weights, patches, members, seed)
         n = len(members)
         self.densities_ = [densities[i : i + n] for i in range(0, len(densities), n)]
@@ -202,18 +212,17 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         def jobs() -> Iterator[Job]:
             for i, part in enumerate(patches):
                 chosen = options | {"random_state": (seed + i) % 2**32}
+                widths = _typical_variances(X[:, part], weights, members)
                 for member in members:
                     rows, w = X[member][:, part], weights[member]
-                    if len(members) > 1:
-                        rows, w = _with_all(rows, w, X[:, part], weights)
-                    yield Job(chosen, rows, w)
+                    yield Job(chosen, *(_spread_out(rows, w, widths) if len(members) > 1 else (rows, w)))
 
         n_jobs = len(patches) * len(members)
         bar = progress_bar(n_jobs, "fitting", unit="machine") if self.verbose else contextlib.nullcontext()
         fitted, unfinished = [], 0
         with bar as report:
             calls = (joblib.delayed(_fit_density)(job) for job in jobs())
-            for i, density in enumerate(joblib.Parallel(n_jobs=self.n_jobs, return_as="generator")(calls)):
+            for i, density in enumerate(in_parallel(self.n_jobs, calls)):
                 if report is not None:
                     report(i, density.history_[-1])
                 fitted.append(density)
@@ -232,16 +241,32 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         return self._features(validate_data(self, X, dtype=np.float64, reset=False))
 
     def _features(self, X: Floats) -> Floats:
-        columns = []
+        def columns(density: RTBMDensity, rows: Floats) -> Floats:
+            parts = []
+            if self._output != "log_likelihood":
+                parts.append(_expectations(density, rows))
+            if self._output != "expectations":
+                parts.append(density.score_samples(rows)[:, None])
+            return np.hstack(parts)
+
+        return np.hstack([part for patch in self._evaluate(X, columns) for part in patch])
+
+    def _evaluate(self, X: Floats, function: Callable[[RTBMDensity, Floats], Floats]) -> list[list[Floats]]:
+        """A function of every density and its part of the data, patch by patch."""
+        results = []
         with threads_for(len(X)):
-            for part, densities in zip(self.patches_, self.densities_, strict=True):
+            for i, (part, densities) in enumerate(zip(self.patches_, self.densities_, strict=True)):
                 rows = np.ascontiguousarray(X[:, part])
-                for density in densities:
-                    if self._output != "log_likelihood":
-                        columns.append(_expectations(density, rows))
-                    if self._output != "expectations":
-                        columns.append(density.score_samples(rows)[:, None])
-        return np.hstack(columns)
+                try:
+                    results.append([function(density, rows) for density in densities])
+                except RTBMError as error:
+                    worst = int(np.abs(rows).max(axis=1).argmax())
+                    size = np.abs(rows[worst]).max()
+                    raise InvalidInputError(
+                        f"X: row {worst} holds {size:.3g} in patch {i}, out of reach of the machine there ({error}): "
+                        "clip X to the range of the data of the fit"
+                    ) from None
+        return results
 
     def class_log_likelihood(self, X: Any) -> Floats:
         """log P(x|class) (n_samples, n_classes), as if patches were independent; needs supervised=True."""
@@ -251,12 +276,8 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     def _class_log_likelihood(self, X: Floats) -> Floats:
         if not hasattr(self, "_log_prior"):
             raise InvalidInputError("class_log_likelihood needs a density of each class: fit with supervised=True")
-        total = np.zeros((len(X), len(self.classes_)))
-        with threads_for(len(X)):
-            for part, densities in zip(self.patches_, self.densities_, strict=True):
-                rows = np.ascontiguousarray(X[:, part])
-                total += np.stack([density.score_samples(rows) for density in densities], axis=1)
-        return total
+        log_prob = self._evaluate(X, lambda density, rows: density.score_samples(rows))
+        return np.sum([np.stack(patch, axis=1) for patch in log_prob], axis=0)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """The names of the features: patch, class if `supervised`, and hidden unit or "log_likelihood".
@@ -293,7 +314,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
 
     def _forget(self) -> None:
         """Forget an earlier fit: if this one fails, nothing must be left that fits neither."""
-        for name in [name for name in self.__dict__ if name.endswith("_")] + ["_log_prior"]:
+        for name in [name for name in self.__dict__ if name.endswith("_")] + ["_log_prior", "_has_classifier"]:
             self.__dict__.pop(name, None)
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -310,19 +331,34 @@ def _varies(X: Floats) -> np.ndarray:
     return np.ptp(X, axis=0) > 1e-12 * np.abs(X).max(axis=0)
 
 
-def _with_all(rows: Floats, weights: Floats, X: Floats, all_weights: Floats) -> tuple[Floats, Floats]:
-    """Rows of a class, and one more observation that is spread out like all data.
+def _typical_variances(X: Floats, weights: Floats, members: list[np.ndarray]) -> Floats:
+    """The median over classes of the variance (d,) of each feature within a class, where that is not 0.
 
-    It is 2d points with the mean and covariance of all data, and keeps the density finite where all rows of a class
-    have the same value, or where they are few.
+    A feature that is constant in every class has a hundredth of its whole variance.
     """
-    d, total = X.shape[1], all_weights.sum()
-    mean = all_weights @ X / total
-    centred = X - mean
-    values, vectors = np.linalg.eigh((all_weights[:, None] * centred).T @ centred / total)
-    steps = math.sqrt(d) * (vectors * np.sqrt(np.maximum(values, 0.0))).T
-    points = np.concatenate([mean + steps, mean - steps])
-    return np.concatenate([rows, points]), np.concatenate([weights, np.full(2 * d, 1 / (2 * d))])
+    within = np.stack([column_moments(X[member], weights[member])[1] ** 2 for member in members])
+    constant = np.stack([~_varies(X[member]) for member in members])
+    whole = column_moments(X, weights)[1] ** 2
+    typical = np.array(
+        [np.median(v[~flat]) if not flat.all() else np.nan for v, flat in zip(within.T, constant.T, strict=True)]
+    )
+    return np.where(np.isnan(typical), 0.01 * whole, typical)
+
+
+def _spread_out(rows: Floats, weights: Floats, variances: Floats) -> tuple[Floats, Floats]:
+    """Rows of a class, and where these are few or have only one value, one more observation that is spread out.
+
+    It is 2d points around the mean of the class, with given variances (d,) and the weight of an average row, and keeps
+    the density finite.
+    """
+    n, d = rows.shape
+    mean = weights @ rows / weights.sum()
+    own = weights @ (rows - mean) ** 2 / weights.sum()
+    if n > d + 1 and (own > NARROW * variances).all():
+        return rows, weights
+    steps = np.diag(np.sqrt(d * variances))
+    extra = np.full(2 * d, weights.mean() / (2 * d))
+    return np.concatenate([rows, mean + steps, mean - steps]), np.concatenate([weights, extra])
 
 
 def _fit_density(job: Job) -> RTBMDensity:

@@ -10,6 +10,7 @@ import joblib
 import torch
 from torch import Tensor
 
+from rtbm.estimators.parallel import in_parallel
 from rtbm.training import Record, Result, Settings
 
 SCREENED = ("lbfgs", "em")
@@ -96,8 +97,7 @@ def _run_all(task: AnyTask, jobs: list[tuple[int, Tensor | None]], max_iter: int
     quiet = replace(task, report=None)  # type: ignore[type-var]
     calls = (joblib.delayed(quiet.run)(index, vector, max_iter, None) for index, vector in jobs)
     results = []
-    finished = joblib.Parallel(n_jobs=task.n_jobs, return_as="generator")(calls)
-    for (index, _), result in zip(jobs, finished, strict=True):
+    for (index, _), result in zip(jobs, in_parallel(task.n_jobs, calls), strict=True):
         if task.report is not None:
             task.report(index, result.history[-1])
         results.append(result)

@@ -247,7 +247,8 @@ class ThetaNet(BaseEstimator):
     def _outputs(self, X: Any) -> Floats:
         """What the network gives for data (n, d): (n, n_outputs)."""
         check_is_fitted(self)
-        rows = torch.from_numpy(validate_data(self, X, dtype=np.float64, reset=False))
+        checked = validate_data(self, X, dtype=np.float64, reset=False)
+        rows = torch.from_numpy(np.require(checked, requirements="W"))  # torch warns of arrays that cannot be written
         was_training = self.module_.training
         try:
             with torch.no_grad(), threads_for(len(rows)):

@@ -18,6 +18,7 @@ from sklearn.metrics import accuracy_score, precision_score, roc_auc_score
 from sklearn.model_selection import GridSearchCV, train_test_split
 
 from rtbm import plotting
+from rtbm.estimators.parallel import in_parallel
 from rtbm.lattice import Floats
 from rtbm.paper.experiment import Advance, Outcome, Table
 
@@ -70,8 +71,7 @@ def run(task: Task, seeds: int, quick: bool, n_jobs: int | None, advance: Advanc
     jobs = [(inputs, seed) for seed in range(seeds) for inputs in task.inputs]
     calls = (joblib.delayed(_run_one)(task, inputs, seed, quick) for inputs, seed in jobs)
     records: dict[str, list[dict[str, float]]] = {name: [] for name in task.methods}
-    finished = joblib.Parallel(n_jobs=n_jobs, return_as="generator")(calls)
-    for (inputs, _), found in zip(jobs, finished, strict=True):
+    for (inputs, _), found in zip(jobs, in_parallel(n_jobs, calls), strict=True):
         for name, record in found.items():
             records[name].append(record)
         advance(inputs)
@@ -154,12 +154,14 @@ def table(outcome: Outcome, title: str, methods: Mapping[str, Method]) -> Table:
 
 
 def compare(outcome: Outcome, first: str, second: str) -> str:
-    """A sentence about two methods."""
+    """A sentence about two methods; a difference is clear if its 95 % interval by Student's t leaves out 0."""
     mean, error = difference(outcome, first, second)
     if outcome["seeds"] < ENOUGH:
         return f"{first}: {100 * mean:+.1f} points of accuracy beside {second}; too few splits for an error."
+    from scipy.stats import t
+
     word = "ahead of" if mean > 0 else "behind"
-    sure = "clearly" if abs(mean) > 2 * error else "within the error"
+    sure = "clearly" if abs(mean) > t.ppf(0.975, outcome["seeds"] - 1) * error else "within the error"
     return f"{first}: {word} {second} by {100 * abs(mean):.1f} ± {100 * error:.1f} points of accuracy, {sure}."
 
 

@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from rtbm import datasets, plotting
 from rtbm.estimators import ThetaNetRegressor
+from rtbm.estimators.parallel import in_parallel
 from rtbm.lattice import Floats
 from rtbm.paper.experiment import Advance, Experiment, Outcome, Table
 
@@ -53,8 +54,7 @@ def run(seeds: int, quick: bool, n_jobs: int | None, advance: Advance) -> Outcom
     jobs = [(name, seed) for name in [TRUTH, *METHODS] for seed in range(seeds)]
     calls = (joblib.delayed(_run_one)(name, seed, quick) for name, seed in jobs)
     records: dict[str, list[dict[str, float]]] = {name: [] for name in [TRUTH, *METHODS]}
-    finished = joblib.Parallel(n_jobs=n_jobs, return_as="generator")(calls)
-    for (name, _), record in zip(jobs, finished, strict=True):
+    for (name, _), record in zip(jobs, in_parallel(n_jobs, calls), strict=True):
         records[name].append(record)
         advance(name)
     return {"seeds": seeds, "quick": quick, "records": records, "fit": _one_fit()}

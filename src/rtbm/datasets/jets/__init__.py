@@ -4,6 +4,7 @@ The paper's section 6 uses the images of Baldi et al. (arXiv:1603.09349). This s
 kinds of tools; a sample comes with the library, and `generate` makes others.
 """
 
+import os
 from collections.abc import Callable
 from importlib.resources import files
 from numbers import Real
@@ -108,23 +109,32 @@ def read_hdf5(path: Any, start: int = 0, stop: int | None = None) -> JetImages:
     check_integer(start, "start", 0)
     if stop is not None:
         check_integer(stop, "stop", start + 1)
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidInputError(f"path must be the name of a file, got {path!r}")
     if not Path(path).is_file():
-        raise FileError(f"{path}: no such file")
+        raise FileError(f"{path}: " + ("a folder, not a file" if Path(path).is_dir() else "no such file"))
     try:
         with import_tool("h5py").File(path, "r") as file:
-            images, labels = (_read(file, name, path, start, stop) for name in ("features", "targets"))
+            images, labels = _read(file, path, start, stop)
     except OSError as error:
         raise FileError(f"{path}: truncated, or not an HDF5 file ({error})") from None
-    if images.shape[1:] != (1, 32, 32) or labels.shape != (len(images), 1):
-        raise FileError(
-            f"{path}: expected features (N, 1, 32, 32) and targets (N, 1), got {images.shape} and {labels.shape}"
-        )
-    if not np.isfinite(images).all() or not np.isin(labels, (0, 1)).all():
-        raise FileError(f"{path}: features must be finite, and targets 0 or 1")
+    if not np.isfinite(images).all() or images.min() < 0 or not np.isin(labels, (0, 1)).all():
+        raise FileError(f"{path}: features must be finite and not negative, and targets 0 or 1")
     return JetImages(images[:, 0].astype(np.float64), labels[:, 0].astype(np.int64))
 
 
-def _read(file: Any, name: str, path: Any, start: int, stop: int | None) -> np.ndarray:
-    if name not in file or not hasattr(file[name], "shape"):
-        raise FileError(f"{path}: has no data set {name!r}, but {sorted(file)}")
-    return np.asarray(file[name][start:stop])
+def _read(file: Any, path: Any, start: int, stop: int | None) -> list[np.ndarray]:
+    """Some rows of both data sets, whose shapes and types are checked before."""
+    found = {name: _layout(file.get(name)) for name in ("features", "targets")}
+    n = (found["features"] or ((0,), ""))[0][0]
+    if found != {"features": ((n, 1, 32, 32), "number"), "targets": ((n, 1), "number")}:
+        raise FileError(f"{path}: expected numbers features (N, 1, 32, 32) and targets (N, 1), got {found}")
+    if start >= n:
+        raise InvalidInputError(f"start must be below the number of images, {n}, got {start}")
+    return [np.asarray(file[name][start:stop]) for name in found]
+
+
+def _layout(item: Any) -> tuple[tuple[int, ...], str] | None:
+    """The shape of a data set with at least one axis, and whether it holds numbers; None for anything else."""
+    shape = getattr(item, "shape", None)
+    return (tuple(shape), "number" if item.dtype.kind in "iufb" else str(item.dtype)) if shape else None
