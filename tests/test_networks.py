@@ -387,3 +387,10 @@ def test_a_failed_refit_leaves_nothing_behind():
     with pytest.raises(InvalidInputError):
         model.fit(X, np.zeros(150))
     assert not [name for name in vars(model) if name.endswith("_") and name != "n_features_in_"]
+
+
+def test_arrays_that_cannot_be_written_are_read_without_a_warning():
+    model = quick().fit(T, NOISY)
+    fixed = T.copy()
+    fixed.flags.writeable = False
+    assert np.array_equal(model.predict(fixed), model.predict(T))
