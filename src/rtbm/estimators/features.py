@@ -39,8 +39,6 @@ DENSITY_OPTIONS = (
 )
 """What is passed on to the density of each patch."""
 LARGEST = 1e150
-NARROW = 1e-6
-"""A class that varies less than this share of what is typical of classes, in some feature, is spread out."""
 
 
 class Job(NamedTuple):
@@ -332,30 +330,27 @@ def _varies(X: Floats) -> np.ndarray:
 
 
 def _typical_variances(X: Floats, weights: Floats, members: list[np.ndarray]) -> Floats:
-    """The median over classes of the variance (d,) of each feature within a class, where that is not 0.
+    """The (lower) median over classes of the variance (d,) of each feature within a class, where that is not 0.
 
     A feature that is constant in every class has a hundredth of its whole variance.
     """
     within = np.stack([column_moments(X[member], weights[member])[1] ** 2 for member in members])
     constant = np.stack([~_varies(X[member]) for member in members])
     whole = column_moments(X, weights)[1] ** 2
-    typical = np.array(
-        [np.median(v[~flat]) if not flat.all() else np.nan for v, flat in zip(within.T, constant.T, strict=True)]
+    pairs = zip(within.T, constant.T, whole, strict=True)
+    return np.array(
+        [0.01 * total if flat.all() else np.quantile(own[~flat], 0.5, method="lower") for own, flat, total in pairs]
     )
-    return np.where(np.isnan(typical), 0.01 * whole, typical)
 
 
 def _spread_out(rows: Floats, weights: Floats, variances: Floats) -> tuple[Floats, Floats]:
-    """Rows of a class, and where these are few or have only one value, one more observation that is spread out.
+    """Rows of a class, and one more observation that is spread out around their mean.
 
-    It is 2d points around the mean of the class, with given variances (d,) and the weight of an average row, and keeps
-    the density finite.
+    It is 2d points with given variances (d,) and the weight of an average row. It keeps the density finite where all
+    rows have one value, and steadies it where they are few.
     """
-    n, d = rows.shape
+    d = rows.shape[1]
     mean = weights @ rows / weights.sum()
-    own = weights @ (rows - mean) ** 2 / weights.sum()
-    if n > d + 1 and (own > NARROW * variances).all():
-        return rows, weights
     steps = np.diag(np.sqrt(d * variances))
     extra = np.full(2 * d, weights.mean() / (2 * d))
     return np.concatenate([rows, mean + steps, mean - steps]), np.concatenate([weights, extra])
