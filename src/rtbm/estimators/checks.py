@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from rtbm.errors import InvalidInputError
 from rtbm.lattice import Floats
@@ -48,6 +51,20 @@ def distinct_rows(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
     keys, index = np.unique(np.hstack([np.nan_to_num(x), np.isnan(x)]), axis=0, return_inverse=True)
     rows = np.where(keys[:, d:] > 0, np.nan, keys[:, :d])
     return rows, np.bincount(index.reshape(-1), weights, len(rows)).astype(np.float64)
+
+
+def check_labelled(estimator: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, np.ndarray, Floats]:
+    """Checked rows of positive weight, their labels, of which there are two at least, and their weights."""
+    X, y = validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=2)
+    check_classification_targets(y)
+    y = column_or_1d(y, warn=True)
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    X, y, weights = (part[weights > 0] for part in (X, y, weights))
+    classes = np.unique(y)
+    if len(classes) < 2:
+        found = f"one class: {classes[0]!s}" if len(classes) else "no row of positive weight"
+        raise InvalidInputError(f"y must hold two classes or more, got {found}")
+    return X, y, weights
 
 
 def distinct_labelled(x: Floats, labels: np.ndarray, weights: Floats) -> tuple[Floats, np.ndarray, Floats]:

@@ -6,13 +6,11 @@ import numpy as np
 from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils import column_or_1d
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_fit_parameter, validate_data
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import distinct_labelled
+from rtbm.estimators.checks import check_labelled, distinct_labelled
 from rtbm.estimators.features import RTBMFeatures
 from rtbm.estimators.network_task import column_moments
 from rtbm.lattice import Floats
@@ -127,15 +125,7 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
         if sample_weight is not None and classifier is not None and not has_fit_parameter(classifier, "sample_weight"):
             raise InvalidInputError(f"sample_weight: the classifier {classifier!r} takes none: leave it at None")
         self._forget()
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        check_classification_targets(y)
-        y = column_or_1d(y, warn=True)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        X, y, weights = (part[weights > 0] for part in (X, y, weights))
-        classes = np.unique(y)
-        if len(classes) < 2:
-            found = f"one class: {classes[0]!s}" if len(classes) else "no row of positive weight"
-            raise InvalidInputError(f"y must hold two classes or more, got {found}")
+        X, y, weights = check_labelled(self, X, y, sample_weight)
         distinct = distinct_labelled(X, y, weights)
         try:
             self._fit(distinct[0], distinct[1] if self._is_supervised() else None, distinct[2])
@@ -144,7 +134,7 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
         except BaseException:
             self._forget()
             raise
-        self.classes_, self._has_classifier = classes, classifier is not None
+        self.classes_, self._has_classifier = np.unique(y), classifier is not None
         return self
 
     def _fit_classifier(self, classifier: Any, distinct: Labelled, given: Labelled) -> None:

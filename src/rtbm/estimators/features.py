@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from rtbm.errors import InvalidInputError, RTBMError
-from rtbm.estimators.checks import check_jobs, distinct_labelled, distinct_rows
+from rtbm.estimators.checks import check_jobs, check_labelled, distinct_labelled, distinct_rows
 from rtbm.estimators.density import RTBMDensity
 from rtbm.estimators.network_task import column_moments
 from rtbm.estimators.parallel import in_parallel
@@ -160,17 +159,12 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         if self._is_supervised():
             if y is None:
                 raise InvalidInputError("supervised=True requires y to be passed, but the target y is None")
-            X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-            check_classification_targets(y)
-            y = column_or_1d(y, warn=True)
+            self._fit(*distinct_labelled(*check_labelled(self, X, y, sample_weight)))
         else:
-            X, y = validate_data(self, X, dtype=np.float64, ensure_min_samples=2), None
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if y is None:
-            X, weights = distinct_rows(X, weights)
-        else:
-            X, y, weights = distinct_labelled(X, y, weights)
-        self._fit(X, y, weights)
+            X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+            weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            rows, weights = distinct_rows(X, weights)
+            self._fit(rows, None, weights)
         return self
 
     def _fit(self, X: Floats, labels: np.ndarray | None, weights: Floats) -> None:
@@ -190,8 +184,6 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         if labels is not None:
             classes = np.unique(labels)
             members = [labels == label for label in classes]
-            if len(classes) < 2:
-                raise InvalidInputError(f"y must hold two classes or more, got one class: {classes[0]!s}")
         densities = self._fit_densities(X, weights, patches, members, seed)
         n = len(members)
         self.densities_ = [densities[i : i + n] for i in range(0, len(densities), n)]
@@ -215,8 +207,8 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
                     rows, w = X[member][:, part], weights[member]
                     yield Job(chosen, *(_spread_out(rows, w, widths) if len(members) > 1 else (rows, w)))
 
-        n_jobs = len(patches) * len(members)
-        bar = progress_bar(n_jobs, "fitting", unit="machine") if self.verbose else contextlib.nullcontext()
+        n_machines = len(patches) * len(members)
+        bar = progress_bar(n_machines, "fitting", unit="machine") if self.verbose else contextlib.nullcontext()
         fitted, unfinished = [], 0
         with bar as report:
             calls = (joblib.delayed(_fit_density)(job) for job in jobs())
@@ -227,7 +219,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
                 unfinished += not density.converged_
         if unfinished:
             warnings.warn(
-                f"{unfinished} of {n_jobs} machines used up their iterations: raise max_iter or tol",
+                f"{unfinished} of {n_machines} machines used up their iterations: raise max_iter or tol",
                 ConvergenceWarning,
                 stacklevel=4,
             )

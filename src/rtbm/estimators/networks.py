@@ -6,12 +6,9 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import split_classes
+from rtbm.estimators.checks import check_labelled, split_classes
 from rtbm.estimators.theta_net import ThetaNet
 from rtbm.lattice import Floats
 from rtbm.training.networks import LOSSES
@@ -213,15 +210,8 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
         self._check_parameters()
         check_choice(self.loss, "loss", tuple(LOSSES))
         self._forget()
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        check_classification_targets(y)
-        y = column_or_1d(y, warn=True)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        X, y, weights = (part[weights > 0] for part in (X, y, weights))
+        X, y, weights = check_labelled(self, X, y, sample_weight)
         classes, codes = np.unique(y, return_inverse=True)
-        if len(classes) < 2:
-            found = f"one class: {classes[0]!s}" if len(classes) else "no row of positive weight"
-            raise InvalidInputError(f"y must hold two classes or more, got {found}")
         target = codes[:, None].astype(np.float64) if len(classes) == 2 else np.eye(len(classes))[codes]
         self._fit(X, target, weights)
         self.classes_, self._trained_loss = classes, self.loss
