@@ -25,7 +25,7 @@ LARGEST_CENTRE = 1e9
 KEPT_BLOCKS = 8
 """P(h given x) (points × states) is kept for derivatives up to so many blocks of moderate size; more is made again."""
 NEGLIGIBLE = -600.0
-"""Terms whose logarithm is this much below the largest count as that: results that underflow cost ten times more."""
+"""Terms whose logarithm is further below the largest count as this: exponentials that underflow are slow."""
 
 # Logarithms of what tables leave out, as a share of all: in the first one, at least, at most, and how much less than is
 # allowed a new table leaves out, or an old one before it is replaced.
