@@ -1,5 +1,6 @@
 """Jet images: the sample, the tool chain that made it piece by piece, and files in the layout of the original set."""
 
+import importlib.util
 import platform
 from importlib.metadata import version
 from importlib.resources import files
@@ -13,6 +14,9 @@ from rtbm.datasets.jets import calorimeter, clustering, events, generation, imag
 from rtbm.datasets.jets.generation import _overlay, make_images
 
 jets = datasets.jets
+needs_generator = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("pythia8mc", "fastjet")), reason="needs the extra `jets`"
+)
 
 
 def particles(pt, eta, phi, charge=0.0, is_light=True, event=0):
@@ -113,6 +117,7 @@ def test_pile_up_adds_other_events_turned_and_mirrored(monkeypatch):
 
 
 def test_jets_are_trimmed_and_selected():
+    pytest.importorskip("fastjet")
     hard = [[320.0, 20.0, 5.0, 200.0], [0.0, 0.5, 0.9, 0.0], [0.0, 0.2, 0.3, 2.5]]
     soft = [[200.0, 20.0], [0.0, 0.5], [0.0, 0.0]]
     towers = calorimeter.Towers(
@@ -171,6 +176,7 @@ def test_a_jet_with_one_tower_is_one_pixel():
 # The whole chain
 
 
+@needs_generator
 def test_generated_images_repeat_and_are_those_of_the_sample():
     n = 24
     first = [make_images(n, label, 1) for label in (0, 1)]
@@ -186,6 +192,7 @@ def test_generated_images_repeat_and_are_those_of_the_sample():
     assert all(np.isclose(found.sum(axis=(1, 2)), 350, atol=100).mean() > 0.9 for found in first)
 
 
+@needs_generator
 def test_generate_mixes_both_labels_and_takes_pile_up(monkeypatch):
     monkeypatch.setattr(generation, "POOL", 20)
     done = []
