@@ -27,7 +27,6 @@ from rtbm.estimators.patches import make_patches
 @parametrize_with_checks(
     [
         RTBMFeatures(1, max_iter=20),
-        RTBMFeatures(1, max_iter=20, supervised=True, output="both"),
         RTBMClassifier(max_iter=30),
         RTBMClassifier(1, max_iter=20, classifier="bayes"),
     ]
