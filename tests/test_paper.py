@@ -134,7 +134,7 @@ def test_tables_verdicts_and_pictures_of_classifiers(module):
         for name in module.METHODS
     }
     outcome = {"seeds": 6, "quick": False, "n_train": 500, "n_test": 250, "records": records}
-    (table,) = module.tables(outcome)
+    (table,) = module.EXPERIMENT.tables(outcome)
     assert [row[0] for row in table.rows] == list(module.METHODS)
     assert all("points of accuracy" in line or "paper" in line for line in module.verdicts(outcome))
     assert any("too few" in line for line in module.verdicts(outcome | {"seeds": 2}))

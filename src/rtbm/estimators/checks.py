@@ -74,6 +74,17 @@ def distinct_labelled(x: Floats, labels: np.ndarray, weights: Floats) -> tuple[F
     return rows[:, :-1], classes[rows[:, -1].astype(np.int64)], weights
 
 
+def column_moments(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Means and standard deviations of columns; 1 for columns that do not vary."""
+    mean = weights @ x / weights.sum()
+    largest = np.maximum(np.abs(x - mean).max(axis=0), 1e-300)
+    deviation = largest * np.sqrt(weights @ ((x - mean) / largest) ** 2 / weights.sum())
+    if not np.isfinite(mean).all() or not np.isfinite(deviation).all():
+        raise InvalidInputError("X or y: numbers are so large that their sums leave float64: change the unit")
+    is_flat = ~(deviation > 1e-12 * np.maximum(np.abs(mean), 1e-300))
+    return mean, np.where(is_flat, 1.0, deviation)
+
+
 def split_rows(n: int, validation_fraction: float | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the rows for training and for validation, a share of the distinct rows."""
     order = np.random.default_rng(seed).permutation(n)

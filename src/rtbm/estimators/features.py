@@ -14,9 +14,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from rtbm.errors import InvalidInputError, RTBMError
-from rtbm.estimators.checks import check_jobs, check_labelled, distinct_labelled, distinct_rows
+from rtbm.estimators.checks import check_jobs, check_labelled, column_moments, distinct_labelled, distinct_rows
 from rtbm.estimators.density import RTBMDensity
-from rtbm.estimators.network_task import column_moments
 from rtbm.estimators.parallel import in_parallel
 from rtbm.estimators.patches import Patch, check_options, make_patches
 from rtbm.estimators.progress import progress_bar
@@ -202,10 +201,12 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         def jobs() -> Iterator[Job]:
             for i, part in enumerate(patches):
                 chosen = options | {"random_state": (seed + i) % 2**32}
+                if len(members) == 1:
+                    yield Job(chosen, X[:, part], weights)
+                    continue
                 widths = _typical_variances(X[:, part], weights, members)
                 for member in members:
-                    rows, w = X[member][:, part], weights[member]
-                    yield Job(chosen, *(_spread_out(rows, w, widths) if len(members) > 1 else (rows, w)))
+                    yield Job(chosen, *_spread_out(X[member][:, part], weights[member], widths))
 
         n_machines = len(patches) * len(members)
         bar = progress_bar(n_machines, "fitting", unit="machine") if self.verbose else contextlib.nullcontext()

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from rtbm.errors import InvalidInputError
 from rtbm.estimators.search import Report, threads_for
 from rtbm.lattice import Floats
 from rtbm.nn.networks import affine_layers, make_network
@@ -83,17 +82,6 @@ class NetworkTask:
             return None
         held_out = self._objective(self.validation, 0.0)
         return lambda vector: -held_out.value(vector)
-
-
-def column_moments(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Means and standard deviations of columns; 1 for columns that do not vary."""
-    mean = weights @ x / weights.sum()
-    largest = np.maximum(np.abs(x - mean).max(axis=0), 1e-300)
-    deviation = largest * np.sqrt(weights @ ((x - mean) / largest) ** 2 / weights.sum())
-    if not np.isfinite(mean).all() or not np.isfinite(deviation).all():
-        raise InvalidInputError("X or y: numbers are so large that their sums leave float64: change the unit")
-    is_flat = ~(deviation > 1e-12 * np.maximum(np.abs(mean), 1e-300))
-    return mean, np.where(is_flat, 1.0, deviation)
 
 
 @torch.no_grad()

@@ -22,10 +22,11 @@ from rtbm.estimators.checks import (
     check_compute_device,
     check_jobs,
     check_number,
+    column_moments,
     distinct_rows,
     split_rows,
 )
-from rtbm.estimators.network_task import NetworkTask, Rows, absorb, column_moments
+from rtbm.estimators.network_task import NetworkTask, Rows, absorb
 from rtbm.estimators.progress import progress_bar
 from rtbm.estimators.search import Outcome, count_runs, search, threads_for
 from rtbm.lattice import Floats

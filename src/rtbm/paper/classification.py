@@ -20,7 +20,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from rtbm import plotting
 from rtbm.estimators.parallel import in_parallel
 from rtbm.lattice import Floats
-from rtbm.paper.experiment import Advance, Outcome, Table
+from rtbm.paper.experiment import Advance, Experiment, Outcome, Table
 
 SCORES = ("precision", "accuracy", "auc")
 """The precision is the average over the classes, weighted by how frequent they are."""
@@ -129,6 +129,22 @@ def difference(outcome: Outcome, first: str, second: str) -> tuple[float, float]
     n = len(paired)
     spread = float(paired.var(ddof=1)) if n > 1 else math.nan
     return float(paired.mean()), math.sqrt((1 / n + outcome["n_test"] / outcome["n_train"]) * spread)
+
+
+def make_experiment(
+    title: str, task: Task, verdicts: Callable[[Outcome], list[str]], draw: Callable[[Outcome], Figure]
+) -> Experiment:
+    """The experiment of a task, on 10 splits, or 2 if quick; a step is one input on one split."""
+    return Experiment(
+        title,
+        10,
+        2,
+        lambda seeds, quick, n_jobs, advance: run(task, seeds, quick, n_jobs, advance),
+        lambda seeds, quick: seeds * len(task.inputs),
+        lambda outcome: [table(outcome, title, task.methods)],
+        verdicts,
+        draw,
+    )
 
 
 def against_paper(outcome: Outcome, name: str, paper: float) -> str:

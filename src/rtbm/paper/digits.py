@@ -23,11 +23,10 @@ from rtbm.paper.classification import (
     compare,
     draw_scores,
     logistic_cv,
+    make_experiment,
     new_figure,
-    run,
-    table,
 )
-from rtbm.paper.experiment import Advance, Experiment, Outcome, Table
+from rtbm.paper.experiment import Outcome
 
 SHAPE = (8, 8)
 N_COMPONENTS = 20
@@ -82,20 +81,11 @@ def _load() -> tuple[Floats, np.ndarray]:
 TASK = Task(_load, 1197, 600, 400, INPUTS, METHODS)
 
 
-def _run(seeds: int, quick: bool, n_jobs: int | None, advance: Advance) -> Outcome:
-    return run(TASK, seeds, quick, n_jobs, advance)
-
-
 def verdicts(outcome: Outcome) -> list[str]:
     """How the machines stand beside other classifiers; the paper has no numbers for this task."""
     pairs = [(THETA, TANH), *((ours, other) for ours in (RTBM, BAYES) for other in (LOGISTIC, MLP, TREES))]
     pairs.append((BAYES, GAUSSIANS))
     return [compare(outcome, first, second) for first, second in pairs]
-
-
-def tables(outcome: Outcome) -> list[Table]:
-    """The scores of all methods."""
-    return [table(outcome, "Digits", METHODS)]
 
 
 def draw(outcome: Outcome) -> Figure:
@@ -106,9 +96,4 @@ def draw(outcome: Outcome) -> Figure:
     return figure
 
 
-def steps(seeds: int, quick: bool) -> int:
-    """One for each input and split."""
-    return seeds * len(INPUTS)
-
-
-EXPERIMENT = Experiment("Digits: ten classes", 10, 2, _run, steps, tables, verdicts, draw)
+EXPERIMENT = make_experiment("Digits: ten classes", TASK, verdicts, draw)

@@ -25,11 +25,10 @@ from rtbm.paper.classification import (
     compare,
     draw_scores,
     logistic_cv,
+    make_experiment,
     new_figure,
-    run,
-    table,
 )
-from rtbm.paper.experiment import Advance, Experiment, Outcome, Table
+from rtbm.paper.experiment import Outcome
 
 N_COMPONENTS = 100
 PIXELS, OVER_MAXIMUM, COMPONENTS = "pixels", "pixels / max", "components"
@@ -102,21 +101,12 @@ def _load() -> tuple[Floats, Any]:
 TASK = Task(_load, 5000, 2500, 1000, INPUTS, METHODS)
 
 
-def _run(seeds: int, quick: bool, n_jobs: int | None, advance: Advance) -> Outcome:
-    return run(TASK, seeds, quick, n_jobs, advance)
-
-
 def verdicts(outcome: Outcome) -> list[str]:
     """The paper's four numbers, and how the machines stand beside other classifiers."""
     lines = [against_paper(outcome, name, m.paper) for name, m in METHODS.items() if m.paper is not None]
     pairs = [(THETA, TANH), (RTBM, LOGISTIC), (RTBM, MLP), (RTBM, TREES)]
     pairs += [(RTBM_MLP, LOGISTIC), (RTBM_MLP, MLP), (RTBM_MLP, TREES), (RTBM_TREES, TREES)]
     return lines + [compare(outcome, first, second) for first, second in pairs]
-
-
-def tables(outcome: Outcome) -> list[Table]:
-    """The scores of all methods."""
-    return [table(outcome, "Jets", METHODS)]
 
 
 def draw(outcome: Outcome) -> Figure:
@@ -130,9 +120,4 @@ def draw(outcome: Outcome) -> Figure:
     return figure
 
 
-def steps(seeds: int, quick: bool) -> int:
-    """One for each input and split."""
-    return seeds * len(INPUTS)
-
-
-EXPERIMENT = Experiment("Jets: W bosons or not", 10, 2, _run, steps, tables, verdicts, draw)
+EXPERIMENT = make_experiment("Jets: W bosons or not", TASK, verdicts, draw)

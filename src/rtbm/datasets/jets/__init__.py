@@ -65,7 +65,7 @@ def load(part: str = "all") -> JetImages:
 
 
 def generate(n: int, seed: int = 0, pile_up: float = 0.0, advance: Callable[[int], None] | None = None) -> JetImages:
-    """Make n images, half of them of W bosons, with Pythia and fastjet (the extra `jets`): about 40 a second.
+    """Make n images, half of them of W bosons, with Pythia and fastjet (the extra `jets`): minutes for thousands.
 
     The same seed gives the same images with the same versions of both on the same kind of machine.
 
