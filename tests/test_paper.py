@@ -5,15 +5,25 @@ import json
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from rtbm import datasets
+from rtbm import RTBMDensity, datasets
 from rtbm.cli.app import PaperExperiment, app
-from rtbm.paper import EXPERIMENTS, classification, digits, iris, jets, timeseries
-
-
-def quiet(name: str) -> None:
-    """Where progress would be shown."""
+from rtbm.paper import (
+    EXPERIMENTS,
+    classification,
+    conditionals,
+    digits,
+    figures,
+    iris,
+    jets,
+    realdata,
+    table1,
+    timeseries,
+)
+from rtbm.paper.experiment import BEATEN, NOT_REACHED, NOTED, REPRODUCED
+from rtbm.paper.runner import run
 
 
 def test_the_signal_and_its_noise():
@@ -36,11 +46,12 @@ def test_tables_and_verdicts_of_the_time_series(monkeypatch):
     kept = {name: timeseries.METHODS[name] for name in (timeseries.BEST, "tanh 5-3-2")}
     monkeypatch.setattr(timeseries, "METHODS", kept)
     finished = []
-    outcome = timeseries.run(2, True, 1, finished.append)
-    assert len(finished) == timeseries.steps(2, True) == 6
+    outcome, seconds = run(timeseries.EXPERIMENT, 2, True, 1, finished.append)
+    assert len(finished) == 7
+    assert seconds > 0
     (table,) = timeseries.tables(json.loads(json.dumps(outcome)))
     assert [row[0] for row in table.rows] == ["paper (one run)", timeseries.TRUTH, *kept]
-    assert "reached or beaten" in timeseries.verdicts(outcome)[0]
+    assert timeseries.verdicts(outcome)[0].status == BEATEN
     figure = timeseries.draw(outcome)
     assert len(figure.subfigs) == 2
     plt.close(figure)
@@ -48,7 +59,7 @@ def test_tables_and_verdicts_of_the_time_series(monkeypatch):
 
 def test_iris_shows_the_papers_curves(monkeypatch):
     monkeypatch.setattr(iris, "QUICK_ITERATIONS", 300)
-    outcome = iris.run(6, True, None, quiet)
+    outcome, _ = run(iris.EXPERIMENT, 6, True)
     assert outcome["marks"][0] == 0
     curves = outcome["curves"]["theta, squared_error"]
     assert np.shape(curves["test"]) == (len(outcome["marks"]), 6)
@@ -56,7 +67,7 @@ def test_iris_shows_the_papers_curves(monkeypatch):
     (table,) = iris.tables(json.loads(json.dumps(outcome)))
     assert len(table.rows) == 4
     assert len(iris.verdicts(outcome)) == 4
-    assert "too few" in iris.verdicts(outcome | {"seeds": 3})[0]
+    assert "too few" in iris.verdicts(outcome | {"seeds": 3})[0].text
     plt.close(iris.draw(outcome))
 
 
@@ -75,10 +86,19 @@ def test_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(iris, "QUICK_ITERATIONS", 20)
     result = CliRunner().invoke(app, ["reproduce", "iris", "--quick", "--seeds", "2", "-o", str(tmp_path / "new")])
     assert result.exit_code == 0, result.output
-    report = json.loads((tmp_path / "new" / "iris.json").read_text())
-    assert (report["experiment"], report["seeds"]) == ("iris", 2)
+    record = json.loads((tmp_path / "new" / "iris.json").read_text())
+    assert (record["experiment"], record["outcome"]["seeds"]) == ("iris", 2)
+    assert record["command"] == "rtbm reproduce iris --quick --seeds 2"
+    assert record["versions"]["torch"] == torch.__version__.split("+")[0] or "+" in record["versions"]["torch"]
     assert (tmp_path / "new" / "iris.png").stat().st_size > 10_000
     assert "Precision after 20 iterations" in result.output
+    assert "4 of 4 jobs to run" in result.output
+    again = CliRunner().invoke(app, ["reproduce", "iris", "--quick", "--seeds", "2", "-o", str(tmp_path / "new")])
+    assert "0 of 4 jobs to run" in again.output
+    fresh = CliRunner().invoke(
+        app, ["reproduce", "iris", "--quick", "--seeds", "2", "--fresh", "-o", str(tmp_path / "new")]
+    )
+    assert "4 of 4 jobs to run" in fresh.output
 
 
 @pytest.mark.parametrize("arguments", [["--seeds", "1"], ["--jobs", "0"]])
@@ -96,7 +116,19 @@ def test_the_folder_is_tried_before_the_work(tmp_path):
 
 
 def test_all_experiments_are_named():
-    assert set(EXPERIMENTS) == {"timeseries", "iris", "jets", "digits"} == set(PaperExperiment)
+    assert {*EXPERIMENTS, "all"} == set(PaperExperiment)
+    assert {"table1", "figures", "timeseries", "iris", "jets"} < set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_jobs_can_be_told_apart(name, quick):
+    experiment = EXPERIMENTS[name]
+    seeds = experiment.quick_seeds if quick else experiment.seeds
+    keys = [job.key for job in experiment.jobs(seeds, quick)]
+    assert len(set(keys)) == len(keys) >= 4
+    assert experiment.seconds[0] >= experiment.seconds[1] > 0
+    assert len({picture.name for picture in experiment.pictures}) == len(experiment.pictures) >= 1
 
 
 # Classifiers
@@ -115,12 +147,16 @@ def test_methods_run_on_the_same_splits(module):
     inputs = {name: module.INPUTS[name] for name in {m.inputs for m in methods.values()}}
     task = module.TASK._replace(inputs=inputs, methods=methods, quick_train=300, n_test=200)
     seen = []
-    outcome = classification.run(task, 2, True, 1, seen.append)
+    experiment = module.EXPERIMENT._replace(
+        jobs=lambda seeds, quick: classification.jobs(task, seeds, quick),
+        collect=lambda results, seeds, quick: classification.collect(task, results, seeds, quick),
+    )
+    outcome, _ = run(experiment, 2, True, 1, seen.append)
     assert len(seen) == 2 * len(inputs)
     assert json.loads(json.dumps(outcome)) == outcome
     assert set(outcome["records"]) == set(kept)
     assert all(len(records) == 2 for records in outcome["records"].values())
-    again = classification.run(task, 2, True, 1, seen.append)
+    again, _ = run(experiment, 2, True, 1)
     for name in kept:
         assert np.array_equal(classification.values(outcome, name), classification.values(again, name))
         assert classification.values(outcome, name).mean() > 0.55
@@ -136,8 +172,8 @@ def test_tables_verdicts_and_pictures_of_classifiers(module):
     outcome = {"seeds": 6, "quick": False, "n_train": 500, "n_test": 250, "records": records}
     (table,) = module.EXPERIMENT.tables(outcome)
     assert [row[0] for row in table.rows] == list(module.METHODS)
-    assert all("points of accuracy" in line or "paper" in line for line in module.verdicts(outcome))
-    assert any("too few" in line for line in module.verdicts(outcome | {"seeds": 2}))
+    assert all("points of accuracy" in line.text or "paper" in line.text for line in module.verdicts(outcome))
+    assert any("too few" in line.text for line in module.verdicts(outcome | {"seeds": 2}))
     plt.close(module.draw(outcome))
 
 
@@ -151,8 +187,14 @@ def test_differences_are_paired_and_their_error_knows_that_splits_share_data():
     mean, error = classification.difference(outcome, "a", "b")
     assert np.isclose(mean, 0.02)
     assert np.isclose(error, np.sqrt((1 / 4 + 1 / 2) * np.var([0.01, 0.03, 0.01, 0.03], ddof=1)))
-    assert "ahead of b by 2.0 ± 1.0" in classification.compare(outcome, "a", "b")
-    assert "behind a by 2.0" in classification.compare(outcome, "b", "a")
+    assert "ahead of b by 2.0 ± 1.0" in classification.compare(outcome, "a", "b").text
+    assert "behind a by 2.0" in classification.compare(outcome, "b", "a").text
+
+
+@pytest.mark.parametrize(("precision", "status"), [(0.775, REPRODUCED), (0.80, BEATEN), (0.70, NOT_REACHED)])
+def test_verdicts_on_the_papers_precision(precision, status):
+    outcome = {"records": {"a": [{"precision": precision}] * 2}}
+    assert classification.against_paper(outcome, "a", 0.77).status == status
 
 
 def test_scores_of_a_classifier():
@@ -166,3 +208,122 @@ def test_scores_of_a_classifier():
     X, y = np.array([[0.1], [0.4], [0.6], [0.9]]), np.array([0, 1, 0, 1])
     assert classification.score(Known(), X, y) == {"precision": 0.5, "accuracy": 0.5, "auc": 0.75}
     assert np.array_equal(classification.OverMaximum().fit(X).transform(X), X / 0.9)
+
+
+# The table of nine densities
+
+
+def table_outcome(ours: float, others: float, seeds: int = 6) -> dict:
+    """Every method has the same numbers for all densities, with a little noise."""
+    rng = np.random.default_rng(0)
+
+    def records(error):
+        return [
+            {"error": error * (1 + 0.01 * rng.normal()), "likelihood": -error, "seconds": 1.0} for _ in range(seeds)
+        ]
+
+    methods = {name: records(ours if name == table1.OURS else others) for name in table1.METHODS}
+    curves = {table1.OURS: [0.1] * 400, table1.ARCHITECTURE: [0.1] * 400}
+    return {
+        "seeds": seeds,
+        "quick": False,
+        "records": dict.fromkeys(table1.PAPER, methods),
+        "curves": dict.fromkeys(table1.PAPER, curves),
+    }
+
+
+def test_the_error_is_that_of_the_bins():
+    class Wrong:
+        def score_samples(self, X):
+            return np.log(np.where(np.abs(X[:, 0]) <= 5, 0.1, 0.0) + 0.01)
+
+    X = datasets.uniform.sample(seed=0)
+    assert table1.bin_centres(X).shape == (50, 1)
+    assert table1.bin_centres(datasets.three_gaussians.sample(100)).shape == (2500, 2)
+    assert np.isclose(table1.mean_squared_error(Wrong(), datasets.uniform, X), 1e-4)
+
+
+def test_one_sample_of_the_table(monkeypatch):
+    kept = {name: table1.METHODS[name] for name in (table1.ARCHITECTURE, "GMM, paper's", "KDE, paper's")}
+    monkeypatch.setattr(table1, "METHODS", kept)
+    result = table1._run_one("three_gaussians", 1, True)
+    errors = {name: record["error"] for name, record in result["records"].items()}
+    assert set(errors) == set(kept)
+    assert max(errors[table1.ARCHITECTURE], errors["GMM, paper's"]) < 1.5e-6 < errors["KDE, paper's"]
+
+
+def test_verdicts_of_the_table():
+    ahead, behind = (table1.verdicts(table_outcome(*numbers)) for numbers in ((1e-8, 1e-4), (1e-2, 1e-4)))
+    assert {v.status for v in ahead[:9]} == {BEATEN}
+    assert {v.status for v in behind[:9]} == {NOT_REACHED}
+    assert all("ahead of" in v.text and "clearly" in v.text and v.status == NOTED for v in ahead[9:18])
+    assert all("behind" in v.text and "clearly" in v.text for v in behind[9:18])
+    assert "too few" in table1.verdicts(table_outcome(1e-8, 1e-4, seeds=3))[9].text
+    errors, likelihoods, seconds = table1.tables(table_outcome(1e-8, 1e-4))
+    assert [len(t.rows) for t in (errors, likelihoods, seconds)] == [9, 9, 9]
+    assert errors.columns[errors.best[0]] == table1.OURS
+    for picture in table1.EXPERIMENT.pictures:
+        plt.close(picture.draw(table_outcome(1e-8, 1e-4)))
+
+
+# Conditionals, real data, figures
+
+
+def test_the_exact_conditional_is_the_ratio_of_densities():
+    from scipy.stats import multivariate_t
+
+    joint = multivariate_t([0, 0], conditionals.SCALE, df=conditionals.FREEDOM)
+    for x in conditionals.GIVEN:
+        p = joint.pdf(np.column_stack([np.full_like(conditionals.GRID, x), conditionals.GRID]))
+        p = p / (p.sum() * (conditionals.GRID[1] - conditionals.GRID[0]))
+        assert np.abs(p - conditionals.exact(x)).max() < 2e-4
+    covariance = np.cov(conditionals.sample(200_000, 0).T)
+    assert np.allclose(covariance, conditionals.SCALE * 6 / 4, rtol=0.05)
+
+
+def test_conditionals_of_a_machine_beat_those_of_a_gaussian():
+    outcome, _ = run(conditionals.EXPERIMENT, 2, True, 1)
+    assert [verdict.status for verdict in conditionals.verdicts(outcome)] == [REPRODUCED] * 3
+    assert np.shape(outcome["distances"]["machine"]) == (2, 3)
+    plt.close(conditionals.draw(outcome))
+
+
+def test_ranks_and_differences_of_real_data():
+    likelihoods = {realdata.OURS: [-1.0, -1.1], "GMM": [-1.2, -1.05], "KDE": [-2.0, -2.2]}
+    records = {m: [{"likelihood": v, "seconds": 1.0} for v in values] for m, values in likelihoods.items()}
+    outcome = {"seeds": 2, "quick": True, "records": {"iris": records, "wine": records}}
+    assert realdata.ranks(outcome) == {realdata.OURS: 1.5, "GMM": 1.5, "KDE": 3.0}
+    table, _ = realdata.tables(outcome)
+    assert table.rows[-1] == ["mean rank", "1.50", "1.50", "3.00"]
+    assert "(+0.075" in table.rows[0][2]
+    assert "level on 2" in realdata.verdicts(outcome)[1].text
+    plt.close(realdata.draw(outcome))
+
+
+@pytest.mark.parametrize("name", realdata.DATA)
+def test_real_data_have_a_density(name):
+    X = realdata.DATA[name]()
+    assert np.isfinite(X).all()
+    assert min(len(np.unique(column)) for column in X.T) > 10
+
+
+def test_real_data_run(monkeypatch):
+    monkeypatch.setattr(realdata, "METHODS", {name: realdata.METHODS[name] for name in ("GMM", "KDE")})
+    records = realdata._run_one("iris", 0, True)
+    assert set(records) == {"GMM", "KDE"}
+    assert records["GMM"]["likelihood"] > records["KDE"]["likelihood"] > -5
+
+
+def test_the_papers_figures_of_both_phases():
+    for draw in (figures.draw_densities, figures.draw_expectations):
+        figure = draw({})
+        assert len(figure.axes) == 6
+        plt.close(figure)
+
+
+def test_machines_survive_as_numbers():
+    density = datasets.correlated_mixture
+    model = RTBMDensity(1, n_components=2, n_init=1, random_state=0).fit(density.sample(400))
+    numbers = json.loads(json.dumps(figures.to_numbers(model.distribution_)))
+    points = density.sample(5, seed=1)
+    assert np.allclose(figures.from_numbers(numbers).log_prob(points).numpy(), model.score_samples(points), atol=1e-9)

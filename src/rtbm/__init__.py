@@ -25,12 +25,20 @@ from rtbm.theta import ThetaMoments, ThetaPlan, log_theta, riemann_theta, theta_
 from rtbm.version import __version__
 
 if TYPE_CHECKING:
-    from rtbm.estimators import RTBMClassifier, RTBMDensity, RTBMFeatures, ThetaNetClassifier, ThetaNetRegressor
+    from rtbm.estimators import (
+        RTBMClassifier,
+        RTBMDensity,
+        RTBMDensityCV,
+        RTBMFeatures,
+        ThetaNetClassifier,
+        ThetaNetRegressor,
+    )
     from rtbm.persistence import load, save
 
 _LATER = {
     "RTBMClassifier": "rtbm.estimators",
     "RTBMDensity": "rtbm.estimators",
+    "RTBMDensityCV": "rtbm.estimators",
     "RTBMFeatures": "rtbm.estimators",
     "ThetaNetClassifier": "rtbm.estimators",
     "ThetaNetRegressor": "rtbm.estimators",
@@ -56,6 +64,7 @@ __all__ = [
     "NotPositiveDefiniteError",
     "RTBMClassifier",
     "RTBMDensity",
+    "RTBMDensityCV",
     "RTBMDistribution",
     "RTBMError",
     "RTBMFeatures",

@@ -1,4 +1,4 @@
-"""Pictures of densities, of learned activation functions, and of images."""
+"""Pictures of densities, of expectations and activation functions, and of images."""
 
 import warnings
 from collections.abc import Sequence
@@ -214,6 +214,28 @@ def plot_activations(network: Any, data: ArrayLike | None = None, *, figure: Any
             ax.legend(frameon=False, fontsize="small")
     axes[0, 0].set_ylabel("E(h|v)")
     return figure
+
+
+def plot_expectations(machine: RTBMDistribution, interval: tuple[float, float], *, ax: Axes | None = None) -> Axes:
+    """Draw E(h|v) of a machine with one visible unit over an interval of v, a line for each hidden unit.
+
+    Examples
+    --------
+    >>> machine = RTBMDistribution([[1.0]], [[1.0]], [[9.0]], [0.0], [0.0])
+    >>> plot_expectations(machine, (-10.0, 10.0)).get_xlabel()
+    'v'
+    >>> plt.close()
+    """
+    _check_features(machine, 1)
+    ax = plt.subplots(layout="constrained")[1] if ax is None else ax
+    v = np.linspace(*interval, 801)[:, None]
+    with torch.no_grad():
+        E = machine.hidden_mean(v).double().cpu().numpy()
+    colours = plt.get_cmap("viridis")(np.linspace(0.1, 0.7, machine.n_hidden))
+    for j, colour in enumerate(colours):
+        ax.plot(v[:, 0], E[:, j], color=colour)
+    ax.set(xlabel="v", ylabel="E(h|v)")
+    return ax
 
 
 def plot_images(images: ArrayLike, titles: Sequence[str] = (), *, figure: Any = None) -> Any:

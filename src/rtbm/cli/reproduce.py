@@ -1,51 +1,143 @@
-"""The command `rtbm reproduce`: run the paper's experiments, and show their numbers beside the paper's."""
+"""The command `rtbm reproduce`: run the paper's experiments, and write a report of their numbers beside the paper's."""
 
 import contextlib
+import datetime
 import io
 import json
+import shutil
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import joblib
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from rtbm.errors import FileError
 from rtbm.files import write_whole
-from rtbm.version import __version__
 
 WIDTH = 126
 """The least number of columns for tables."""
+FOLDERS = {False: Path("build/paper"), True: Path("build/paper-quick")}
+"""Where results go by default, of full and of quick runs."""
 
 
-def reproduce_experiment(name: str, seeds: int | None, quick: bool, n_jobs: int | None, folder: Path) -> None:
-    """Run one experiment, print its tables and verdicts, and write NAME.json and NAME.png into a folder."""
+class Options(NamedTuple):
+    """What the command was asked for."""
+
+    seeds: int | None
+    quick: bool
+    fresh: bool
+    n_jobs: int
+    folder: Path
+
+    def command(self, name: str) -> str:
+        """The command that does the same for one experiment."""
+        words = ["rtbm reproduce", name] + ["--quick"] * self.quick
+        return " ".join(words + ([f"--seeds {self.seeds}"] if self.seeds else []))
+
+
+def reproduce_experiments(names: list[str], options: Options) -> None:
+    """Run experiments, print their tables and verdicts, and write numbers, pictures and the report into a folder."""
     import matplotlib
 
     matplotlib.use("Agg")
     from rtbm.paper import EXPERIMENTS
 
-    experiment = EXPERIMENTS[name]
-    count = seeds or (experiment.quick_seeds if quick else experiment.seeds)
-    _check_folder(folder)
+    _check_folder(options.folder)
     console = Console(markup=False, width=max(WIDTH, Console().width))
-    console.print(f"{experiment.title}: {count} seeds", highlight=False)
-    started = time.perf_counter()
-    with _progress(experiment.steps(count, quick)) as advance:
-        outcome = experiment.run(count, quick, n_jobs, advance)
-    seconds = time.perf_counter() - started
-    report = {"experiment": name, "library": __version__, "seconds": seconds, **outcome}
-    write_whole(folder / f"{name}.json", json.dumps(report).encode())
+    chosen = names or list(EXPERIMENTS)
+    if options.fresh:
+        for name in chosen:
+            shutil.rmtree(_parts_folder(name, options), ignore_errors=True)
+    _announce(chosen, options, console)
+    for name in chosen:
+        _reproduce(name, options, console)
+        path = _write_report(options.folder, console)
+    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+
+
+def _announce(names: list[str], options: Options, console: Console) -> None:
+    """Say before the work how much there is, and how long it will take."""
+    from rtbm.paper import EXPERIMENTS
+    from rtbm.paper.runner import Parts, expected_seconds, unfinished
+
+    processes, total = joblib.effective_n_jobs(options.n_jobs), 0.0
+    for name in names:
+        experiment = EXPERIMENTS[name]
+        seeds = _seeds(experiment, options)
+        left = len(unfinished(experiment, seeds, options.quick, Parts(_parts_folder(name, options))))
+        seconds = expected_seconds(experiment, seeds, options.quick, left, processes)
+        count = f"{left} of {len(experiment.jobs(seeds, options.quick))} jobs to run"
+        console.print(f"{name:13s}{_number_of_seeds(seeds):>9s}   {count:24s} about {_span(seconds)}", highlight=False)
+        total += seconds
+    console.print(f"together about {_span(total)} with {processes} processes, on a machine of 2026", highlight=False)
+
+
+def _reproduce(name: str, options: Options, console: Console) -> None:
+    from rtbm.paper import EXPERIMENTS
+    from rtbm.paper.runner import Parts, fingerprint, run, unfinished, versions
+    from rtbm.report import picture_path
+
+    experiment, folder = EXPERIMENTS[name], options.folder
+    seeds, parts = _seeds(experiment, options), Parts(_parts_folder(name, options))
+    with _progress(name, len(unfinished(experiment, seeds, options.quick, parts))) as advance:
+        outcome, seconds = run(experiment, seeds, options.quick, options.n_jobs, advance, parts)
+    record = {
+        "experiment": name,
+        "command": options.command(name),
+        "seeds": f"0 to {seeds - 1}" if seeds > 1 else "0",
+        "seconds": seconds,
+        "finished": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        "versions": versions(),
+        "fingerprint": fingerprint(),
+        "outcome": outcome,
+    }
     for table in experiment.tables(outcome):
         console.print(_as_rich(table))
-    for line in experiment.verdicts(outcome):
-        console.print(line, highlight=False)
+    for verdict in experiment.verdicts(outcome):
+        console.print(f"{verdict.status}: {verdict.text}", highlight=False)
+    for picture in experiment.pictures:
+        write_whole(picture_path(folder, name, picture), _png(picture.draw(outcome)))
+    write_whole(folder / f"{name}.json", json.dumps(record).encode())
+
+
+def _write_report(folder: Path, console: Console) -> Path:
+    from rtbm.report import PAGE, read_sections, render
+
+    sections, stale = read_sections(folder)
+    write_whole(folder / PAGE, render(sections).encode())
+    if stale:
+        console.print(f"not in the report, since other code made it: {', '.join(stale)}", highlight=False)
+    return folder / PAGE
+
+
+def _seeds(experiment: Any, options: Options) -> int:
+    """As many as asked for, and else as the experiment takes; those with one seed take one."""
+    usual = experiment.quick_seeds if options.quick else experiment.seeds
+    return usual if experiment.seeds == 1 else options.seeds or usual
+
+
+def _number_of_seeds(seeds: int) -> str:
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
+
+
+def _parts_folder(name: str, options: Options) -> Path:
+    return options.folder / "parts" / (f"{name}-quick" if options.quick else name)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _png(figure: Any) -> bytes:
+    import matplotlib.pyplot as plt
+
     picture = io.BytesIO()
-    experiment.draw(outcome).savefig(picture, format="png", dpi=120)
-    write_whole(folder / f"{name}.png", picture.getvalue())
-    console.print(f"{seconds:.0f} s; {folder / name}.json, {folder / name}.png", highlight=False)
+    figure.savefig(picture, format="png", dpi=120)
+    plt.close(figure)
+    return picture.getvalue()
 
 
 def _check_folder(folder: Path) -> None:
@@ -59,11 +151,11 @@ def _check_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _progress(total: int) -> Any:
+def _progress(name: str, total: int) -> Any:
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task("running", total=total)
-        yield lambda name: bar.update(task, advance=1, description=name[:40])
+        task = bar.add_task(name, total=total)
+        yield lambda key: bar.update(task, advance=1, description=f"{name}: {key}"[:50])
 
 
 def _as_rich(table: Any) -> Table:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import joblib
 import numpy as np
 import torch
+from scipy.special import chdtri
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -23,6 +24,8 @@ NOT_LIKELIHOOD = ("score_matching", "pcd")
 """Solvers with an objective of their own."""
 FLOOR = 1e-4
 """The smallest eigenvalue of the correlation of features that counts as a width of the data."""
+CHANCE = 1e-6
+"""How probable a gain over a Gaussian may be, if the data are Gaussian, that is not put down to chance."""
 
 
 class Standardised(NamedTuple):
@@ -200,10 +203,12 @@ def gaussian_vector(task: Task) -> Tensor:
 
 
 def beats_gaussian(task: Task, vector: Tensor, total: float | None = None) -> bool:
-    """Whether a fit explains the training data better than a Gaussian, by the Bayesian information criterion.
+    """Whether a fit explains the training data better than a Gaussian.
 
-    Solvers that do without a normaliser are given the benefit of the doubt. `total` is the number of observations if
-    the data of the task are but a sample.
+    By the Bayesian information criterion, or because chance would hardly ever give parameters such a gain: a large
+    machine under a prior uses but few of its parameters, and the criterion counts them all. Solvers that do without a
+    normaliser are given the benefit of the doubt. `total` is the number of observations if the data of the task are but
+    a sample.
     """
     if task.settings.solver in NOT_LIKELIHOOD:
         return True
@@ -215,5 +220,5 @@ def beats_gaussian(task: Task, vector: Tensor, total: float | None = None) -> bo
         return False
     gain = float(objective.weights @ (log_prob - normal)) * n
     d = family.n_visible
-    extra = family.n_degrees_of_freedom - d - d * (d + 1) // 2
-    return gain > 0.5 * max(extra, 1) * math.log(max(n, 2.0))
+    extra = max(family.n_degrees_of_freedom - d - d * (d + 1) // 2, 1)
+    return gain > 0.5 * min(extra * math.log(max(n, 2.0)), float(chdtri(extra, CHANCE)))

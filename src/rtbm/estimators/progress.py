@@ -1,8 +1,8 @@
-"""A progress bar for fits: likelihood, validation, start number, time left."""
+"""Progress bars for fits: likelihood, validation, start number, time left."""
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rtbm.estimators.search import Report
 from rtbm.training import Record
@@ -42,3 +42,18 @@ def progress_bar(
 
         yield report
         bar.update(task, completed=n_runs)
+
+
+@contextlib.contextmanager
+def counting_bar(total: int, title: str, shown: bool) -> Iterator[Callable[[], None]]:
+    """A bar on the error stream that counts; or nothing, if it is not to be shown."""
+    if not shown:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda: bar.update(task, advance=1)

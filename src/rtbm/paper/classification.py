@@ -6,10 +6,8 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import joblib
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -18,9 +16,19 @@ from sklearn.metrics import accuracy_score, precision_score, roc_auc_score
 from sklearn.model_selection import GridSearchCV, train_test_split
 
 from rtbm import plotting
-from rtbm.estimators.parallel import in_parallel
 from rtbm.lattice import Floats
-from rtbm.paper.experiment import Advance, Experiment, Outcome, Table
+from rtbm.paper.experiment import (
+    BEATEN,
+    NOT_REACHED,
+    NOTED,
+    REPRODUCED,
+    Experiment,
+    Job,
+    Outcome,
+    Picture,
+    Table,
+    Verdict,
+)
 
 SCORES = ("precision", "accuracy", "auc")
 """The precision is the average over the classes, weighted by how frequent they are."""
@@ -66,22 +74,28 @@ def logistic_cv() -> GridSearchCV:
     return GridSearchCV(LogisticRegression(max_iter=1000), {"C": [0.01, 0.03, 0.1, 0.3, 1.0]}, cv=3)
 
 
-def run(task: Task, seeds: int, quick: bool, n_jobs: int | None, advance: Advance) -> Outcome:
-    """Every method on `seeds` random splits, the same for all methods."""
-    jobs = [(inputs, seed) for seed in range(seeds) for inputs in task.inputs]
-    calls = (joblib.delayed(_run_one)(task, inputs, seed, quick) for inputs, seed in jobs)
-    records: dict[str, list[dict[str, float]]] = {name: [] for name in task.methods}
-    for (inputs, _), found in zip(jobs, in_parallel(n_jobs, calls), strict=True):
-        for name, record in found.items():
-            records[name].append(record)
-        advance(inputs)
+def jobs(task: Task, seeds: int, quick: bool) -> list[Job]:
+    """Every input on `seeds` random splits, the same for all methods."""
+    pairs = [(inputs, seed) for seed in range(seeds) for inputs in task.inputs]
+    return [Job(_key(*pair), _run_one, (task, *pair, quick)) for pair in pairs]
+
+
+def _key(inputs: str, seed: int) -> str:
+    return f"{inputs}, split {seed}"
+
+
+def collect(task: Task, results: Mapping[str, Any], seeds: int, quick: bool) -> Outcome:
+    """The records of every method, in the order of the splits."""
     n_train = task.quick_train if quick else task.n_train
+    records = {
+        name: [results[_key(method.inputs, seed)][name] for seed in range(seeds)]
+        for name, method in task.methods.items()
+    }
     return {"seeds": seeds, "quick": quick, "n_train": n_train, "n_test": task.n_test, "records": records}
 
 
 def _run_one(task: Task, inputs: str, seed: int, quick: bool) -> dict[str, dict[str, float]]:
     """All methods that are fed the same, on one split; the time of each includes that for making its input."""
-    torch.set_num_threads(1)
     X, y = task.load()
     n_train = task.quick_train if quick else task.n_train
     options = {"train_size": n_train, "test_size": task.n_test, "stratify": y, "random_state": seed}
@@ -120,38 +134,49 @@ def values(outcome: Outcome, name: str, what: str = "accuracy") -> Floats:
 
 
 def difference(outcome: Outcome, first: str, second: str) -> tuple[float, float]:
-    """The mean difference in accuracy, and its standard error for new data by Nadeau and Bengio.
-
-    Splits share their data, so that their spread alone would be too small an error; it is enlarged by the ratio of test
-    to training data.
-    """
+    """The mean difference in accuracy, and its standard error for new data."""
     paired = values(outcome, first) - values(outcome, second)
-    n = len(paired)
-    spread = float(paired.var(ddof=1)) if n > 1 else math.nan
-    return float(paired.mean()), math.sqrt((1 / n + outcome["n_test"] / outcome["n_train"]) * spread)
+    return float(paired.mean()), corrected_error(paired, outcome["n_test"] / outcome["n_train"])
+
+
+def corrected_error(paired: Floats, ratio: float) -> float:
+    """The standard error of the mean of paired differences for new data, by Nadeau and Bengio.
+
+    Random splits share their data, so that their spread alone would be too small an error; it is enlarged by the ratio
+    of test to training data.
+    """
+    spread = float(paired.var(ddof=1)) if len(paired) > 1 else math.nan
+    return math.sqrt((1 / len(paired) + ratio) * spread)
 
 
 def make_experiment(
-    title: str, task: Task, verdicts: Callable[[Outcome], list[str]], draw: Callable[[Outcome], Figure]
+    title: str,
+    about: str,
+    seconds: tuple[float, float],
+    task: Task,
+    verdicts: Callable[[Outcome], list[Verdict]],
+    picture: Picture,
 ) -> Experiment:
-    """The experiment of a task, on 10 splits, or 2 if quick; a step is one input on one split."""
+    """The experiment of a task, on 10 splits, or 2 if quick; a job is one input on one split."""
     return Experiment(
         title,
+        about,
         10,
         2,
-        lambda seeds, quick, n_jobs, advance: run(task, seeds, quick, n_jobs, advance),
-        lambda seeds, quick: seeds * len(task.inputs),
+        seconds,
+        lambda seeds, quick: jobs(task, seeds, quick),
+        lambda results, seeds, quick: collect(task, results, seeds, quick),
         lambda outcome: [table(outcome, title, task.methods)],
         verdicts,
-        draw,
+        (picture,),
     )
 
 
-def against_paper(outcome: Outcome, name: str, paper: float) -> str:
-    """A sentence about a method and the paper's precision for it."""
+def against_paper(outcome: Outcome, name: str, paper: float) -> Verdict:
+    """What became of the paper's precision for a method."""
     precision = float(values(outcome, name, "precision").mean())
-    word = "the same" if abs(precision - paper) < 0.01 else "higher" if precision > paper else "lower: not reached"
-    return f"{name}: precision {100 * precision:.1f} %, paper {100 * paper:.0f} %: {word}."
+    status = REPRODUCED if abs(precision - paper) < 0.01 else BEATEN if precision > paper else NOT_REACHED
+    return Verdict(status, f"{name}: precision {100 * precision:.1f} %, paper {100 * paper:.0f} %.")
 
 
 def table(outcome: Outcome, title: str, methods: Mapping[str, Method]) -> Table:
@@ -169,16 +194,18 @@ def table(outcome: Outcome, title: str, methods: Mapping[str, Method]) -> Table:
     return Table(f"{title}: {sizes}", ["method", "precision %", "accuracy %", "AUC %", "paper %", "seconds"], rows)
 
 
-def compare(outcome: Outcome, first: str, second: str) -> str:
-    """A sentence about two methods; a difference is clear if its 95 % interval by Student's t leaves out 0."""
+def compare(outcome: Outcome, first: str, second: str) -> Verdict:
+    """Two methods beside each other; a difference is clear if its 95 % interval by Student's t leaves out 0."""
     mean, error = difference(outcome, first, second)
     if outcome["seeds"] < ENOUGH:
-        return f"{first}: {100 * mean:+.1f} points of accuracy beside {second}; too few splits for an error."
+        text = f"{first}: {100 * mean:+.1f} points of accuracy beside {second}; too few splits for an error."
+        return Verdict(NOTED, text)
     from scipy.stats import t
 
     word = "ahead of" if mean > 0 else "behind"
     sure = "clearly" if abs(mean) > t.ppf(0.975, outcome["seeds"] - 1) * error else "within the error"
-    return f"{first}: {word} {second} by {100 * abs(mean):.1f} ± {100 * error:.1f} points of accuracy, {sure}."
+    text = f"{first}: {word} {second} by {100 * abs(mean):.1f} ± {100 * error:.1f} points of accuracy, {sure}."
+    return Verdict(NOTED, text)
 
 
 def draw_scores(outcome: Outcome, axes: Any, ours: Callable[[str], bool]) -> None:

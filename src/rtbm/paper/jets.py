@@ -27,8 +27,9 @@ from rtbm.paper.classification import (
     logistic_cv,
     make_experiment,
     new_figure,
+    values,
 )
-from rtbm.paper.experiment import Outcome
+from rtbm.paper.experiment import NOT_REACHED, REPRODUCED, Outcome, Picture, Verdict
 
 N_COMPONENTS = 100
 PIXELS, OVER_MAXIMUM, COMPONENTS = "pixels", "pixels / max", "components"
@@ -101,9 +102,13 @@ def _load() -> tuple[Floats, Any]:
 TASK = Task(_load, 5000, 2500, 1000, INPUTS, METHODS)
 
 
-def verdicts(outcome: Outcome) -> list[str]:
+def verdicts(outcome: Outcome) -> list[Verdict]:
     """The paper's four numbers, and how the machines stand beside other classifiers."""
-    lines = [against_paper(outcome, name, m.paper) for name, m in METHODS.items() if m.paper is not None]
+    papers = {name: method.paper for name, method in METHODS.items() if method.paper is not None}
+    lines = [against_paper(outcome, name, paper) for name, paper in papers.items() if name != TANH]
+    theta, tanh = (100 * float(values(outcome, name, "precision").mean()) for name in (THETA, TANH))
+    status = REPRODUCED if theta > tanh + 1 else NOT_REACHED
+    lines.append(Verdict(status, f"Theta ahead of tanh (79 % and 55 % in the paper): {theta:.1f} % and {tanh:.1f} %."))
     pairs = [(THETA, TANH), (RTBM, LOGISTIC), (RTBM, MLP), (RTBM, TREES)]
     pairs += [(RTBM_MLP, LOGISTIC), (RTBM_MLP, MLP), (RTBM_MLP, TREES), (RTBM_TREES, TREES)]
     return lines + [compare(outcome, first, second) for first, second in pairs]
@@ -120,4 +125,20 @@ def draw(outcome: Outcome) -> Figure:
     return figure
 
 
-EXPERIMENT = make_experiment("Jets: W bosons or not", TASK, verdicts, draw)
+EXPERIMENT = make_experiment(
+    "Jets: W bosons or not",
+    "5000 images of 32×32 pixels for training and 2500 for testing, on random splits. The paper's images are not to be "
+    "had; these are simulated with the same physics (see the documentation of `rtbm.datasets.jets`). The paper "
+    "calls its score precision.",
+    (1500, 50),
+    TASK,
+    verdicts,
+    Picture(
+        "",
+        "Figure of the classifier: a scheme of an image that is cut into blocks of four pixels, a machine for each, "
+        "and a standard classifier on their expectations. In the text: logistic regression 77 %, theta network 79 %, "
+        "tanh 55 %, 50 RTBMs with logistic regression 83 %.",
+        "The mean images of both classes, and the accuracy of all methods with its spread over splits.",
+        draw,
+    ),
+)

@@ -1,0 +1,290 @@
+"""Density estimation by a committee of machines that cross-validation chooses and weighs."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import joblib
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from rtbm.distributions import RTBMMixture
+from rtbm.errors import InvalidInputError
+from rtbm.estimators.bounds import make_bounds
+from rtbm.estimators.checks import check_jobs, distinct_rows
+from rtbm.estimators.density import RTBMDensity
+from rtbm.estimators.fitted import FittedDensity, components
+from rtbm.estimators.parallel import in_parallel
+from rtbm.estimators.progress import counting_bar
+from rtbm.lattice import Floats
+from rtbm.parameters import count
+from rtbm.training.family import Density
+from rtbm.validation import check_choice, check_integer
+
+SMOOTH, SHARP = {"n_init": 1}, {"n_init": 1, "regularization": 0.01, "tol": 1e-6}
+CANDIDATES: tuple[dict[str, Any], ...] = (
+    {"n_hidden": 1, **SMOOTH},
+    {"n_hidden": 3, **SMOOTH},
+    {"n_hidden": 8, "hidden": "diagonal", **SMOOTH},
+    {"n_hidden": 1, "n_components": 2, **SMOOTH},
+    {"n_hidden": 2, "n_components": 2, **SMOOTH},
+    {"n_hidden": 2, "n_components": 6, **SHARP},
+)
+"""What is tried by default: from smooth and simple to sharp and rich."""
+LARGEST_DIAGONAL = 3
+"""Diagonal machines are tried for up to so many features."""
+COMBINATIONS = ("stack", "best")
+FIRST_FOLDS, HOPELESS, NEAR = 2, 3.0, 1.0
+"""After so many folds candidates are given up that are so many standard errors behind the best; after all of them those
+are weighed that are so near."""
+SMALLEST_SHARE = 1e-3
+"""Candidates of less weight are left out."""
+STACKING_ITERATIONS = 2000
+
+
+class RTBMDensityCV(FittedDensity):
+    """A density that is an average of machines of several sizes, weighed by how well they predict held-out data.
+
+    Each candidate is fitted once without each fold of the data, and judged by the folds that it has not seen; those
+    that are hopeless after two folds are given up. Among the candidates within a standard error of the best, the
+    weights maximise the likelihood of all those predictions (stacking), and the density is the mixture of their fits
+    with these weights, those of one candidate in equal parts. Averages over parts of the data have less variance than
+    any of the fits, and the choice of size and smoothness comes from the data.
+
+    Parameters
+    ----------
+    candidates : sequence of dict
+        Arguments of `RTBMDensity` to try; None for machines and mixtures from smooth and simple to sharp and rich.
+    n_folds : int
+        Parts of the data.
+    combine : "stack" or "best"
+        Whether the best candidates are weighed, or the very best is taken alone.
+    phase : "I" or "II"
+        As in `RTBMDensity`.
+    bounds : pair or list of pairs
+        As in `RTBMDensity`.
+    random_state : int, RandomState or None
+        The same integer gives the same result, bit for bit.
+    n_jobs : int
+        Fits that run at the same time, through joblib and whichever of its backends is active.
+    verbose : int
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    distribution_ : RTBMMixture
+        The fitted density; with `bounds`, that of the transformed features.
+    candidates_ : list of dict
+        What was tried.
+    held_out_ : (n_candidates,)
+        The mean log-likelihood of each candidate on folds that it has not seen: two of them, or all.
+    weights_ : (n_candidates,)
+        The share of each candidate.
+
+    Examples
+    --------
+    >>> from rtbm import RTBMDensityCV, datasets
+    >>> X = datasets.gamma.sample(300, seed=1)
+    >>> tried = [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_init": 1}]
+    >>> model = RTBMDensityCV(tried, n_folds=3, random_state=0).fit(X)
+    >>> round(float(model.weights_.sum()), 6), model.sample(2, random_state=0).shape
+    (1.0, (2, 1))
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        n_folds: int = 5,
+        combine: str = "stack",
+        phase: str = "I",
+        bounds: Any = None,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ):
+        self.candidates = candidates
+        self.n_folds = n_folds
+        self.combine = combine
+        self.phase = phase
+        self.bounds = bounds
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the density to data; X, y and sample_weight as for `RTBMDensity`."""
+        self._check_parameters()
+        self.__dict__.pop("distribution_", None)  # if this fit fails, nothing must be left of an earlier one
+        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        self._bounds = make_bounds(self.bounds, X.shape[1])
+        self._bounds.check(np.where(weights[:, None] > 0, X, np.nan), self._names())
+        rows, weights = distinct_rows(X, weights)
+        if len(rows) < 2 * self.n_folds:
+            raise InvalidInputError(
+                f"X: {self.n_folds} folds need {2 * self.n_folds} distinct rows or more, got {len(rows)} samples that "
+                "differ: lower n_folds, or collect more data"
+            )
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        self.candidates_ = self._candidates(X.shape[1])
+        fold = np.random.default_rng(seed).permutation(len(rows)) % self.n_folds
+        with counting_bar(len(self.candidates_) * self.n_folds, "fitting", bool(self.verbose)) as advance:
+            self._weigh(_Folds(rows, weights, fold, lambda j, k: self._machine(j, seed + k), self.n_jobs, advance))
+        return self
+
+    def _machine(self, candidate: int, seed: int) -> RTBMDensity:
+        options = {"phase": self.phase, "bounds": self.bounds, "random_state": seed % 2**32}
+        return RTBMDensity(**{**options, **self.candidates_[candidate]})
+
+    def _weigh(self, folds: "_Folds") -> None:
+        """Fit the candidates, first to some folds, then those with hope to all, and keep their mixture."""
+        everyone = list(range(len(self.candidates_)))
+        log_prob = np.full((len(folds.rows), len(everyone)), np.nan)
+        machines: list[list[Density]] = [[] for _ in everyone]
+        folds.fit(everyone, range(FIRST_FOLDS), machines, log_prob)
+        first = folds.numbers < FIRST_FOLDS
+        self.held_out_ = folds.weights[first] @ log_prob[first] / folds.weights[first].sum()
+        hopeful = near_best(log_prob[first], folds.weights[first], HOPELESS)
+        folds.fit(hopeful, range(FIRST_FOLDS, self.n_folds), machines, log_prob)
+        self.held_out_[hopeful] = folds.weights @ log_prob[:, hopeful] / folds.weights.sum()
+        threshold = NEAR if self.combine == "stack" else 0.0
+        chosen = [hopeful[i] for i in near_best(log_prob[:, hopeful], folds.weights, threshold)]
+        self.weights_ = np.zeros(len(everyone))
+        self.weights_[chosen] = stacking_weights(log_prob[:, chosen], folds.weights)
+        self._take(machines, float(folds.weights.sum()))
+
+    def _take(self, machines: list[list[Density]], total: float) -> None:
+        """Keep the mixture of all machines whose candidates have a share."""
+        shares = np.where(self.weights_ < SMALLEST_SHARE, 0.0, self.weights_)
+        self.weights_ = shares / shares.sum()
+        parts: list[Any] = []
+        logits: list[torch.Tensor] = []
+        for share, fits in zip(self.weights_, machines, strict=True):
+            for machine in fits if share > 0 else []:
+                parts += components(machine)
+                inner = machine.weights if isinstance(machine, RTBMMixture) else torch.ones(1, dtype=torch.float64)
+                logits.append(share / len(fits) * inner)
+        self._set_distribution(RTBMMixture(torch.cat(logits), parts))
+        self._set_summary(
+            {
+                "n_hidden": max(part.n_hidden for part in parts),
+                "n_parameters": sum(count(p.n_visible, p.n_hidden, p.hidden) + 1 for p in parts) - 1,
+                "n_observations": total,
+                "n_iter": 1,
+                "converged": True,
+                "is_gaussian": False,
+            }
+        )
+
+    def _candidates(self, n_features: int) -> list[dict[str, Any]]:
+        if self.candidates is not None:
+            return [dict(candidate) for candidate in self.candidates]
+        return [dict(c) for c in CANDIDATES if n_features <= LARGEST_DIAGONAL or c.get("hidden") != "diagonal"]
+
+    def _check_parameters(self) -> None:
+        check_integer(self.n_folds, "n_folds", 2)
+        check_choice(self.combine, "combine", COMBINATIONS)
+        check_choice(self.phase, "phase", ("I", "II"))
+        check_jobs(self.n_jobs)
+        if self.candidates is None:
+            return
+        if (
+            isinstance(self.candidates, str | Mapping)
+            or not isinstance(self.candidates, Sequence)
+            or not self.candidates
+        ):
+            raise InvalidInputError(
+                f"candidates must be None or a list of dictionaries, one or more, got {self.candidates!r}"
+            )
+        for candidate in self.candidates:
+            known = isinstance(candidate, Mapping) and set(candidate) <= set(RTBMDensity().get_params())
+            if not known:
+                raise InvalidInputError(
+                    f"candidates must be dictionaries of arguments of RTBMDensity, which {candidate!r} is not"
+                )
+
+
+def stacking_weights(log_prob: Floats, weights: Floats) -> Floats:
+    """The shares (m,) of candidates that maximise the likelihood of their mixture, by EM.
+
+    Parameters
+    ----------
+    log_prob : (n, m)
+        log P of each row by each candidate, fitted without it.
+    weights : (n,)
+        How often each row counts.
+
+    Examples
+    --------
+    >>> stacking_weights(np.log([[0.9, 0.1], [0.9, 0.2]]), np.ones(2)).round(3)
+    array([1., 0.])
+    """
+    ratios = np.exp(log_prob - log_prob.max(axis=1, keepdims=True))
+    shares = np.full(log_prob.shape[1], 1 / log_prob.shape[1])
+    for _ in range(STACKING_ITERATIONS):
+        before = shares
+        shares = weights @ (ratios * shares / (ratios @ shares)[:, None]) / weights.sum()
+        if np.abs(shares - before).max() < 1e-7:
+            break
+    return shares
+
+
+def near_best(log_prob: Floats, weights: Floats, threshold: float) -> list[int]:
+    """The candidates whose mean log P is within so many standard errors, of the paired difference, of the best.
+
+    Parameters
+    ----------
+    log_prob, weights : (n, m), (n,)
+        As for `stacking_weights`.
+    threshold : float
+        Standard errors; with 0 the best alone is near.
+
+    Examples
+    --------
+    >>> near_best(np.array([[1.0, 0.0, 1.1], [1.0, 0.1, 0.8]]), np.ones(2), 1.0)
+    [0, 2]
+    """
+    total = weights.sum()
+    best = int((weights @ log_prob).argmax())
+    behind = log_prob[:, [best]] - log_prob
+    mean = weights @ behind / total
+    error = np.sqrt(weights @ (behind - mean) ** 2) / total
+    return [j for j in range(log_prob.shape[1]) if j == best or mean[j] < threshold * error[j]]
+
+
+class _Folds(NamedTuple):
+    """Rows in folds, and the way to fit a candidate without one."""
+
+    rows: Floats
+    weights: Floats
+    numbers: np.ndarray  # (n,), the fold of each row
+    make: Callable[[int, int], RTBMDensity]
+    n_jobs: int | None
+    advance: Callable[[], None]
+
+    def fit(
+        self, candidates: Sequence[int], folds: Iterable[int], machines: list[list[Density]], log_prob: Floats
+    ) -> None:
+        """Add the machines that are fitted without some folds, and their log P there."""
+        pairs = [(j, k) for k in folds for j in candidates]
+        calls = (
+            joblib.delayed(_fit_one)(
+                self.make(j, k),
+                self.rows[self.numbers != k],
+                self.weights[self.numbers != k],
+                self.rows[self.numbers == k],
+            )
+            for j, k in pairs
+        )
+        for (j, k), (machine, values) in zip(pairs, in_parallel(self.n_jobs, calls), strict=True):
+            machines[j].append(machine)
+            log_prob[self.numbers == k, j] = values
+            self.advance()
+
+
+def _fit_one(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) -> tuple[Density, Floats]:
+    """A machine, and log P of rows that it has not seen, less than nothing where those are out of its reach."""
+    model.fit(rows, sample_weight=weights)
+    return model.distribution_, np.nan_to_num(model.score_samples(others), nan=-1e6, neginf=-1e6)

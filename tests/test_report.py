@@ -1,0 +1,169 @@
+"""The report: one page with everything in it, and it opens in a browser; and runs that go on where they were."""
+
+import json
+
+import matplotlib.pyplot as plt
+import pytest
+from typer.testing import CliRunner
+
+from browser import CHROMIUM, visit
+from rtbm import report
+from rtbm.cli.app import app
+from rtbm.errors import InvalidInputError
+from rtbm.paper import iris, runner
+from rtbm.paper.experiment import BEATEN, Experiment, Job, Picture, Table, Verdict
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def draw(outcome):
+    figure, ax = plt.subplots()
+    ax.plot(outcome["squares"])
+    return figure
+
+
+TOY = Experiment(
+    "Toy <experiment>",
+    "Squares by `square`, & more.",
+    3,
+    2,
+    (30.0, 10.0),
+    lambda seeds, quick: [Job(f"square of {i}", square, (i,)) for i in range(seeds)],
+    lambda results, seeds, quick: {"seeds": seeds, "quick": quick, "squares": list(results.values())},
+    lambda outcome: [Table("Squares", ["x", "a", "b"], [["1 < 2", "3", "4"]], (2,))],
+    lambda outcome: [Verdict(BEATEN, "It's <better>.")],
+    (Picture("", "Nothing & all.", "Squares", draw), Picture("more", "", "More", draw)),
+)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A report that the command has written, of two experiments."""
+    folder = tmp_path_factory.mktemp("paper")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iris, "QUICK_ITERATIONS", 20)
+        for name in ("iris", "conditionals"):
+            arguments = ["reproduce", name, "--quick", "--seeds", "2", "-j", "1", "-o", str(folder)]
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, result.output
+    return folder / report.PAGE
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize("width", [1200, 500])
+def test_the_page_opens_in_a_browser(page, width):
+    seen = visit(page, width)
+    assert seen.images == seen.loaded == 2
+    assert seen.errors == []
+    assert seen.outside == 0
+    assert seen.overflow <= 0
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_the_browser_sees_what_is_wrong(tmp_path):
+    bad = tmp_path / "bad.html"
+    bad.write_text(
+        '<!doctype html><html><head></head><body><img src="data:image/png;base64,AAAA"><img src="gone.png">'
+        '<div style="width: 3000px">x</div><script>console.error("no"); missing()</script></body></html>'
+    )
+    seen = visit(bad)
+    assert (seen.images, seen.loaded, seen.outside) == (2, 0, 1)
+    assert seen.overflow > 1000
+    assert any("no" in line for line in seen.errors)
+    assert any("missing" in line for line in seen.errors)
+
+
+def test_the_page_says_how_numbers_came_about(page):
+    text = page.read_text()
+    for expected in ("rtbm reproduce iris --quick --seeds 2", "torch", "0 to 1", "beyond the paper", "In the paper"):
+        assert expected in text
+    assert "http" not in text.replace("https://arxiv.org/abs/1712.07581", "")
+
+
+def test_text_is_escaped_and_the_best_is_marked():
+    record = {
+        "outcome": {"seeds": 2, "quick": True, "squares": [0, 1]},
+        "seconds": 500.0,
+        "command": "rtbm reproduce toy",
+        "seeds": "0 to 1",
+        "versions": {"rtbm": "1"},
+        "finished": "now",
+    }
+    text = report.render([report.Section("toy", TOY, record, [b"png", b"png"])])
+    assert "Toy &lt;experiment&gt;" in text
+    assert "It&#x27;s &lt;better&gt;." in text
+    assert "<code>square</code>, &amp; more" in text
+    assert '<td class="best">4</td>' in text
+    assert '<span class="badge beaten">beaten</span>' in text
+    assert "8 min" in text
+    assert "Nothing of the kind" in text
+
+
+def test_results_of_other_code_are_left_out(page, monkeypatch):
+    folder = page.parent
+    assert [section.name for section in report.read_sections(folder)[0]] == ["iris", "conditionals"]
+    monkeypatch.setattr(report, "fingerprint", lambda: "other")
+    sections, stale = report.read_sections(folder)
+    assert (sections, stale) == ([], ["iris", "conditionals"])
+
+
+def test_finished_parts_are_not_run_again(tmp_path):
+    parts = runner.Parts(tmp_path / "parts")
+    seen: list[str] = []
+    outcome, seconds = runner.run(TOY, 2, False, 1, seen.append, parts)
+    assert outcome["squares"] == [0, 1]
+    assert seconds >= 0
+    outcome, _ = runner.run(TOY, 3, False, 1, seen.append, parts)
+    assert outcome["squares"] == [0, 1, 4]
+    assert seen == ["square of 0", "square of 1", "square of 2"]
+    assert runner.unfinished(TOY, 3, False, parts) == []
+
+
+def test_parts_that_are_damaged_or_of_other_code_are_run_again(tmp_path, monkeypatch):
+    parts = runner.Parts(tmp_path)
+    runner.run(TOY, 3, False, 1, parts=parts)
+    first, second, _ = sorted(tmp_path.iterdir())
+    first.write_text(first.read_text()[:20])
+    second.write_text(json.dumps({"key": "another"}))
+    assert len(runner.unfinished(TOY, 3, False, parts)) == 2
+    runner.run(TOY, 3, False, 1, parts=parts)
+    assert runner.unfinished(TOY, 3, False, parts) == []
+    monkeypatch.setattr(runner, "fingerprint", lambda: "other")
+    assert len(runner.unfinished(TOY, 3, False, parts)) == 3
+
+
+def test_an_interrupted_run_keeps_what_is_finished(tmp_path):
+    def fail(x: int) -> int:
+        if x == 2:
+            raise KeyboardInterrupt
+        return x
+
+    def jobs(function):
+        return TOY._replace(jobs=lambda seeds, quick: [Job(f"square of {i}", function, (i,)) for i in range(seeds)])
+
+    parts = runner.Parts(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(jobs(fail), 3, False, 1, parts=parts)
+    assert [job.key for job in runner.unfinished(TOY, 3, False, parts)] == ["square of 2"]
+    seen: list[str] = []
+    assert runner.run(jobs(square), 3, False, 1, seen.append, parts)[0]["squares"] == [0, 1, 4]
+    assert seen == ["square of 2"]
+
+
+def test_how_long_it_will_take():
+    assert runner.expected_seconds(TOY, 3, False, 3, 1) == 30
+    assert runner.expected_seconds(TOY, 6, False, 3, 2) == 15
+    assert runner.expected_seconds(TOY, 2, True, 1, 1) == 5
+
+
+def test_jobs_of_the_same_name_are_an_error():
+    twice = TOY._replace(jobs=lambda seeds, quick: [Job("same", square, (1,))] * 2)
+    with pytest.raises(InvalidInputError, match="different keys"):
+        runner.run(twice, 2, False, 1)
+
+
+def test_the_fingerprint_is_of_code_and_versions():
+    assert len(runner.fingerprint()) == 64
+    assert {"rtbm", "torch", "numpy", "scikit-learn"} < set(runner.versions())
