@@ -145,7 +145,7 @@ def test_methods_run_on_the_same_splits(module):
     kept = [module.LOGISTIC, module.TREES]
     methods = {name: module.METHODS[name] for name in kept}
     inputs = {name: module.INPUTS[name] for name in {m.inputs for m in methods.values()}}
-    task = module.TASK._replace(inputs=inputs, methods=methods, quick_train=300, n_test=200)
+    task = module.TASK._replace(inputs=inputs, methods=methods, quick_sizes=(300, 200))
     seen = []
     experiment = module.EXPERIMENT._replace(
         jobs=lambda seeds, quick: classification.jobs(task, seeds, quick),

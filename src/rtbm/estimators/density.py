@@ -45,6 +45,8 @@ from rtbm.training.family import Density
 from rtbm.training.solvers import DEFAULT_ITERATIONS
 from rtbm.validation import check_choice, check_integer
 
+SMOOTHED = ("lbfgs", "adam", "cma")
+"""Solvers that know of `smoothness`."""
 AVERAGED_WITHIN = 0.01
 """With `average`, starts count whose objective is at most this much worse than the best."""
 
@@ -79,6 +81,10 @@ class RTBMDensity(FittedDensity):
         The strength of the prior against fine structure; it plays the part of a bandwidth, and fades as data become
         many. 0 is maximum likelihood (with a weak prior on the hidden units alone), which overfits with more than two
         hidden units.
+    smoothness : float
+        The strength of a prior for one dense machine that keeps the weights of neighbouring Gaussians even, and its
+        hidden units binary: for flat densities with sharp edges, with some six hidden units and little regularization.
+        Not for "em".
     validation_fraction : float
         The share of the data that is set aside: iterations end when their likelihood has not improved for
         `n_iter_no_change` iterations, and the best start and iteration are chosen by them. None sets nothing aside.
@@ -149,6 +155,7 @@ class RTBMDensity(FittedDensity):
         tol: float = 1e-7,
         n_init: int = 8,
         regularization: float = 1.0,
+        smoothness: float = 0.0,
         validation_fraction: float | None = None,
         n_iter_no_change: int = 20,
         average: bool = False,
@@ -170,6 +177,7 @@ class RTBMDensity(FittedDensity):
         self.tol = tol
         self.n_init = n_init
         self.regularization = regularization
+        self.smoothness = smoothness
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
         self.average = average
@@ -342,6 +350,12 @@ class RTBMDensity(FittedDensity):
         check_number(self.tol, "tol", 0.0, math.inf)
         check_number(self.learning_rate, "learning_rate", 0.0, math.inf, strict=True)
         check_number(self.regularization, "regularization", 0.0, math.inf)
+        check_number(self.smoothness, "smoothness", 0.0, math.inf)
+        if self.smoothness > 0 and (self.n_components > 1 or self.hidden != "dense" or self.solver not in SMOOTHED):
+            raise InvalidInputError(
+                f"smoothness={self.smoothness} is for one dense machine and the solvers {', '.join(SMOOTHED)}, got "
+                f"n_components={self.n_components}, hidden={self.hidden!r}, solver={self.solver!r}: set it to 0"
+            )
         if self.validation_fraction is not None:
             check_number(self.validation_fraction, "validation_fraction", 0.0, 1.0, strict=True)
 
@@ -362,6 +376,7 @@ class RTBMDensity(FittedDensity):
             data,
             validation,
             self.regularization,
+            self.smoothness,
             settings,
             self.n_iter_no_change,
             self.n_init,

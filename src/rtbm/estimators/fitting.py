@@ -18,7 +18,15 @@ from rtbm.estimators.search import Report, threads_for
 from rtbm.lattice import Floats
 from rtbm.training import Family, Objective, Prior, Record, Result, Settings, Watch, make_start, solve
 from rtbm.training.family import FAILURES
-from rtbm.training.starts import Moments, gaussian_start, independent_axes, local_widths, moments, standardisation
+from rtbm.training.starts import (
+    Moments,
+    gaussian_start,
+    independent_axes,
+    ladder,
+    local_widths,
+    moments,
+    standardisation,
+)
 
 NOT_LIKELIHOOD = ("score_matching", "pcd")
 """Solvers with an objective of their own."""
@@ -50,6 +58,7 @@ class Task:
     data: Standardised
     validation: Standardised | None
     regularization: float
+    smoothness: float
     settings: Settings
     patience: int
     n_init: int
@@ -69,6 +78,9 @@ class Task:
         """The objective on the training data."""
         z, weights = self.data.z, self.data.weights
         prior = Prior(self.regularization, self._tensor(local_widths(z, weights)))
+        if self.smoothness > 0:
+            steps = ladder(z, weights, self.n_hidden, 0, np.random.default_rng(0), binary=True).F.norm(dim=0)
+            prior = prior._replace(smoothness=self.smoothness, steps=steps.to(self.device or "cpu"))
         return Objective(family, self._tensor(z), self._tensor(weights), prior)
 
     def validate(self, family: Family) -> Callable[[Tensor], float] | None:
@@ -94,9 +106,9 @@ class Task:
 
     def start(self, index: int) -> Tensor:
         """The vector of a start."""
-        return make_start(
-            self.family, self.data.z, self.data.weights, index, self.settings.seed, self._labels(index)
-        ).to(self.device or "cpu")
+        labels, binary = self._labels(index), self.smoothness > 0
+        start = make_start(self.family, self.data.z, self.data.weights, index, self.settings.seed, labels, binary)
+        return start.to(self.device or "cpu")
 
     def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
         """One start, or its continuation from a vector."""
@@ -202,6 +214,15 @@ def gaussian_vector(task: Task) -> Tensor:
     return family.vector(family.distribution(gaussian_start(family)).affine(root)).to(task.device or "cpu")
 
 
+def _gaussian_log_prob(task: Task, x: Tensor) -> Tensor:
+    """log P (n,) of the Gaussian of the data, without the sums of a machine where no entry is missing."""
+    if bool(x.isnan().any()):
+        return task.family.log_prob(gaussian_vector(task), x)
+    root = torch.linalg.cholesky(task._tensor(task.data.covariance))
+    noise = torch.linalg.solve_triangular(root, x.mT, upper=False)
+    return -0.5 * noise.square().sum(0) - root.diagonal().log().sum() - 0.5 * len(root) * math.log(2 * math.pi)
+
+
 def beats_gaussian(task: Task, vector: Tensor, total: float | None = None) -> bool:
     """Whether a fit explains the training data better than a Gaussian.
 
@@ -214,7 +235,7 @@ def beats_gaussian(task: Task, vector: Tensor, total: float | None = None) -> bo
         return True
     family, objective = task.family, task.objective(task.family)
     with torch.no_grad():
-        log_prob, normal = (family.log_prob(v, objective.x) for v in (vector, gaussian_vector(task)))
+        log_prob, normal = family.log_prob(vector, objective.x), _gaussian_log_prob(task, objective.x)
     n = total or objective.total
     if n <= family.n_degrees_of_freedom + 1:
         return False

@@ -3,7 +3,6 @@
 import importlib.util
 import math
 import warnings
-from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -17,32 +16,35 @@ from rtbm.lattice import Floats
 
 HAS_FLOW = importlib.util.find_spec("zuko") is not None
 """Whether the spline flow can be fitted: `pip install "rtbm[bench]"`."""
-COMPONENTS = (1, 2, 3, 4, 6, 8, 10, 13, 16)
+COMPONENTS, QUICK_COMPONENTS = (1, 2, 3, 4, 6, 8, 10, 13, 16), (1, 2, 3, 10)
 BANDWIDTHS = np.geomspace(0.02, 2.0, 9)
 """In standard deviations of the data; the best and its neighbours are then divided further."""
-FOLDS = 5
+FOLDS, QUICK_FOLDS = 5, 2
+QUICK_ROWS = 800
+"""On which quick runs find the width of kernels, which is then scaled to all rows."""
 NODES = {1: 1000, 2: 120}
 """Points along each axis at which a density is summed up, for one and two dimensions."""
 SMALLEST_WIDTH = 0.02
 """Of a visible unit of the Boltzmann machine, in standard deviations of the data."""
 
 
-def gaussian_mixture(X: Floats, n_components: int, seed: int) -> GaussianMixture:
-    """A mixture of Gaussians by EM."""
+def gaussian_mixture(X: Floats, n_components: int, seed: int, quick: bool) -> GaussianMixture:
+    """A mixture of Gaussians by EM, from three starts."""
+    effort = {} if quick else {"tol": 1e-5, "max_iter": 500, "n_init": 3}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return GaussianMixture(n_components, tol=1e-5, max_iter=500, n_init=3, random_state=seed).fit(X)
+        return GaussianMixture(n_components, random_state=seed, **effort).fit(X)
 
 
-def tuned_gaussian_mixture(X: Floats, seed: int, candidates: Iterable[int] = COMPONENTS) -> GaussianMixture:
+def tuned_gaussian_mixture(X: Floats, seed: int, quick: bool) -> GaussianMixture:
     """A mixture whose number of Gaussians has the best likelihood in cross-validation."""
-    candidates = [k for k in candidates if k * (X.shape[1] + 1) < len(X) // 2]
+    candidates = [k for k in (QUICK_COMPONENTS if quick else COMPONENTS) if k * (X.shape[1] + 1) < len(X) // 2]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        folds = KFold(FOLDS, shuffle=True, random_state=seed)
+        folds = KFold(QUICK_FOLDS if quick else FOLDS, shuffle=True, random_state=seed)
         model = GaussianMixture(max_iter=300, random_state=seed)
         search = GridSearchCV(model, {"n_components": candidates}, cv=folds).fit(X)
-    return gaussian_mixture(X, search.best_params_["n_components"], seed)
+    return gaussian_mixture(X, search.best_params_["n_components"], seed, quick)
 
 
 def kernels(X: Floats, bandwidth: float) -> KernelDensity:
@@ -50,15 +52,16 @@ def kernels(X: Floats, bandwidth: float) -> KernelDensity:
     return KernelDensity(bandwidth=bandwidth, rtol=1e-8).fit(X)
 
 
-def tuned_kernels(X: Floats, seed: int) -> KernelDensity:
+def tuned_kernels(X: Floats, seed: int, quick: bool) -> KernelDensity:
     """Gaussians whose width has the best likelihood in cross-validation."""
-    folds = KFold(FOLDS, shuffle=True, random_state=seed)
+    folds = KFold(QUICK_FOLDS if quick else FOLDS, shuffle=True, random_state=seed)
     widths, ratio = BANDWIDTHS * X.std(axis=0).mean(), BANDWIDTHS[1] / BANDWIDTHS[0]
-    for finer in (ratio, ratio**0.25):
-        found = GridSearchCV(KernelDensity(rtol=1e-4), {"bandwidth": widths}, cv=folds).fit(X)
+    rows = X[:QUICK_ROWS] if quick else X
+    for finer in (ratio,) if quick else (ratio, ratio**0.25):
+        found = GridSearchCV(KernelDensity(rtol=1e-4), {"bandwidth": widths}, cv=folds).fit(rows)
         best = found.best_params_["bandwidth"]
         widths = best * finer ** np.linspace(-0.75, 0.75, 7)
-    return kernels(X, best)
+    return kernels(X, best * (len(X) / len(rows)) ** (-1 / (X.shape[1] + 4)))
 
 
 class BinaryBoltzmann:

@@ -48,9 +48,9 @@ class Task(NamedTuple):
     """Data with labels, the inputs that are made of them, and the methods to compare on random splits."""
 
     load: Callable[[], tuple[Floats, np.ndarray]]
-    n_train: int
-    n_test: int
-    quick_train: int
+    sizes: tuple[int, int]
+    """For training, for testing."""
+    quick_sizes: tuple[int, int]
     inputs: Mapping[str, Callable[[int], Any]]
     """Transformers, made for a seed."""
     methods: Mapping[str, Method]
@@ -86,19 +86,19 @@ def _key(inputs: str, seed: int) -> str:
 
 def collect(task: Task, results: Mapping[str, Any], seeds: int, quick: bool) -> Outcome:
     """The records of every method, in the order of the splits."""
-    n_train = task.quick_train if quick else task.n_train
+    n_train, n_test = task.quick_sizes if quick else task.sizes
     records = {
         name: [results[_key(method.inputs, seed)][name] for seed in range(seeds)]
         for name, method in task.methods.items()
     }
-    return {"seeds": seeds, "quick": quick, "n_train": n_train, "n_test": task.n_test, "records": records}
+    return {"seeds": seeds, "quick": quick, "n_train": n_train, "n_test": n_test, "records": records}
 
 
 def _run_one(task: Task, inputs: str, seed: int, quick: bool) -> dict[str, dict[str, float]]:
     """All methods that are fed the same, on one split; the time of each includes that for making its input."""
     X, y = task.load()
-    n_train = task.quick_train if quick else task.n_train
-    options = {"train_size": n_train, "test_size": task.n_test, "stratify": y, "random_state": seed}
+    n_train, n_test = task.quick_sizes if quick else task.sizes
+    options = {"train_size": n_train, "test_size": n_test, "stratify": y, "random_state": seed}
     train, test, y_train, y_test = train_test_split(X, y, **options)
     records = {}
     with warnings.catch_warnings():

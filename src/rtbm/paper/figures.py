@@ -23,7 +23,7 @@ from rtbm.training.family import Density
 
 ONE = [name for name in PAPER if datasets.DENSITIES[name].n_features == 1]
 TWO = [name for name in PAPER if datasets.DENSITIES[name].n_features == 2]
-IRIS_REPETITIONS = 20
+IRIS_REPETITIONS, IRIS_ITERATIONS = 20, 300
 N_JETS = 2000
 
 # T, W, Q, b_v, b_h of machines with one visible unit
@@ -55,14 +55,14 @@ EXPECTATION_MACHINES: dict[str, list[Any]] = {
 
 def jobs(seeds: int, quick: bool) -> list[Job]:
     """One fit of each density, one of the time series, Iris, and one patch of the classifier."""
-    fits = [Job(name, _fit_density, (name,)) for name in PAPER]
+    fits = [Job(name, _fit_density, (name, quick)) for name in PAPER]
     flowers = [
         Job(f"iris, {kind}", iris.run_one, (kind, "squared_error", IRIS_REPETITIONS, MARKS)) for kind in iris.UNITS
     ]
     return [Job("time series", timeseries.one_fit, ()), *fits, *flowers, Job("classifier", _fit_patch, ())]
 
 
-MARKS = [0, *np.unique(np.geomspace(1, 1000, 20).round().astype(int)).tolist()]
+MARKS = [0, *np.unique(np.geomspace(1, IRIS_ITERATIONS, 20).round().astype(int)).tolist()]
 
 
 def collect(results: Mapping[str, Any], seeds: int, quick: bool) -> Outcome:
@@ -70,13 +70,14 @@ def collect(results: Mapping[str, Any], seeds: int, quick: bool) -> Outcome:
     return {"seeds": seeds, "quick": quick, **results}
 
 
-def _fit_density(name: str) -> dict[str, Any]:
+def _fit_density(name: str, quick: bool) -> dict[str, Any]:
     """The machine that the paper fits, on the first sample."""
     density = datasets.DENSITIES[name]
     X = density.sample(seed=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = RTBMDensity(density.n_hidden, n_components=density.n_components, random_state=0).fit(X)
+        model = RTBMDensity(density.n_hidden, n_components=density.n_components, random_state=0)
+        model.set_params(n_init=2 if quick else 8).fit(X)
     return {"machine": to_numbers(model.distribution_), "error": mean_squared_error(model, density, X)}
 
 
@@ -260,7 +261,7 @@ EXPERIMENT = Experiment(
         Picture(
             "iris",
             "Figure of Iris: precision against iterations on training and on test data, theta and tanh.",
-            f"The same for {IRIS_REPETITIONS} repetitions and 1000 iterations; the section on Iris has more.",
+            f"The same for {IRIS_REPETITIONS} repetitions and {IRIS_ITERATIONS} iterations; see also the section on Iris.",
             draw_iris,
         ),
         Picture(

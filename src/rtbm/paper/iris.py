@@ -25,7 +25,7 @@ from rtbm.training.networks import LOSSES, Loss
 UNITS = ("theta", "tanh")
 TEST_SIZE = 0.4
 LEARNING_RATE = 0.01
-ITERATIONS, QUICK_ITERATIONS = 10_000, 1_000
+ITERATIONS, QUICK_ITERATIONS = 10_000, 400
 N_CLASSES = 3
 ENOUGH = 6
 """Repetitions that a test needs."""

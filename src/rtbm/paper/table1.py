@@ -33,7 +33,7 @@ from rtbm.paper.experiment import (
 )
 
 N_BINS = 50
-N_HELD_OUT = 10_000
+N_HELD_OUT, QUICK_HELD_OUT = 10_000, 1000
 ENOUGH = 5
 """Seeds that an error needs."""
 
@@ -66,23 +66,38 @@ Fit = Callable[[Floats, Density, int, bool], Any]
 """fit(X, density, seed, quick): something with score_samples."""
 
 OURS, ARCHITECTURE = "RTBM, best", "RTBM, paper's"
+QUICK_CANDIDATES = {
+    1: [
+        {"n_hidden": 2, "n_components": 2, "n_init": 1, "tol": 1e-5},
+        {"n_hidden": 2, "n_components": 4, "n_init": 1, "tol": 1e-5, "regularization": 0.01, "max_iter": 40},
+    ],
+    2: [{"n_hidden": n, "n_components": k, "n_init": 1, "tol": 1e-5} for n, k in ((1, 1), (2, 1), (1, 2))],
+}
+"""For one and for two dimensions."""
+
+
+def _best(X: Floats, density: Density, seed: int, quick: bool) -> RTBMDensityCV:
+    """The committee that cross-validation makes."""
+    if quick:
+        return RTBMDensityCV(QUICK_CANDIDATES[X.shape[1]], n_folds=2, random_state=seed).fit(X)
+    return RTBMDensityCV(random_state=seed).fit(X)
+
+
+def _architecture(X: Floats, density: Density, seed: int, quick: bool) -> RTBMDensity:
+    """The machine, or the mixture of them, that the paper takes."""
+    model = RTBMDensity(density.n_hidden, n_components=density.n_components, random_state=seed)
+    return (model.set_params(n_init=1, tol=1e-5) if quick else model).fit(X)
+
+
 METHODS: dict[str, Fit] = {
-    OURS: lambda X, density, seed, quick: RTBMDensityCV(n_folds=3 if quick else 5, random_state=seed).fit(X),
-    ARCHITECTURE: lambda X, density, seed, quick: RTBMDensity(
-        density.n_hidden, n_components=density.n_components, n_init=2 if quick else 8, random_state=seed
-    ).fit(X),
-    "GMM, paper's": lambda X, density, seed, quick: baselines.gaussian_mixture(
-        X, PAPER[density.name].n_components, seed
-    ),
-    "GMM, tuned": lambda X, density, seed, quick: baselines.tuned_gaussian_mixture(X, seed),
-    "KDE, paper's": lambda X, density, seed, quick: baselines.kernels(X, PAPER[density.name].bandwidth),
-    "KDE, tuned": lambda X, density, seed, quick: baselines.tuned_kernels(X, seed),
-    "binary RBM": lambda X, density, seed, quick: baselines.BinaryBoltzmann(
-        max_iter=100 if quick else 1000, seed=seed
-    ).fit(X),
-    "spline flow": lambda X, density, seed, quick: baselines.SplineFlow(max_iter=60 if quick else 600, seed=seed).fit(
-        X
-    ),
+    OURS: _best,
+    ARCHITECTURE: _architecture,
+    "GMM, paper's": lambda X, d, seed, quick: baselines.gaussian_mixture(X, PAPER[d.name].n_components, seed, quick),
+    "GMM, tuned": lambda X, d, seed, quick: baselines.tuned_gaussian_mixture(X, seed, quick),
+    "KDE, paper's": lambda X, d, seed, quick: baselines.kernels(X, PAPER[d.name].bandwidth),
+    "KDE, tuned": lambda X, d, seed, quick: baselines.tuned_kernels(X, seed, quick),
+    "binary RBM": lambda X, d, seed, quick: baselines.BinaryBoltzmann(max_iter=50 if quick else 1000, seed=seed).fit(X),
+    "spline flow": lambda X, d, seed, quick: baselines.SplineFlow(40 if quick else None, seed).fit(X),
 }
 
 
@@ -117,7 +132,7 @@ def _key(name: str, seed: int) -> str:
 def _run_one(name: str, seed: int, quick: bool) -> dict[str, Any]:
     """All methods on one sample."""
     density = datasets.DENSITIES[name]
-    X, others = density.sample(seed=seed), density.sample(N_HELD_OUT, seed=10_000 + seed)
+    X, others = density.sample(seed=seed), density.sample(_held_out(quick), seed=10_000 + seed)
     records, curves = {}, {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -130,6 +145,10 @@ def _run_one(name: str, seed: int, quick: bool) -> dict[str, Any]:
             if seed == 0 and density.n_features == 1 and method in (OURS, ARCHITECTURE):
                 curves[method] = np.exp(model.score_samples(_line(X))).tolist()
     return {"records": records, "curves": curves}
+
+
+def _held_out(quick: bool) -> int:
+    return QUICK_HELD_OUT if quick else N_HELD_OUT
 
 
 def _line(X: Floats) -> Floats:
@@ -179,7 +198,7 @@ def tables(outcome: Outcome) -> list[Table]:
             _best_columns(outcome, names, "error", 5),
         ),
         Table(
-            f"Mean log-likelihood of {N_HELD_OUT} other points ± standard error",
+            f"Mean log-likelihood of {_held_out(outcome['quick'])} other points ± standard error",
             ["density", *names],
             likelihoods,
             _best_columns(outcome, names, "likelihood", 1),
@@ -212,7 +231,7 @@ def verdicts(outcome: Outcome) -> list[Verdict]:
             status = REPRODUCED
         reached = np.mean(ours <= row.rtbm)
         text = (
-            f"{row.title}: paper {row.rtbm:.1e} (one sample); best machine {ours.mean():.1e} on average, and at or below "
+            f"{row.title}: paper {row.rtbm:.1e} (one sample); best machine {ours.mean():.1e} on average, at or below "
             f"the paper's for {reached:.0%} of the samples; with the paper's architecture {same.mean():.1e}."
         )
         lines.append(Verdict(status, text))

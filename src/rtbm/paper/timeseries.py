@@ -29,7 +29,7 @@ class Method(NamedTuple):
     """A way to learn the series: arguments of `ThetaNetRegressor` (L-BFGS by default), and starts in a quick run."""
 
     options: dict[str, Any]
-    quick_init: int = 4
+    quick_init: int = 2
 
 
 THETA = {"hidden_layer_sizes": SIZES, "output": "theta"}
@@ -82,7 +82,7 @@ def _fit(name: str, t: Floats, y: Floats, seed: int, quick: bool) -> ThetaNetReg
     if quick:
         options = options | {"n_init": quick_init}
         if options.get("solver") == "cma":
-            options["max_iter"] = 100
+            options["max_iter"] = 30
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return ThetaNetRegressor(**options, random_state=seed).fit(t, y)

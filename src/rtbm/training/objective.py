@@ -9,11 +9,15 @@ from torch import Tensor
 
 from rtbm.parameters import unpack
 from rtbm.training.family import FAILURES, Family
-from rtbm.training.tables import factors_of
+from rtbm.training.tables import Factors, factors_of
 
 RIGIDITY, STIFFNESS = 0.02, 10.0
 """The prior on A, weak, with its mode at STIFFNESS · 1: hidden units that want to be binary, or that have nothing to
 do, would otherwise wander off to infinity or to zero."""
+BITS = 40.0
+"""The same where hidden units are to be binary: other values have probabilities of exp(−40)."""
+STEEPEST = 3.0
+"""The slope and the curvature of log P, for standardised data, from which on a smooth machine finds them large."""
 RIPPLES = 0.2
 """The prior on the ripples of diagonal machines, relative to that on the covariance of dense ones."""
 
@@ -29,11 +33,19 @@ class Prior(NamedTuple):
 
         penalty = RIPPLES strength Σ_j exp(−q_j/2)(1 + Σ_i s_i² w_ij²)
 
+    With `steps`, the hidden units of a dense machine are binary, the mode of A is BITS · 1, and uneven weights of
+    neighbouring Gaussians are penalised: with t = A(½ − centre) the tilt of the units, and f the steps of a ladder of
+    Gaussians at equal distances::
+
+        penalty += ½ smoothness (Σ_i (t_i/f_i)² + Σ_{i<j} (A_ij/f_i f_j)²)/STEEPEST² + ½ smoothness Σ_i log²(|F_i|/f_i)
+
     It is divided by the number of observations, and so fades as they become many.
     """
 
     strength: float
     widths: Tensor  # (Nv,)
+    smoothness: float = 0.0
+    steps: Tensor | None = None  # (Nh,)
 
     def penalty(self, family: Family, vector: Tensor) -> Tensor:
         """The penalty of a member of a family."""
@@ -42,13 +54,23 @@ class Prior(NamedTuple):
 
     def _of_machine(self, family: Family, vector: Tensor) -> Tensor:
         if family.hidden == "dense":
-            L_A, _, _, _, L = factors_of(vector, family.n_visible, family.n_hidden)
-            root = torch.linalg.solve_triangular(L, torch.diag(self.widths), upper=False)
-            rigidity = L_A.square().sum() - 2 * STIFFNESS * L_A.diagonal().log().sum()
-            return self.strength * root.square().sum() + RIGIDITY * rigidity
+            machine = factors_of(vector, family.n_visible, family.n_hidden)
+            root = torch.linalg.solve_triangular(machine.L, torch.diag(self.widths), upper=False)
+            stiffness = STIFFNESS if self.steps is None else BITS
+            rigidity = machine.L_A.square().sum() - 2 * stiffness * machine.L_A.diagonal().log().sum()
+            return self.strength * root.square().sum() + RIGIDITY * rigidity + self._unevenness(machine)
         free = unpack(vector, family.n_visible, family.n_hidden, "diagonal")
         energy = 1 + self.widths.square() @ free.weights.square()
         return RIPPLES * self.strength * ((-0.5 * free.hidden_scale.exp()).exp() * energy).sum()
+
+    def _unevenness(self, machine: Factors) -> Tensor:
+        if self.steps is None:
+            return machine.centre.new_zeros(())
+        A = machine.L_A @ machine.L_A.mT
+        tilt = (A @ (0.5 - machine.centre)) / self.steps
+        coupling = (A / torch.outer(self.steps, self.steps)).triu(1)
+        uneven = (tilt.square().sum() + coupling.square().sum()) / STEEPEST**2
+        return 0.5 * self.smoothness * (uneven + (machine.F.norm(dim=0) / self.steps).log().square().sum())
 
 
 class Objective:

@@ -10,7 +10,7 @@ from torch import Tensor
 from rtbm.lattice import Floats
 from rtbm.parameters import Lattice, Unconstrained, log_cholesky, pack, unconstrain
 from rtbm.training.family import Family
-from rtbm.training.objective import STIFFNESS
+from rtbm.training.objective import BITS, STIFFNESS
 
 SMALLEST_SAMPLE = 20  # distinct points; fewer say nothing about local structure
 TAIL = 0.005  # the range of the data is between this quantile and its mirror image
@@ -18,7 +18,9 @@ LOG_COSH_NORMAL = 0.3745672  # E[log cosh x] of a standard normal x
 OVERLAP = 0.8  # the standard deviation of v given h, in units of the distance between neighbouring centres
 
 
-def ladder(x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random.Generator) -> Lattice:
+def ladder(
+    x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random.Generator, binary: bool = False
+) -> Lattice:
     """A dense machine whose 2^Nh centres are spread evenly over the data.
 
     Hidden units start on {0, 1} (A = 10), with steps R/2, R/4, … along one axis, R the range of the data there. The
@@ -31,16 +33,20 @@ def ladder(x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random
         Standardised data, the principal axes in order; NaN entries are left out.
     index : int
         The number of the start.
+    binary : bool
+        Whether hidden units are to stay on {0, 1}: A is larger then.
     """
     d = x.shape[1]
-    axes, deal, stiffness, overlap, base = np.eye(d), _deal(x, weights, n_hidden), STIFFNESS, OVERLAP, 2.0
+    stiffness = BITS if binary else STIFFNESS
+    axes, deal, overlap, base = np.eye(d), _deal(x, weights, n_hidden), OVERLAP, 2.0
     centre = np.full(n_hidden, 0.5)
     if 1 <= index <= d and d > 1:
         deal = np.full(n_hidden, index - 1)
     elif index >= 1:
         axes, _ = np.linalg.qr(rng.standard_normal((d, d)))
         deal = rng.integers(0, d, n_hidden)
-        stiffness, overlap = float(np.exp(rng.uniform(math.log(4), math.log(20)))), rng.uniform(0.6, 1.2)
+        stiffness *= float(np.exp(rng.uniform(math.log(0.4), math.log(2))))
+        overlap = rng.uniform(0.6, 1.2)
         centre, base = rng.uniform(0.3, 0.7, n_hidden), rng.uniform(1.6, 2.4)
     low, high = quantiles(np.nan_to_num(x) @ axes if d > 1 else x, weights, np.array([TAIL, 1 - TAIL]))
     high = np.maximum(high, low + 0.1)
@@ -109,7 +115,13 @@ def gaussian(n_visible: int, n_hidden: int, hidden: str) -> Tensor:
 
 
 def make_start(
-    family: Family, x: Floats, weights: Floats, index: int, seed: int, labels: np.ndarray | None = None
+    family: Family,
+    x: Floats,
+    weights: Floats,
+    index: int,
+    seed: int,
+    labels: np.ndarray | None = None,
+    binary: bool = False,
 ) -> Tensor:
     """The vector of start number `index`: the same for the same seed.
 
@@ -119,10 +131,12 @@ def make_start(
         Standardised data.
     labels : (n,)
         For mixtures: the cluster of each point. A machine starts in each.
+    binary : bool
+        For single dense machines, see `ladder`.
     """
     rng = np.random.default_rng([seed, index])
     if family.n_components == 1:
-        return _one_start(family, x, weights, index, rng)
+        return _one_start(family, x, weights, index, rng, binary)
     machines, logits = [], []
     for k in range(family.n_components):
         mine = np.ones(len(x), dtype=bool) if labels is None else labels == k
@@ -139,10 +153,12 @@ def gaussian_start(family: Family) -> Tensor:
     return family.join([machine] * family.n_components, machine.new_zeros(family.n_components))
 
 
-def _one_start(family: Family, x: Floats, weights: Floats, index: int, rng: np.random.Generator) -> Tensor:
+def _one_start(
+    family: Family, x: Floats, weights: Floats, index: int, rng: np.random.Generator, binary: bool = False
+) -> Tensor:
     if family.hidden == "diagonal":
         return pack(waves(family.n_visible, family.n_hidden, rng))
-    return pack(unconstrain(ladder(x, weights, family.n_hidden, index, rng)))
+    return pack(unconstrain(ladder(x, weights, family.n_hidden, index, rng, binary)))
 
 
 def _cluster_start(family: Family, x: Floats, weights: Floats, index: int, rng: np.random.Generator) -> Tensor:

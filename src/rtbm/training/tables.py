@@ -20,6 +20,8 @@ from rtbm.theta.chunks import CPU_ELEMENTS, GPU_ELEMENTS
 
 MAX_STATES = 1024
 """Beyond this many states a theta function is the faster way."""
+SHORT = 128
+"""A table of so many states is not worth making anew to have fewer."""
 LARGEST_CENTRE = 1e9
 """Further out, differences of hidden states would lose digits."""
 KEPT_BLOCKS = 8
@@ -114,11 +116,16 @@ class TabulatedMachine:
         log_smallest = -0.125 * float(norms.sum())  # some point of the lattice is as near as that
         if self._table is not None:
             self._left_out = self._table.log_left_out(L_A, centre) - log_smallest
-        if self._table is None or not self._allowed - _SURPLUS <= self._left_out <= self._allowed:
+        if self._table is None or self._left_out > self._allowed or self._is_wasteful():
             radius2 = float(squared_radius(norms, log_smallest, math.exp(self._allowed - _MARGIN)))
             self._table = Table(L_A, centre, _SLACK * math.sqrt(radius2), machine.L_A.device)
             self._left_out = self._table.log_left_out(L_A, centre) - log_smallest
         return self._table.states, self._left_out + log_smallest
+
+    def _is_wasteful(self) -> bool:
+        """Whether the table is long, and leaves out far less than is allowed."""
+        is_long = self._table is not None and len(self._table.states) > SHORT
+        return is_long and self._left_out < self._allowed - _SURPLUS
 
 
 class _LogProb(torch.autograd.Function):
