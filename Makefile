@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs bench report clean
 
 help:
 	@echo "make demo   set up, then fit the paper's gamma sample (summary; model and picture in build/)"
@@ -12,6 +12,7 @@ help:
 	@echo "make lint   the checks without the tests"
 	@echo "make docs   the documentation, in build/docs"
 	@echo "make bench  speed and accuracy against NumPy, FLINT, Gaussian mixtures, a spline flow and tanh, in build/"
+	@echo "make report the paper's experiments beside the paper's numbers, quick: build/paper-quick/report.html"
 	@echo "make clean  remove the environment and everything that was built"
 
 $(READY): pyproject.toml constraints.txt
@@ -45,6 +46,9 @@ docs: $(READY)
 	$(BIN)/python examples/anomaly_detection.py --output docs/pictures/anomaly_detection.png > /dev/null
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 	@echo "open build/docs/index.html"
+
+report: $(READY)
+	$(BIN)/rtbm reproduce all --quick
 
 bench: $(READY)
 	$(BIN)/python benchmarks/theta.py --output build/theta.json

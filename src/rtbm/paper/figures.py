@@ -261,7 +261,7 @@ EXPERIMENT = Experiment(
         Picture(
             "iris",
             "Figure of Iris: precision against iterations on training and on test data, theta and tanh.",
-            f"The same for {IRIS_REPETITIONS} repetitions and {IRIS_ITERATIONS} iterations; see also the section on Iris.",
+            f"The same for {IRIS_REPETITIONS} repetitions of {IRIS_ITERATIONS} iterations.",
             draw_iris,
         ),
         Picture(

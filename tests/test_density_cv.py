@@ -1,0 +1,164 @@
+"""Committees of machines: what cross-validation chooses, and that they are densities like any other."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import check_estimator
+
+from rtbm import RTBMDensity, RTBMDensityCV, datasets
+from rtbm.distributions import RTBMMixture
+from rtbm.errors import InvalidInputError
+from rtbm.estimators.density_cv import EFFORT, ONE_FEATURE, SEVERAL_FEATURES, near_best, stacking_weights
+
+TWO = [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_components": 2, "n_init": 1}]
+
+
+@pytest.fixture(scope="module")
+def gamma():
+    return datasets.gamma.sample(400, seed=3)
+
+
+@pytest.fixture(scope="module")
+def model(gamma):
+    return RTBMDensityCV(TWO, n_folds=3, random_state=0).fit(gamma)
+
+
+def test_a_committee_is_a_density(model):
+    v = np.linspace(-30, 60, 20_001)[:, None]
+    assert np.isclose(np.exp(model.score_samples(v)).sum() * (v[1] - v[0])[0], 1, atol=1e-6)
+    assert isinstance(model.distribution_, RTBMMixture)
+    assert np.isclose(model.weights_.sum(), 1)
+    assert model.sample(5, random_state=1).shape == (5, 1)
+    assert np.isclose(model.cdf([[60.0]])[0], 1)
+    assert model.transform([[5.0]]).shape[1] == model._n_features_out
+    assert np.isfinite(model.bic(v[9000:9100]))
+
+
+def test_the_same_seed_gives_the_same_committee(model, gamma):
+    again = clone(model).set_params(n_jobs=2).fit(gamma[::-1])
+    assert np.array_equal(again.score_samples(gamma), model.score_samples(gamma))
+    other = clone(model).set_params(random_state=1).fit(gamma)
+    assert not np.array_equal(other.score_samples(gamma), model.score_samples(gamma))
+
+
+def test_weights_count_repetitions(gamma):
+    options = {"n_folds": 3, "random_state": 0}
+    repeated = RTBMDensityCV(TWO, **options).fit(np.concatenate([gamma, gamma[:50]]))
+    weighted = RTBMDensityCV(TWO, **options).fit(gamma, sample_weight=np.where(np.arange(400) < 50, 2.0, 1.0))
+    assert np.allclose(repeated.score_samples(gamma), weighted.score_samples(gamma))
+
+
+def test_a_gaussian_loses_where_there_is_structure():
+    X = datasets.three_gaussians.sample(600, seed=0)
+    tried = [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_init": 2}]
+    model = RTBMDensityCV(tried, n_folds=3, random_state=0).fit(X)
+    assert model.weights_.tolist() == [0.0, 1.0]
+    assert model.held_out_[1] > model.held_out_[0] + 0.05
+    marginal, conditional = model.marginal([1]), model.conditional({1: 0.0})
+    assert marginal.n_features_in_ == conditional.n_features_in_ == 1
+
+
+def test_the_best_alone(gamma):
+    model = RTBMDensityCV(TWO, n_folds=3, combine="best", random_state=0).fit(gamma)
+    assert sorted(model.weights_) == [0.0, 1.0]
+    assert model.weights_.argmax() == model.held_out_.argmax()
+
+
+def test_bounds_are_kept(gamma):
+    model = RTBMDensityCV(TWO[:1], n_folds=2, bounds=(0, None), random_state=0).fit(gamma)
+    assert model.score_samples([[-1.0]])[0] == -np.inf
+    assert model.sample(200, random_state=0).min() > 0
+
+
+def test_stacking_finds_the_maximum():
+    rng = np.random.default_rng(0)
+    log_prob, weights = rng.normal(size=(200, 3)), rng.uniform(0.5, 2, 200)
+
+    def loss(free):
+        shares = np.exp(free - np.logaddexp.reduce(free))
+        return -weights @ np.log(np.exp(log_prob) @ shares)
+
+    best = minimize(loss, np.zeros(3)).x
+    assert np.allclose(stacking_weights(log_prob, weights), np.exp(best) / np.exp(best).sum(), atol=1e-3)
+
+
+def test_who_is_near_the_best():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=400)
+    log_prob = np.column_stack([base, base - 0.01 + 0.3 * rng.normal(size=400), base - 1])
+    assert near_best(log_prob, np.ones(400), 3.0) == [0, 1]
+    assert near_best(log_prob, np.ones(400), 0.0) == [int(log_prob.mean(axis=0).argmax())]
+
+
+@pytest.mark.parametrize("candidates", [ONE_FEATURE, SEVERAL_FEATURES])
+def test_default_candidates_are_arguments(candidates):
+    for candidate in candidates:
+        RTBMDensity(**{**EFFORT, **candidate})._check_parameters()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"candidates": []}, "candidates must be None or a list"),
+        ({"candidates": {"n_hidden": 2}}, "candidates must be None or a list"),
+        ({"candidates": [{"hiden": 2}]}, "which {'hiden': 2} is not"),
+        ({"candidates": [3]}, "which 3 is not"),
+        ({"n_folds": 1}, "n_folds"),
+        ({"combine": "mean"}, "combine"),
+        ({"n_jobs": 0}, "n_jobs"),
+        ({"n_folds": 300}, "600 distinct rows"),
+    ],
+)
+def test_wrong_arguments(options, message, gamma):
+    with pytest.raises(InvalidInputError, match=message):
+        RTBMDensityCV(**options).fit(gamma)
+
+
+def test_nothing_is_left_of_an_earlier_fit(gamma):
+    model = RTBMDensityCV(TWO[:1], n_folds=2, random_state=0).fit(gamma)
+    with pytest.raises(InvalidInputError):
+        model.set_params(n_folds=300).fit(gamma)
+    assert not hasattr(model, "distribution_")
+
+
+@pytest.mark.filterwarnings("ignore:.*linearly dependent:RuntimeWarning")
+def test_conventions_of_scikit_learn():
+    check_estimator(
+        RTBMDensityCV([{"n_hidden": 1, "n_init": 1, "max_iter": 20}], n_folds=2, random_state=0), on_skip=None
+    )
+
+
+# Smooth machines with binary units
+
+
+def test_a_smooth_machine_has_flat_tops_and_sharp_edges():
+    X = datasets.uniform.sample(2000, seed=0)
+    sharp = {"n_hidden": 5, "regularization": 0.01, "n_init": 1, "random_state": 0}
+    smooth = RTBMDensity(**sharp, smoothness=30.0).fit(X)
+    rough = RTBMDensity(**sharp).fit(X)
+    inside, others = np.linspace(-4.5, 4.5, 200)[:, None], datasets.uniform.sample(5000, seed=1)
+
+    def unevenness(model):
+        return np.exp(model.score_samples(inside)).std()
+
+    assert unevenness(smooth) < 0.75 * unevenness(rough)
+    assert smooth.score(others) > rough.score(others)
+    assert np.exp(smooth.score_samples([[-5.6], [5.6]])).max() < 0.01
+
+
+@pytest.mark.parametrize("options", [{"n_components": 2}, {"hidden": "diagonal"}, {"solver": "em"}])
+def test_smoothness_is_for_one_dense_machine(options, gamma):
+    with pytest.raises(InvalidInputError, match="smoothness=1"):
+        RTBMDensity(2, smoothness=1.0, **options).fit(gamma)
+
+
+def test_a_large_machine_is_not_given_up_for_a_gaussian():
+    X = datasets.gamma.sample(1600, seed=0)
+    model = RTBMDensity(2, n_components=4, n_init=1, random_state=0).fit(X)
+    assert not model.is_gaussian_
+    assert (
+        RTBMDensity(2, n_components=4, n_init=1, random_state=0)
+        .fit(np.random.default_rng(0).normal(size=(1600, 1)))
+        .is_gaussian_
+    )
