@@ -93,8 +93,9 @@ class RTBMDensity(FittedDensity):
     average : bool
         Whether to return the average of all good starts, a mixture, instead of the best one.
     fallback : "gaussian" or None
-        By default a fit that does not beat a single Gaussian is replaced by it (a member of the family whose hidden units
-        are all but continuous): by the Bayesian information criterion, or by a gain that chance gives once in 10^6.
+        By default a fit that does not beat a single Gaussian is replaced by it (a member of the family whose hidden
+        units are all but continuous). It beats it by the Bayesian information criterion, or by a gain that chance
+        would give once in 10^6.
     bounds : pair or list of pairs
         (low, high) for data on an interval, (low, None) or (None, high) for a half line, or one of these or None for
         each feature. The machine then describes the logarithm, or the logit, of the distance from the bounds.
