@@ -72,7 +72,7 @@ def _announce(names: list[str], options: Options, console: Console) -> None:
         count = f"{left} of {len(experiment.jobs(seeds, options.quick))} jobs to run"
         console.print(f"{name:13s}{_number_of_seeds(seeds):>9s}   {count:24s} about {_span(seconds)}", highlight=False)
         total += seconds
-    console.print(f"together about {_span(total)} with {processes} processes, on a machine of 2026", highlight=False)
+    console.print(f"together about {_span(total)} with {processes} processes, as measured in 2026", highlight=False)
 
 
 def _reproduce(name: str, options: Options, console: Console) -> None:
@@ -95,7 +95,7 @@ def _reproduce(name: str, options: Options, console: Console) -> None:
         "outcome": outcome,
     }
     for table in experiment.tables(outcome):
-        console.print(_as_rich(table))
+        _print_table(table, console)
     for verdict in experiment.verdicts(outcome):
         console.print(f"{verdict.status}: {verdict.text}", highlight=False)
     for picture in experiment.pictures:
@@ -158,10 +158,12 @@ def _progress(name: str, total: int) -> Any:
         yield lambda key: bar.update(task, advance=1, description=f"{name}: {key}"[:50])
 
 
-def _as_rich(table: Any) -> Table:
+def _print_table(table: Any, console: Console) -> None:
+    """Print a table in its full width: a number that is cut off is a wrong number."""
+    natural = 1 + sum(3 + max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True))
     result = Table(title=table.title, title_justify="left")
     for i, name in enumerate(table.columns):
         result.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
     for row in table.rows:
         result.add_row(*row)
-    return result
+    Console(markup=False, width=max(console.width, natural)).print(result)

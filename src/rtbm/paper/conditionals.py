@@ -116,7 +116,7 @@ EXPERIMENT = Experiment(
     "again, stand beside the exact ones.",
     20,
     5,
-    (40, 10),
+    (70, 10),
     jobs,
     collect,
     tables,

@@ -220,7 +220,7 @@ EXPERIMENT = Experiment(
     "are chosen to show the same variety.",
     1,
     1,
-    (40, 40),
+    (60, 15),
     jobs,
     collect,
     tables,

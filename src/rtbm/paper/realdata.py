@@ -179,7 +179,7 @@ EXPERIMENT = Experiment(
     "stops by held-out rows). Errors of differences are for new data (Nadeau and Bengio).",
     10,
     2,
-    (2500, 60),
+    (1800, 25),
     jobs,
     collect,
     tables,
