@@ -78,7 +78,7 @@ def _load() -> tuple[Floats, np.ndarray]:
     return load_digits(return_X_y=True)
 
 
-TASK = Task(_load, (1197, 600), (350, 300), INPUTS, METHODS)
+TASK = Task(_load, (1197, 600), (250, 250), INPUTS, METHODS)
 
 
 def verdicts(outcome: Outcome) -> list[Verdict]:
