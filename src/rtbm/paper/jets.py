@@ -99,7 +99,7 @@ def _load() -> tuple[Floats, Any]:
     return jets.pixels, jets.labels
 
 
-TASK = Task(_load, (5000, 2500), (120, 400), INPUTS, METHODS)
+TASK = Task(_load, (5000, 2500), (200, 400), INPUTS, METHODS)
 
 
 def verdicts(outcome: Outcome) -> list[Verdict]:
