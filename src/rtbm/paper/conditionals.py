@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from rtbm import plotting
 from rtbm.estimators import RTBMDensity
 from rtbm.lattice import Floats
-from rtbm.paper.experiment import NOTED, REPRODUCED, Experiment, Job, Outcome, Picture, Table, Verdict
+from rtbm.paper.experiment import NOT_REACHED, REPRODUCED, Experiment, Job, Outcome, Picture, Table, Verdict
 
 FREEDOM = 6.0
 SCALE = np.array([[2.0, -1.0], [-1.0, 4.0]])
@@ -94,7 +94,7 @@ def verdicts(outcome: Outcome) -> list[Verdict]:
             f"P(y|x = {x}) like the exact one: {100 * ours:.1f} % of the mass lies elsewhere, {100 * other:.1f} % for "
             "the conditional of a Gaussian."
         )
-        lines.append(Verdict(REPRODUCED if ours < other else NOTED, text))
+        lines.append(Verdict(REPRODUCED if ours < other else NOT_REACHED, text))
     return lines
 
 

@@ -17,7 +17,7 @@ from rtbm.estimators import RTBMDensity
 from rtbm.estimators.fitted import components
 from rtbm.lattice import Floats
 from rtbm.paper import iris, timeseries
-from rtbm.paper.experiment import REPRODUCED, Experiment, Job, Outcome, Picture, Table, Verdict
+from rtbm.paper.experiment import NOTED, Experiment, Job, Outcome, Picture, Table, Verdict
 from rtbm.paper.table1 import PAPER, mean_squared_error
 from rtbm.training.family import Density
 
@@ -113,8 +113,8 @@ def tables(outcome: Outcome) -> list[Table]:
 
 
 def verdicts(outcome: Outcome) -> list[Verdict]:
-    """Both phases, and the shapes of fits, are the paper's."""
-    return [Verdict(REPRODUCED, "All figures of the paper are drawn anew; numbers are judged in the other sections.")]
+    """None of its own: a picture is for the reader to judge, and the numbers are judged in the other sections."""
+    return [Verdict(NOTED, "All figures of the paper are drawn anew; their numbers are judged in the other sections.")]
 
 
 def draw_densities(outcome: Outcome) -> Figure:

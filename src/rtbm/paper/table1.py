@@ -36,6 +36,8 @@ N_BINS = 50
 N_HELD_OUT, QUICK_HELD_OUT = 10_000, 1000
 ENOUGH = 5
 """Seeds that an error needs."""
+PLAUSIBLE = 0.1
+"""The paper's number, of one sample, is reproduced if this share of our samples is at or below it."""
 
 
 class Row(NamedTuple):
@@ -226,10 +228,8 @@ def verdicts(outcome: Outcome) -> list[Verdict]:
     lines = []
     for name, row in PAPER.items():
         ours, same = (values(outcome, name, m, "error") for m in (OURS, ARCHITECTURE))
-        status = BEATEN if ours.mean() <= row.rtbm else NOT_REACHED
-        if status == NOT_REACHED and ours.min() <= row.rtbm:
-            status = REPRODUCED
         reached = np.mean(ours <= row.rtbm)
+        status = BEATEN if ours.mean() <= row.rtbm else REPRODUCED if reached >= PLAUSIBLE else NOT_REACHED
         text = (
             f"{row.title}: paper {row.rtbm:.1e} (one sample); best machine {ours.mean():.1e} on average, at or below "
             f"the paper's for {reached:.0%} of the samples; with the paper's architecture {same.mean():.1e}."
@@ -311,7 +311,7 @@ EXPERIMENT = Experiment(
     "density. Mixtures and kernels are there with the paper's hyper-parameters and with those that cross-validation "
     "chooses; the binary RBM has 20 hidden units and is fitted by exact maximum likelihood. The paper has one sample "
     "of each density, and picked the hyper-parameters of the others by hand; its number counts as beaten if our mean "
-    "is below it, and as reproduced if some of our samples are.",
+    f"is below it, and as reproduced if {PLAUSIBLE:.0%} of our samples are.",
     20,
     5,
     (10_000, 120),
