@@ -1,6 +1,5 @@
 """What experiments with classifiers have in common: splits, scores, paired differences, tables and a picture."""
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 
 from rtbm import plotting
 from rtbm.lattice import Floats
+from rtbm.paper.differences import ENOUGH, corrected_error, is_clear
 from rtbm.paper.experiment import (
     BEATEN,
     NOT_REACHED,
@@ -32,8 +32,6 @@ from rtbm.paper.experiment import (
 
 SCORES = ("precision", "accuracy", "auc")
 """The precision is the average over the classes, weighted by how frequent they are."""
-ENOUGH = 5
-"""Splits that an error needs."""
 
 
 class Method(NamedTuple):
@@ -139,16 +137,6 @@ def difference(outcome: Outcome, first: str, second: str) -> tuple[float, float]
     return float(paired.mean()), corrected_error(paired, outcome["n_test"] / outcome["n_train"])
 
 
-def corrected_error(paired: Floats, ratio: float) -> float:
-    """The standard error of the mean of paired differences for new data, by Nadeau and Bengio.
-
-    Random splits share their data, so that their spread alone would be too small an error; it is enlarged by the ratio
-    of test to training data.
-    """
-    spread = float(paired.var(ddof=1)) if len(paired) > 1 else math.nan
-    return math.sqrt((1 / len(paired) + ratio) * spread)
-
-
 def make_experiment(
     title: str,
     about: str,
@@ -200,10 +188,8 @@ def compare(outcome: Outcome, first: str, second: str) -> Verdict:
     if outcome["seeds"] < ENOUGH:
         text = f"{first}: {100 * mean:+.1f} points of accuracy beside {second}; too few splits for an error."
         return Verdict(NOTED, text)
-    from scipy.stats import t
-
     word = "ahead of" if mean > 0 else "behind"
-    sure = "clearly" if abs(mean) > t.ppf(0.975, outcome["seeds"] - 1) * error else "within the error"
+    sure = "clearly" if is_clear(mean, error, outcome["seeds"]) else "within the error"
     text = f"{first}: {word} {second} by {100 * abs(mean):.1f} ± {100 * error:.1f} points of accuracy, {sure}."
     return Verdict(NOTED, text)
 

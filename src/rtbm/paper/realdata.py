@@ -18,13 +18,11 @@ from rtbm import datasets, plotting
 from rtbm.estimators import RTBMDensityCV
 from rtbm.lattice import Floats
 from rtbm.paper import baselines
-from rtbm.paper.classification import corrected_error
+from rtbm.paper.differences import corrected_error, is_clear
 from rtbm.paper.experiment import NOTED, Experiment, Job, Outcome, Picture, Table, Verdict
 
 TEST_SIZE = 0.2
 QUICK_ROWS = 150
-ENOUGH = 5
-"""Splits that an error needs."""
 
 
 def _components(X: Floats, n_components: int) -> Floats:
@@ -143,17 +141,14 @@ def _difference(outcome: Outcome, data: str, other: str) -> tuple[float, float]:
 
 def verdicts(outcome: Outcome) -> list[Verdict]:
     """The machines beside each other method."""
-    from scipy.stats import t
-
     text = "Mean rank over data sets and splits: " + ", ".join(f"{m} {r:.2f}" for m, r in ranks(outcome).items())
     lines = [Verdict(NOTED, f"{text} (1 is best).")]
-    n = outcome["seeds"]
     for other in methods(outcome)[1:]:
         found: dict[str, list[str]] = {"clearly ahead": [], "level": [], "clearly behind": []}
         for data in outcome["records"]:
             mean, error = _difference(outcome, data, other)
-            is_clear = n >= ENOUGH and abs(mean) > t.ppf(0.975, n - 1) * error
-            found["level" if not is_clear else "clearly ahead" if mean > 0 else "clearly behind"].append(data)
+            clear = is_clear(mean, error, outcome["seeds"])
+            found["level" if not clear else "clearly ahead" if mean > 0 else "clearly behind"].append(data)
         parts = [f"{word} on {len(sets)} ({'; '.join(sets)})" for word, sets in found.items() if sets]
         lines.append(Verdict(NOTED, f"RTBM beside {other}: " + ", ".join(parts) + "."))
     return lines

@@ -19,6 +19,7 @@ from rtbm.datasets import Density
 from rtbm.estimators import RTBMDensity, RTBMDensityCV
 from rtbm.lattice import Floats
 from rtbm.paper import baselines
+from rtbm.paper.differences import ENOUGH, corrected_error, is_clear
 from rtbm.paper.experiment import (
     BEATEN,
     NOT_REACHED,
@@ -34,8 +35,6 @@ from rtbm.paper.experiment import (
 
 N_BINS = 50
 N_HELD_OUT, QUICK_HELD_OUT = 10_000, 1000
-ENOUGH = 5
-"""Seeds that an error needs."""
 PLAUSIBLE = 0.1
 """The paper's number, of one sample, is reproduced if this share of our samples is at or below it."""
 
@@ -258,14 +257,10 @@ def _against_all(outcome: Outcome, name: str, what: str) -> Verdict:
 
 
 def _how_sure(difference: Floats) -> str:
-    """A difference is clear if its 95 % interval by Student's t leaves out 0."""
-    from scipy.stats import t
-
-    n = len(difference)
-    if n < ENOUGH:
+    if len(difference) < ENOUGH:
         return "too few seeds for an error"
-    error = difference.std(ddof=1) / n**0.5
-    return "clearly" if abs(difference.mean()) > t.ppf(0.975, n - 1) * error else "within the error"
+    error = corrected_error(difference, 0.0)
+    return "clearly" if is_clear(float(difference.mean()), error, len(difference)) else "within the error"
 
 
 def draw(outcome: Outcome) -> Figure:
