@@ -109,7 +109,7 @@ def _summary(sections: Sequence[Section]) -> str:
         kind = "quick" if section.record["outcome"]["quick"] else "full"
         rows.append(
             f'<tr><td><a href="#{section.name}">{escape(section.experiment.title)}</a></td>{cells}'
-            f"<td>{kind}</td><td>{_time(section.record['seconds'])}</td></tr>"
+            f"<td>{kind}</td><td>{duration(section.record['seconds'])}</td></tr>"
         )
     head = "".join(f"<th>{title}</th>" for title in ("section", *STATUSES, "run", "computing time"))
     return (
@@ -171,7 +171,7 @@ def _how(section: Section) -> str:
     items = {
         "command": f"<code>{escape(record['command'])}</code>",
         "seeds": escape(record["seeds"]),
-        "computing time": f"{_time(record['seconds'])}, summed over processes",
+        "computing time": f"{duration(record['seconds'])}, summed over processes",
         "versions": escape(versions),
         "finished": escape(record["finished"]),
     }
@@ -184,5 +184,6 @@ def _text(text: str) -> str:
     return "".join(f"<code>{piece}</code>" if i % 2 else piece for i, piece in enumerate(pieces))
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds, or minutes where there are many."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

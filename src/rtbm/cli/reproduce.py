@@ -62,6 +62,7 @@ def _announce(names: list[str], options: Options, console: Console) -> None:
     """Say before the work how much there is, and how long it will take."""
     from rtbm.paper import EXPERIMENTS
     from rtbm.paper.runner import Parts, expected_seconds, unfinished
+    from rtbm.report import duration
 
     processes, total = joblib.effective_n_jobs(options.n_jobs), 0.0
     for name in names:
@@ -70,9 +71,11 @@ def _announce(names: list[str], options: Options, console: Console) -> None:
         left = len(unfinished(experiment, seeds, options.quick, Parts(_parts_folder(name, options))))
         seconds = expected_seconds(experiment, seeds, options.quick, left, processes)
         count = f"{left} of {len(experiment.jobs(seeds, options.quick))} jobs to run"
-        console.print(f"{name:13s}{_number_of_seeds(seeds):>9s}   {count:24s} about {_span(seconds)}", highlight=False)
+        console.print(
+            f"{name:13s}{_number_of_seeds(seeds):>9s}   {count:24s} about {duration(seconds)}", highlight=False
+        )
         total += seconds
-    console.print(f"together about {_span(total)} with {processes} processes, as measured in 2026", highlight=False)
+    console.print(f"together about {duration(total)} with {processes} processes, as measured in 2026", highlight=False)
 
 
 def _reproduce(name: str, options: Options, console: Console) -> None:
@@ -125,10 +128,6 @@ def _number_of_seeds(seeds: int) -> str:
 
 def _parts_folder(name: str, options: Options) -> Path:
     return options.folder / "parts" / (f"{name}-quick" if options.quick else name)
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _png(figure: Any) -> bytes:
