@@ -232,7 +232,7 @@ def test_both_forms_and_phases_and_the_module():
     for hidden, n_hidden in (("dense", 2), ("diagonal", 5)):
         densities = []
         for phase in ("I", "II"):
-            model = quick(n_hidden, hidden=hidden, phase=phase).fit(GAMMA)
+            model = quick(n_hidden, hidden=hidden, phase=phase, fallback=None).fit(GAMMA)
             assert isinstance(model.distribution_, RTBMDistribution)
             assert (model.distribution_.phase, model.distribution_.hidden) == (phase, hidden)
             assert isinstance(model.module_, nn.RTBM)
@@ -277,10 +277,11 @@ def test_validation_and_what_is_told_about_the_fit():
 
 
 def test_information_criteria():
-    model = quick().fit(GAMMA)
-    log_likelihood = model.score(GAMMA) * 400
-    assert model.bic(GAMMA) == pytest.approx(-2 * log_likelihood + 9 * np.log(400))
-    assert model.aic(GAMMA) == pytest.approx(-2 * log_likelihood + 18)
+    for fallback, n_parameters in ((None, 9), ("gaussian", 2)):
+        model = quick(fallback=fallback).fit(GAMMA)
+        log_likelihood = model.score(GAMMA) * 400
+        assert model.bic(GAMMA) == pytest.approx(-2 * log_likelihood + n_parameters * np.log(400))
+        assert model.aic(GAMMA) == pytest.approx(-2 * log_likelihood + 2 * n_parameters)
 
 
 def test_many_features_without_a_normaliser():

@@ -72,6 +72,21 @@ def test_estimators_come_back_with_all_that_they_know(tmp_path, model):
     assert copy.fit(rows).score(rows) > -10  # and it can be fitted again
 
 
+def test_a_committee_comes_back(tmp_path):
+    tried = [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_components": 2, "n_init": 1, "fallback": "gaussians"}]
+    committee = rtbm.RTBMDensityCV(tried, n_folds=2, bounds=(0, None), random_state=0).fit(X)
+    rtbm.save(committee, tmp_path / "committee.rtbm")
+    copy = rtbm.load(tmp_path / "committee.rtbm")
+    assert isinstance(copy, rtbm.RTBMDensityCV)
+    assert np.allclose(copy.score_samples(X), committee.score_samples(X), atol=1e-13)
+    assert np.array_equal(copy.weights_, committee.weights_)
+    assert np.array_equal(copy.held_out_, committee.held_out_)
+    assert copy.candidates_ == committee.candidates_
+    assert copy.candidates == committee.candidates
+    assert copy.summary_ == committee.summary_
+    assert np.array_equal(copy.fit(X).weights_, committee.weights_)
+
+
 def test_the_file_tells_about_itself(tmp_path, model):
     rtbm.save(model, tmp_path / "model.rtbm")
     with safetensors.safe_open(tmp_path / "model.rtbm", framework="pt") as file:

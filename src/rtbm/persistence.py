@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from rtbm import nn
 from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.errors import FileError, InvalidInputError
-from rtbm.estimators import RTBMDensity, ThetaNetClassifier, ThetaNetRegressor
+from rtbm.estimators import RTBMDensity, RTBMDensityCV, ThetaNetClassifier, ThetaNetRegressor
 from rtbm.estimators.bounds import make_bounds
 from rtbm.files import write_whole
 from rtbm.nn.networks import make_network
@@ -32,8 +33,11 @@ KEY = "rtbm"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 Network = ThetaNetRegressor | ThetaNetClassifier
-Model = RTBMDensity | Network | RTBMDistribution | RTBMMixture | nn.RTBM | nn.RTBMMixture | nn.ThetaLayer
+EstimatedDensity = RTBMDensity | RTBMDensityCV
+Model = EstimatedDensity | Network | RTBMDistribution | RTBMMixture | nn.RTBM | nn.RTBMMixture | nn.ThetaLayer
+_DENSITIES: dict[str, type[EstimatedDensity]] = {"RTBMDensity": RTBMDensity, "RTBMDensityCV": RTBMDensityCV}
 _NETWORKS: dict[str, type[Network]] = {"ThetaNetRegressor": ThetaNetRegressor, "ThetaNetClassifier": ThetaNetClassifier}
+_COMMITTEE = ("candidates_", "held_out_", "weights_")
 _LAYER = ("in_features", "out_features", "hidden", "phase", "dropout", "tolerance")
 _LATTICE = ("A", "a", "F", "mean", "covariance")
 _NATURAL = ("T", "W", "Q", "b_v", "b_h")
@@ -47,8 +51,8 @@ def save(model: Model, path: Any) -> None:
     Parameters
     ----------
     model : estimator, distribution or module
-        What to save: a fitted `RTBMDensity`, `ThetaNetRegressor` or `ThetaNetClassifier`, a machine or a mixture, or a
-        module of `rtbm.nn`. `load` gives back the same, with the same parameters to the last bit.
+        What to save: a fitted `RTBMDensity`, `RTBMDensityCV`, `ThetaNetRegressor` or `ThetaNetClassifier`, a machine or
+        a mixture, or a module of `rtbm.nn`. `load` gives back the same, with the same parameters to the last bit.
     path : path
         By custom it ends in .rtbm or .safetensors.
 
@@ -128,7 +132,7 @@ def _fingerprint(tensors: dict[str, Tensor], description: dict[str, Any]) -> str
 
 def _describe(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the description of a model."""
-    if isinstance(model, RTBMDensity | ThetaNetRegressor | ThetaNetClassifier) and not model.__sklearn_is_fitted__():
+    if isinstance(model, EstimatedDensity | Network) and not model.__sklearn_is_fitted__():
         raise InvalidInputError("model must be fitted before it is saved: call fit first")
     if type(model) in _NETWORKS.values():
         description = {"kind": type(model).__name__, "estimator": _estimator(model), "network": _network(model)}
@@ -137,9 +141,9 @@ def _describe(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         options = {name: getattr(model, name) for name in _LAYER}
         dtype = str(model.weight.dtype).removeprefix("torch.")
         return dict(model.named_parameters()), {"kind": "nn.ThetaLayer", "options": options, "dtype": dtype}
-    if isinstance(model, RTBMDensity):
+    if type(model) in _DENSITIES.values():
         tensors, density = _describe(model.distribution_)
-        return tensors, {"kind": "RTBMDensity", "density": density, "estimator": _estimator(model)}
+        return tensors, {"kind": type(model).__name__, "density": density, "estimator": _estimator(model)}
     if isinstance(model, RTBMMixture):
         described = [_describe(component) for component in model.components]
         tensors = {f"{i}.{name}": tensor for i, (part, _) in enumerate(described) for name, tensor in part.items()}
@@ -152,8 +156,9 @@ def _describe(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         machines = [_module(component) for component in model.components if isinstance(component, nn.RTBM)]
         return dict(model.named_parameters()), {"kind": "nn.RTBMMixture", "machines": machines}
     raise InvalidInputError(
-        "model must be an RTBMDensity, ThetaNetRegressor, ThetaNetClassifier, RTBMDistribution, RTBMMixture, nn.RTBM, "
-        f"nn.RTBMMixture or nn.ThetaLayer, got a {type(model).__name__}: other estimators go with joblib.dump"
+        "model must be an RTBMDensity, RTBMDensityCV, ThetaNetRegressor, ThetaNetClassifier, RTBMDistribution, "
+        f"RTBMMixture, nn.RTBM, nn.RTBMMixture or nn.ThetaLayer, got a {type(model).__name__}: other estimators go "
+        "with joblib.dump"
     )
 
 
@@ -183,7 +188,7 @@ def _module(module: nn.RTBM) -> dict[str, Any]:
     }
 
 
-def _estimator(model: RTBMDensity | Network) -> dict[str, Any]:
+def _estimator(model: EstimatedDensity | Network) -> dict[str, Any]:
     """What an estimator knows beside its density or network."""
     parameters = {name: _plain(value) for name, value in model.get_params().items()}
     names = getattr(model, "feature_names_in_", None)
@@ -192,9 +197,11 @@ def _estimator(model: RTBMDensity | Network) -> dict[str, Any]:
         "n_features": model.n_features_in_,
         "feature_names": None if names is None else [str(name) for name in names],
         "summary": model.summary_,
-        "history": [[None if math.isnan(x) else x for x in record] for record in model.history_],
+        "history": [[None if math.isnan(x) else x for x in record] for record in getattr(model, "history_", [])],
     }
-    if isinstance(model, RTBMDensity):
+    if isinstance(model, RTBMDensityCV):
+        known["committee"] = {name: _plain(getattr(model, name)) for name in _COMMITTEE}
+    if isinstance(model, EstimatedDensity):
         known["low"] = [None if np.isinf(x) else float(x) for x in model._bounds.low]
         known["high"] = [None if np.isinf(x) else float(x) for x in model._bounds.high]
     return known
@@ -224,6 +231,8 @@ def _plain(value: Any) -> Any:
         return _plain(value.tolist())
     if isinstance(value, list | tuple | range):
         return [_plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
     if isinstance(value, torch.device):
         return str(value)
     return value if isinstance(value, str | int | float | bool | None) else None
@@ -231,8 +240,8 @@ def _plain(value: Any) -> Any:
 
 def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> Any:
     kind = description["kind"]
-    if kind == "RTBMDensity":
-        return _restore_estimator(_restore(tensors, description["density"]), description["estimator"])
+    if kind in _DENSITIES:
+        return _restore_density(_DENSITIES[kind], _restore(tensors, description["density"]), description["estimator"])
     if kind in _NETWORKS:
         return _restore_network(_NETWORKS[kind](), tensors, description)
     if kind == "nn.ThetaLayer":
@@ -336,8 +345,8 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _restore_estimator(distribution: Any, saved: dict[str, Any]) -> RTBMDensity:
-    model = RTBMDensity(**saved["parameters"])
+def _restore_density(kind: type[EstimatedDensity], distribution: Any, saved: dict[str, Any]) -> EstimatedDensity:
+    model = kind(**saved["parameters"])
     n = model.n_features_in_ = distribution.n_visible
     model.set_feature_names(saved["feature_names"])
     pairs = list(zip(saved["low"], saved["high"], strict=True))
@@ -346,5 +355,10 @@ def _restore_estimator(distribution: Any, saved: dict[str, Any]) -> RTBMDensity:
     model._bounds = make_bounds(pairs, n)
     model._set_distribution(distribution)
     model._set_summary(saved["summary"])
-    model.history_ = _history(saved)
+    if isinstance(model, RTBMDensityCV):
+        committee = saved["committee"]
+        model.candidates_ = list(committee["candidates_"])
+        model.held_out_, model.weights_ = (np.array(committee[name], dtype=np.float64) for name in _COMMITTEE[1:])
+    else:
+        model.history_ = _history(saved)
     return model

@@ -347,11 +347,11 @@ def _read_for(fitted: Any, data: Path, columns: str | None, header: bool | None)
 
 
 def _load(path: Path, any_estimator: bool = False) -> Any:
-    from rtbm.estimators import RTBMDensity
+    from rtbm.estimators.fitted import FittedDensity
     from rtbm.persistence import load
 
     model = load(path)
-    if not isinstance(model, RTBMDensity) and not (any_estimator and hasattr(model, "summary_")):
+    if not isinstance(model, FittedDensity) and not (any_estimator and hasattr(model, "summary_")):
         raise FileError(f"{path}: holds a {type(model).__name__}, and this command needs a fitted RTBMDensity")
     return model
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -56,22 +57,31 @@ def _summary_rows(model: Any) -> list[tuple[str, str]]:
         ("features", _features(model)),
         (
             "machines",
-            f"{len(parts)}, with {parts[0].n_hidden} hidden units each ({parts[0].hidden}, phase {parts[0].phase})",
+            f"{len(parts)}, with {_sizes(parts)} hidden units each ({parts[0].hidden}, phase {parts[0].phase})",
         ),
         ("free parameters", f"{model.n_parameters_}"),
         ("observations", f"{summary['n_observations']:g}"),
     ]
     if "log_likelihood" in summary:
         rows.append(("log-likelihood of an observation", f"{summary['log_likelihood']:.6f}"))
-    rows += _solver_rows(summary)
+    if hasattr(model, "weights_"):
+        shares = (model.weights_ > 0).sum()
+        rows.append(("committee", f"{shares} of {len(model.weights_)} candidates, from {model.n_folds} folds"))
+    else:
+        rows += _solver_rows(summary)
     if model.is_gaussian_:
-        rows.append(("note", "no better than a single Gaussian, which was taken instead"))
+        rows.append(("note", "no better than Gaussians, which were taken instead"))
     if model._bounds.is_trivial and model.n_features_in_ <= 10:
         rows += [("mean", _numbers(distribution.mean)), ("standard deviation", _numbers(distribution.stddev))]
     elif not model._bounds.is_trivial:
         pairs = zip(model._bounds.low, model._bounds.high, strict=True)
         rows.append(("bounds", ", ".join(f"({low:g}, {high:g})" for low, high in pairs)))
     return rows
+
+
+def _sizes(parts: Sequence[Any]) -> str:
+    smallest, largest = (choose(part.n_hidden for part in parts) for choose in (min, max))
+    return f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
 
 
 def _numbers(values: Any) -> str:

@@ -24,13 +24,12 @@ from rtbm.estimators.checks import (
     distinct_rows,
     split_rows,
 )
+from rtbm.estimators.fallback import find_simpler
 from rtbm.estimators.fitted import FittedDensity, components
 from rtbm.estimators.fitting import (
     NOT_LIKELIHOOD,
     Standardised,
     Task,
-    beats_gaussian,
-    gaussian_vector,
     like,
     standardise,
 )
@@ -47,6 +46,7 @@ from rtbm.validation import check_choice, check_integer
 
 SMOOTHED = ("lbfgs", "adam", "cma")
 """Solvers that know of `smoothness`."""
+FALLBACKS = ("gaussian", "gaussians")
 AVERAGED_WITHIN = 0.01
 """With `average`, starts count whose objective is at most this much worse than the best."""
 
@@ -92,10 +92,11 @@ class RTBMDensity(FittedDensity):
         See `validation_fraction`.
     average : bool
         Whether to return the average of all good starts, a mixture, instead of the best one.
-    fallback : "gaussian" or None
+    fallback : "gaussian", "gaussians" or None
         By default a fit that does not beat a single Gaussian is replaced by it (a member of the family whose hidden
         units are all but continuous). It beats it by the Bayesian information criterion, or by a gain that chance
-        would give once in 10^6.
+        would give once in 10^6. With "gaussians", a mixture has to beat a mixture of as many Gaussians as well, unless
+        entries are missing.
     bounds : pair or list of pairs
         (low, high) for data on an interval, (low, None) or (None, high) for a half line, or one of these or None for
         each feature. The machine then describes the logarithm, or the logit, of the distance from the bounds.
@@ -123,11 +124,12 @@ class RTBMDensity(FittedDensity):
     results_ : list of Result
         The results of all starts, in standardised coordinates.
     is_gaussian_ : bool
-        Whether the fit was replaced by a Gaussian; see `fallback`.
+        Whether the fit was replaced by a Gaussian, or by Gaussians; see `fallback`.
     converged_ : bool
         Whether the solver stopped before its iterations were used up.
     n_hidden_, n_parameters_, n_iter_, n_features_in_ : int
-        The number of hidden units of each machine, of free parameters, of iterations, and of features.
+        The number of hidden units of each machine, of free parameters (those of the Gaussians, if these replaced the
+        fit), of iterations, and of features.
     summary_ : dict
         These numbers, the solver, why it stopped, and the seconds that all starts took together.
     selection_ : dict
@@ -305,26 +307,25 @@ class RTBMDensity(FittedDensity):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        is_gaussian = self.fallback == "gaussian" and not beats_gaussian(task, best.vector, total)
-        vectors = [best.vector]
-        if is_gaussian:
-            vectors = [gaussian_vector(task)]
-        elif self.average:
+        simpler = find_simpler(task, best.vector, self.fallback, total)
+        vectors = [best.vector if simpler is None else simpler.vector]
+        if simpler is None and self.average:
             vectors = [r.vector for r in outcome.results if r.objective <= best.objective + AVERAGED_WITHIN]
+        free = task.family if simpler is None else simpler
         machine = _average([task.family.distribution(vector) for vector in vectors])
         root, mean = (torch.from_numpy(part).to(machine.device) for part in (task.data.root, task.data.mean))
         self._set_distribution(machine.affine(root, mean).detach())
         self._set_summary(
             {
                 "n_hidden": task.n_hidden,
-                "n_parameters": len(vectors) * (task.family.n_degrees_of_freedom + 1) - 1,
+                "n_parameters": len(vectors) * (free.n_degrees_of_freedom + 1) - 1,
                 "n_observations": total or float(task.data.weights.sum()),
                 "solver": self.solver,
                 "n_init": len(outcome.results),
                 "n_iter": len(best.history) - 1,
                 "reason": best.reason,
                 "converged": best.converged,
-                "is_gaussian": is_gaussian,
+                "is_gaussian": simpler is not None,
                 "seconds": sum(result.seconds for result in outcome.results),
             }
         )
@@ -346,8 +347,8 @@ class RTBMDensity(FittedDensity):
             raise InvalidInputError(f"average must be True or False, got {self.average!r}")
         check_jobs(self.n_jobs)
         check_compute_device(self.device)
-        if self.fallback not in ("gaussian", None):
-            raise InvalidInputError(f"fallback must be 'gaussian' or None, got {self.fallback!r}")
+        if self.fallback is not None:
+            check_choice(self.fallback, "fallback", FALLBACKS)
         check_number(self.tol, "tol", 0.0, math.inf)
         check_number(self.learning_rate, "learning_rate", 0.0, math.inf, strict=True)
         check_number(self.regularization, "regularization", 0.0, math.inf)

@@ -20,26 +20,24 @@ from rtbm.estimators.fitted import FittedDensity, components
 from rtbm.estimators.parallel import in_parallel
 from rtbm.estimators.progress import counting_bar
 from rtbm.lattice import Floats
-from rtbm.parameters import count
 from rtbm.training.family import Density
 from rtbm.validation import check_choice, check_integer
 
 ONE_FEATURE: tuple[dict[str, Any], ...] = (
-    {"n_hidden": 16, "hidden": "diagonal"},
     {"n_hidden": 2, "n_components": 2},
-    {"n_hidden": 3, "n_components": 2},
     {"n_hidden": 1, "n_components": 4},
     {"n_hidden": 2, "n_components": 2, "regularization": 0.2},
     {"n_hidden": 2, "n_components": 4, "regularization": 0.1},
     {"n_hidden": 2, "n_components": 4, "regularization": 0.01},
+    {"n_hidden": 2, "n_components": 4, "regularization": 0.01, "fallback": "gaussians"},
     {"n_hidden": 6, "smoothness": 30.0, "regularization": 0.01, "max_iter": 100},
 )
 SEVERAL_FEATURES: tuple[dict[str, Any], ...] = (
     {"n_hidden": 1},
     {"n_hidden": 2},
-    {"n_hidden": 1, "n_components": 2},
-    {"n_hidden": 1, "n_components": 4},
-    {"n_hidden": 1, "n_components": 8, "regularization": 0.3},
+    {"n_hidden": 1, "n_components": 2, "fallback": "gaussians"},
+    {"n_hidden": 1, "n_components": 4, "fallback": "gaussians"},
+    {"n_hidden": 1, "n_components": 8, "regularization": 0.3, "fallback": "gaussians"},
 )
 """What is tried by default, from smooth and simple to sharp and rich."""
 EFFORT = {"n_init": 1, "tol": 1e-6}
@@ -48,6 +46,8 @@ COMBINATIONS = ("stack", "best")
 FIRST_FOLDS, HOPELESS, NEAR = 2, 3.0, 2.0
 """After so many folds candidates are given up that are so many standard errors behind the best; after all of them those
 are weighed that are so near."""
+COST = 0.25
+"""Of a parameter, in units of log-likelihood: what a candidate must gain to have a share."""
 SMALLEST_SHARE = 1e-3
 """Candidates of less weight are left out."""
 STACKING_ITERATIONS = 2000
@@ -58,8 +58,9 @@ class RTBMDensityCV(FittedDensity):
 
     Each candidate is fitted once without each fold of the data, and judged by the folds that it has not seen; those
     that are hopeless after two folds are given up. Among the candidates within two standard errors of the best, the
-    weights maximise the likelihood of all those predictions (stacking), and the density is the mixture of their fits
-    with these weights, those of one candidate in equal parts. Averages over parts of the data have less variance than
+    weights maximise the log-likelihood of all those predictions (stacking), less a quarter for each free parameter, in
+    proportion to the weight; and the density is the mixture of their fits with these weights, those of one candidate in
+    equal parts. Averages over parts of the data have less variance than
     any of the fits, and the choice of size and smoothness comes from the data.
 
     Parameters
@@ -152,7 +153,7 @@ class RTBMDensityCV(FittedDensity):
         """Fit the candidates, first to some folds, then those with hope to all, and keep their mixture."""
         everyone = list(range(len(self.candidates_)))
         log_prob = np.full((len(folds.rows), len(everyone)), np.nan)
-        machines: list[list[Density]] = [[] for _ in everyone]
+        machines: list[list[_Fit]] = [[] for _ in everyone]
         folds.fit(everyone, range(FIRST_FOLDS), machines, log_prob)
         first = folds.numbers < FIRST_FOLDS
         self.held_out_ = folds.weights[first] @ log_prob[first] / folds.weights[first].sum()
@@ -162,25 +163,28 @@ class RTBMDensityCV(FittedDensity):
         threshold = NEAR if self.combine == "stack" else 0.0
         chosen = [hopeful[i] for i in near_best(log_prob[:, hopeful], folds.weights, threshold)]
         self.weights_ = np.zeros(len(everyone))
-        self.weights_[chosen] = stacking_weights(log_prob[:, chosen], folds.weights)
+        sizes = np.array([np.mean([fit.n_parameters for fit in machines[j]]) for j in chosen])
+        self.weights_[chosen] = stacking_weights(log_prob[:, chosen], folds.weights, COST * sizes)
         self._take(machines, float(folds.weights.sum()))
 
-    def _take(self, machines: list[list[Density]], total: float) -> None:
+    def _take(self, machines: list[list["_Fit"]], total: float) -> None:
         """Keep the mixture of all machines whose candidates have a share."""
         shares = np.where(self.weights_ < SMALLEST_SHARE, 0.0, self.weights_)
         self.weights_ = shares / shares.sum()
         parts: list[Any] = []
         logits: list[torch.Tensor] = []
+        n_parameters = -1
         for share, fits in zip(self.weights_, machines, strict=True):
-            for machine in fits if share > 0 else []:
+            for machine, size in fits if share > 0 else []:
                 parts += components(machine)
+                n_parameters += size + 1
                 inner = machine.weights if isinstance(machine, RTBMMixture) else torch.ones(1, dtype=torch.float64)
                 logits.append(share / len(fits) * inner)
         self._set_distribution(RTBMMixture(torch.cat(logits), parts))
         self._set_summary(
             {
                 "n_hidden": max(part.n_hidden for part in parts),
-                "n_parameters": sum(count(p.n_visible, p.n_hidden, p.hidden) + 1 for p in parts) - 1,
+                "n_parameters": n_parameters,
                 "n_observations": total,
                 "n_iter": 1,
                 "converged": True,
@@ -216,8 +220,11 @@ class RTBMDensityCV(FittedDensity):
                 )
 
 
-def stacking_weights(log_prob: Floats, weights: Floats) -> Floats:
-    """The shares (m,) of candidates that maximise the likelihood of their mixture, by EM.
+def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats) -> Floats:
+    """The shares s (m,) of candidates that maximise the log-likelihood of their mixture less their costs, by EM.
+
+    The costs are Σ_j s_j costs_j. The M-step is s_j = c_j/(μ + costs_j), with c_j the number of rows that candidate j
+    explains, and μ such that the shares have sum 1.
 
     Parameters
     ----------
@@ -225,20 +232,38 @@ def stacking_weights(log_prob: Floats, weights: Floats) -> Floats:
         log P of each row by each candidate, fitted without it.
     weights : (n,)
         How often each row counts.
+    costs : (m,)
+        What candidates cost if they have the whole share.
 
     Examples
     --------
-    >>> stacking_weights(np.log([[0.9, 0.1], [0.9, 0.2]]), np.ones(2)).round(3)
-    array([1., 0.])
+    >>> log_prob = np.log([[0.9, 0.1], [0.2, 0.9]])
+    >>> stacking_weights(log_prob, np.ones(2), np.zeros(2)).round(2)
+    array([0.58, 0.42])
+    >>> stacking_weights(log_prob, np.ones(2), np.array([0.0, 2.0])).round(2)
+    array([0.94, 0.06])
     """
+    costs = costs - costs.min()
+    total = float(weights.sum())
     ratios = np.exp(log_prob - log_prob.max(axis=1, keepdims=True))
     shares = np.full(log_prob.shape[1], 1 / log_prob.shape[1])
     for _ in range(STACKING_ITERATIONS):
         before = shares
-        shares = weights @ (ratios * shares / (ratios @ shares)[:, None]) / weights.sum()
+        counts = weights @ (ratios * shares / (ratios @ shares)[:, None])
+        shares = _with_costs(counts, costs, total)
         if np.abs(shares - before).max() < 1e-7:
             break
     return shares
+
+
+def _with_costs(counts: Floats, costs: Floats, total: float) -> Floats:
+    """counts/(μ + costs) with sum 1, for costs from 0 on, by bisection of 0 < μ ≤ total."""
+    low, high = 0.0, total
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (counts / (middle + costs)).sum() > 1 else (low, middle)
+    shares = counts / (high + costs)
+    return shares / shares.sum()
 
 
 def near_best(log_prob: Floats, weights: Floats, threshold: float) -> list[int]:
@@ -264,6 +289,13 @@ def near_best(log_prob: Floats, weights: Floats, threshold: float) -> list[int]:
     return [j for j in range(log_prob.shape[1]) if j == best or mean[j] < threshold * error[j]]
 
 
+class _Fit(NamedTuple):
+    """A machine, or a mixture, and how many free parameters it has."""
+
+    machine: Density
+    n_parameters: int
+
+
 class _Folds(NamedTuple):
     """Rows in folds, and the way to fit a candidate without one."""
 
@@ -275,7 +307,7 @@ class _Folds(NamedTuple):
     advance: Callable[[], None]
 
     def fit(
-        self, candidates: Sequence[int], folds: Iterable[int], machines: list[list[Density]], log_prob: Floats
+        self, candidates: Sequence[int], folds: Iterable[int], machines: list[list[_Fit]], log_prob: Floats
     ) -> None:
         """Add the machines that are fitted without some folds, and their log P there."""
         pairs = [(j, k) for k in folds for j in candidates]
@@ -288,13 +320,13 @@ class _Folds(NamedTuple):
             )
             for j, k in pairs
         )
-        for (j, k), (machine, values) in zip(pairs, in_parallel(self.n_jobs, calls), strict=True):
-            machines[j].append(machine)
+        for (j, k), (fit, values) in zip(pairs, in_parallel(self.n_jobs, calls), strict=True):
+            machines[j].append(fit)
             log_prob[self.numbers == k, j] = values
             self.advance()
 
 
-def _fit_one(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) -> tuple[Density, Floats]:
+def _fit_one(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) -> tuple[_Fit, Floats]:
     """A machine, and log P of rows that it has not seen, very low where those are out of its reach.
 
     Cross-validation judges it as it is, and so it need not have converged.
@@ -302,4 +334,5 @@ def _fit_one(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(rows, sample_weight=weights)
-    return model.distribution_, np.nan_to_num(model.score_samples(others), nan=-1e6, neginf=-1e6)
+    fit = _Fit(model.distribution_, model.n_parameters_)
+    return fit, np.nan_to_num(model.score_samples(others), nan=-1e6, neginf=-1e6)

@@ -211,9 +211,15 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             model.feature_names_in_ = self.feature_names_in_[indices]
         model._bounds = self._bounds.subset(indices)
         model._set_distribution(distribution)
-        n_parameters = sum(count(p.n_visible, p.n_hidden, p.hidden) + 1 for p in components(distribution)) - 1
-        model._set_summary({**self.summary_, "n_parameters": n_parameters})
+        model._set_summary({**self.summary_, "n_parameters": self._count_parameters(distribution)})
         return model
+
+    def _count_parameters(self, derived: Density) -> int:
+        """The free parameters of a marginal or conditional, of as many machines or Gaussians as there are here."""
+        if self.is_gaussian_:
+            n_gaussians = (self.n_parameters_ + 1) // (_gaussian_size(self.n_features_in_) + 1)
+            return n_gaussians * (_gaussian_size(derived.n_visible) + 1) - 1
+        return sum(count(p.n_visible, p.n_hidden, p.hidden) + 1 for p in components(derived)) - 1
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "distribution_")
@@ -227,6 +233,11 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 def components(distribution: Density) -> list[RTBMDistribution]:
     """The machines of a density."""
     return list(distribution.components) if isinstance(distribution, RTBMMixture) else [distribution]
+
+
+def _gaussian_size(n_features: int) -> int:
+    """The free parameters of a Gaussian."""
+    return n_features + n_features * (n_features + 1) // 2
 
 
 def _as_number(value: Any, feature: Any) -> float:

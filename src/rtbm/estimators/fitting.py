@@ -9,7 +9,6 @@ from typing import NamedTuple
 import joblib
 import numpy as np
 import torch
-from scipy.special import chdtri
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
@@ -20,7 +19,6 @@ from rtbm.training import Family, Objective, Prior, Record, Result, Settings, Wa
 from rtbm.training.family import FAILURES
 from rtbm.training.starts import (
     Moments,
-    gaussian_start,
     independent_axes,
     ladder,
     local_widths,
@@ -32,8 +30,6 @@ NOT_LIKELIHOOD = ("score_matching", "pcd")
 """Solvers with an objective of their own."""
 FLOOR = 1e-4
 """The smallest eigenvalue of the correlation of features that counts as a width of the data."""
-CHANCE = 1e-6
-"""How probable a gain over a Gaussian may be, if the data are Gaussian, that is not put down to chance."""
 
 
 class Standardised(NamedTuple):
@@ -205,41 +201,3 @@ def _log_volume(x: Floats, root: Floats, weights: Floats, log_slope: Floats) -> 
     if np.isnan(x).any():
         log_scale = ~np.isnan(x) @ np.log(np.diag(root))
     return float(weights @ (log_scale - log_slope) / weights.sum())
-
-
-def gaussian_vector(task: Task) -> Tensor:
-    """The member of the family that is the Gaussian of the data."""
-    family = task.family
-    root = torch.from_numpy(np.linalg.cholesky(task.data.covariance))
-    return family.vector(family.distribution(gaussian_start(family)).affine(root)).to(task.device or "cpu")
-
-
-def _gaussian_log_prob(task: Task, x: Tensor) -> Tensor:
-    """log P (n,) of the Gaussian of the data, without the sums of a machine where no entry is missing."""
-    if bool(x.isnan().any()):
-        return task.family.log_prob(gaussian_vector(task), x)
-    root = torch.linalg.cholesky(task._tensor(task.data.covariance))
-    noise = torch.linalg.solve_triangular(root, x.mT, upper=False)
-    return -0.5 * noise.square().sum(0) - root.diagonal().log().sum() - 0.5 * len(root) * math.log(2 * math.pi)
-
-
-def beats_gaussian(task: Task, vector: Tensor, total: float | None = None) -> bool:
-    """Whether a fit explains the training data better than a Gaussian.
-
-    By the Bayesian information criterion, or because chance would hardly ever give parameters such a gain: a large
-    machine under a prior uses but few of its parameters, and the criterion counts them all. Solvers that do without a
-    normaliser are given the benefit of the doubt. `total` is the number of observations if the data of the task are but
-    a sample.
-    """
-    if task.settings.solver in NOT_LIKELIHOOD:
-        return True
-    family, objective = task.family, task.objective(task.family)
-    with torch.no_grad():
-        log_prob, normal = family.log_prob(vector, objective.x), _gaussian_log_prob(task, objective.x)
-    n = total or objective.total
-    if n <= family.n_degrees_of_freedom + 1:
-        return False
-    gain = float(objective.weights @ (log_prob - normal)) * n
-    d = family.n_visible
-    extra = max(family.n_degrees_of_freedom - d - d * (d + 1) // 2, 1)
-    return gain > 0.5 * min(extra * math.log(max(n, 2.0)), float(chdtri(extra, CHANCE)))

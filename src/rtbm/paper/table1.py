@@ -67,12 +67,15 @@ Fit = Callable[[Floats, Density, int, bool], Any]
 """fit(X, density, seed, quick): something with score_samples."""
 
 OURS, ARCHITECTURE = "RTBM, best", "RTBM, paper's"
-QUICK_CANDIDATES = {
+QUICK_EFFORT = {"n_init": 1, "tol": 1e-5, "max_iter": 30}
+QUICK_CANDIDATES: dict[int, list[dict[str, Any]]] = {
     1: [
-        {"n_hidden": 2, "n_components": 2, "n_init": 1, "tol": 1e-5},
-        {"n_hidden": 2, "n_components": 4, "n_init": 1, "tol": 1e-5, "regularization": 0.01, "max_iter": 30},
+        {"n_hidden": 2, "n_components": 2, **QUICK_EFFORT},
+        {"n_hidden": 2, "n_components": 4, "regularization": 0.01, **QUICK_EFFORT},
     ],
-    2: [{"n_hidden": n, "n_components": k, "n_init": 1, "tol": 1e-5} for n, k in ((1, 1), (2, 1), (1, 2))],
+    2: [
+        {"n_hidden": n, "n_components": k, "fallback": "gaussians", **QUICK_EFFORT} for n, k in ((1, 1), (2, 1), (1, 2))
+    ],
 }
 """For one and for two dimensions."""
 
@@ -87,7 +90,7 @@ def _best(X: Floats, density: Density, seed: int, quick: bool) -> RTBMDensityCV:
 def _architecture(X: Floats, density: Density, seed: int, quick: bool) -> RTBMDensity:
     """The machine, or the mixture of them, that the paper takes."""
     model = RTBMDensity(density.n_hidden, n_components=density.n_components, random_state=seed)
-    return (model.set_params(n_init=1, tol=1e-5) if quick else model).fit(X)
+    return (model.set_params(**QUICK_EFFORT) if quick else model).fit(X)
 
 
 METHODS: dict[str, Fit] = {

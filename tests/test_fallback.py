@@ -1,0 +1,70 @@
+"""The Gaussians that a fit has to beat."""
+
+import numpy as np
+import pytest
+from sklearn.mixture import GaussianMixture
+
+from rtbm import RTBMDensity, datasets
+
+
+def fit(X, n_hidden=1, n_components=2, **options):
+    return RTBMDensity(n_hidden, n_components=n_components, **{"n_init": 1, "random_state": 0, **options}).fit(X)
+
+
+def test_a_large_machine_is_not_given_up_for_a_gaussian():
+    X = datasets.gamma.sample(1600, seed=0)
+    assert not fit(X, 2, 4).is_gaussian_
+    assert fit(np.random.default_rng(0).normal(size=(1600, 1)), 2, 4).is_gaussian_
+
+
+def test_a_mixture_of_gaussians_is_fitted_by_gaussians_if_told_so():
+    X, others = (datasets.correlated_mixture.sample(2000, seed=seed) for seed in (0, 1))
+    model, theirs = fit(X, fallback="gaussians"), GaussianMixture(2, tol=1e-8, random_state=0).fit(X)
+    assert model.is_gaussian_
+    assert model.n_parameters_ == 11
+    assert model.score(others) == pytest.approx(theirs.score(others), abs=1e-3)  # the prior is the difference
+    assert np.allclose(model.distribution_.mean, X.mean(axis=0), atol=0.01)
+    assert model.transform(X).std(axis=0).min() > 0.1
+    assert model.marginal([0]).n_parameters_ == 5
+    machines = fit(X)
+    assert not machines.is_gaussian_
+    assert machines.n_parameters_ > 11
+    assert machines.score(X) > model.score(X)
+
+
+def test_without_prior_the_gaussians_have_the_maximum_of_the_likelihood():
+    X = datasets.correlated_mixture.sample(2000, seed=0)
+    X = np.concatenate([X, X[:500]])
+    theirs = GaussianMixture(2, tol=1e-10, reg_covar=0, random_state=0).fit(X)
+    model = fit(X, fallback="gaussians", regularization=0.0)
+    assert model.is_gaussian_
+    assert model.score(X) == pytest.approx(theirs.score(X), abs=1e-6)
+
+
+def test_machines_that_see_more_than_gaussians_are_kept():
+    X = datasets.uniform.sample(2000, seed=0)
+    assert not fit(X, 2, fallback="gaussians").is_gaussian_
+
+
+def test_data_of_one_gaussian_take_one():
+    X = datasets.correlated_gaussian.sample(800, seed=0)
+    model = fit(X, n_components=3, fallback="gaussians")
+    assert model.is_gaussian_
+    assert model.n_parameters_ == 5
+    assert np.allclose(model.distribution_.covariance_matrix, np.cov(X.T, bias=True), rtol=1e-6)
+
+
+def test_with_missing_entries_one_gaussian_is_the_rival():
+    X = datasets.correlated_mixture.sample(600, seed=0)
+    X[:100, 0] = np.nan
+    assert not fit(X, fallback="gaussians").is_gaussian_
+    X = datasets.correlated_gaussian.sample(600, seed=0)
+    X[:100, 0] = np.nan
+    assert fit(X, fallback="gaussians").is_gaussian_
+
+
+def test_clusters_without_width_do_no_harm():
+    X = np.concatenate([np.full((40, 2), 3.0), np.random.default_rng(0).normal(size=(60, 2))])
+    for strength in (0.0, 1.0):
+        model = fit(X, n_components=3, fallback="gaussians", regularization=strength)
+        assert np.isfinite(model.score_samples(X)).all()
