@@ -105,8 +105,9 @@ def test_default_candidates_are_arguments(candidates):
     [
         ({"candidates": []}, "candidates must be None or a list"),
         ({"candidates": {"n_hidden": 2}}, "candidates must be None or a list"),
-        ({"candidates": [{"hiden": 2}]}, "which {'hiden': 2} is not"),
-        ({"candidates": [3]}, "which 3 is not"),
+        ({"candidates": [{"hiden": 2}]}, "got {'hiden': 2}"),
+        ({"candidates": [3]}, "got 3"),
+        ({"candidates": [{"n_hidden": 1, "bounds": (0, None)}]}, "without phase and bounds"),
         ({"n_folds": 1}, "n_folds"),
         ({"combine": "mean"}, "combine"),
         ({"n_jobs": 0}, "n_jobs"),
@@ -123,6 +124,38 @@ def test_nothing_is_left_of_an_earlier_fit(gamma):
     with pytest.raises(InvalidInputError):
         model.set_params(n_folds=300).fit(gamma)
     assert not hasattr(model, "distribution_")
+    assert not hasattr(model, "weights_")
+
+
+def test_a_committee_tells_about_its_fits(gamma):
+    hasty = RTBMDensityCV([{"n_hidden": 2, "n_init": 1, "max_iter": 1, "fallback": None}], n_folds=2).fit(gamma)
+    assert (hasty.converged_, hasty.n_iter_, hasty.is_gaussian_) == (False, 1, False)
+    X = np.random.default_rng(0).normal(size=(100, 3))
+    model = RTBMDensityCV([{"n_hidden": 2, "n_components": 2, "n_init": 1}], n_folds=2, random_state=0).fit(X)
+    assert model.converged_
+    assert model.is_gaussian_
+    assert model.n_parameters_ == model.marginal([2, 1, 0]).n_parameters_ == 2 * (9 + 1) - 1
+    assert model.marginal([0]).n_parameters_ == 2 * (2 + 1) - 1
+
+
+def test_a_fold_without_a_density_is_told():
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    X[:, 1] = np.arange(40) == 3
+    with pytest.raises(InvalidInputError, match="take fewer n_folds: X: there is only one value of feature 1"):
+        RTBMDensityCV(TWO[:1], n_folds=2, random_state=0).fit(X)
+
+
+def test_rows_out_of_reach_do_not_hide_how_a_candidate_does(gamma, monkeypatch):
+    whole = RTBMDensity.score_samples
+
+    def blind(self, X):
+        log_prob = whole(self, X)
+        log_prob[0] = np.nan
+        return log_prob
+
+    monkeypatch.setattr(RTBMDensity, "score_samples", blind)
+    model = RTBMDensityCV(TWO, n_folds=2, random_state=0).fit(gamma)
+    assert np.all(model.held_out_ > -4)
 
 
 @pytest.mark.filterwarnings("ignore:.*linearly dependent:RuntimeWarning")

@@ -1,6 +1,7 @@
 """The report: one page with everything in it, and it opens in a browser; and runs that go on where they were."""
 
 import json
+import shutil
 
 import matplotlib.pyplot as plt
 import pytest
@@ -9,7 +10,8 @@ from typer.testing import CliRunner
 from browser import CHROMIUM, visit
 from rtbm import report
 from rtbm.cli.app import app
-from rtbm.errors import InvalidInputError
+from rtbm.cli.reproduce import Options, reproduce_experiments
+from rtbm.errors import FileError, InvalidInputError
 from rtbm.paper import iris, runner
 from rtbm.paper.experiment import BEATEN, Experiment, Job, Picture, Table, Verdict
 
@@ -109,6 +111,25 @@ def test_results_of_other_code_are_left_out(page, monkeypatch):
     assert (sections, stale) == ([], ["iris", "conditionals"])
 
 
+def test_sections_with_missing_or_damaged_files_are_told(page, tmp_path):
+    folder = shutil.copytree(page.parent, tmp_path / "copy")
+    (folder / "conditionals.png").unlink()
+    (folder / "iris.json").write_text("[]")
+    assert report.read_sections(folder) == ([], ["iris", "conditionals"])
+
+
+def test_what_cannot_be_removed_or_written_is_told_before_the_work(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out" / "parts").mkdir(parents=True)
+    (tmp_path / "out" / "parts" / "iris-quick").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileError, match="--fresh"):
+        reproduce_experiments(["iris"], Options(2, True, True, 1, tmp_path / "out"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "parts").write_text("")
+    with pytest.raises(FileError, match="parts: not a folder"):
+        reproduce_experiments(["iris"], Options(2, True, False, 1, tmp_path / "other"))
+
+
 def test_finished_parts_are_not_run_again(tmp_path):
     parts = runner.Parts(tmp_path / "parts")
     seen: list[str] = []
@@ -124,14 +145,16 @@ def test_finished_parts_are_not_run_again(tmp_path):
 def test_parts_that_are_damaged_or_of_other_code_are_run_again(tmp_path, monkeypatch):
     parts = runner.Parts(tmp_path)
     runner.run(TOY, 3, False, 1, parts=parts)
-    first, second, _ = sorted(tmp_path.iterdir())
+    first, second, third = sorted(tmp_path.iterdir())
     first.write_text(first.read_text()[:20])
     second.write_text(json.dumps({"key": "another"}))
     assert len(runner.unfinished(TOY, 3, False, parts)) == 2
+    third.write_text(json.dumps({k: v for k, v in json.loads(third.read_text()).items() if k != "seconds"}))
+    assert len(runner.unfinished(TOY, 3, False, parts)) == 3
     runner.run(TOY, 3, False, 1, parts=parts)
     assert runner.unfinished(TOY, 3, False, parts) == []
     monkeypatch.setattr(runner, "fingerprint", lambda: "other")
-    assert len(runner.unfinished(TOY, 3, False, parts)) == 3
+    assert len(runner.unfinished(TOY, 3, False, runner.Parts(tmp_path))) == 3
 
 
 def test_an_interrupted_run_keeps_what_is_finished(tmp_path):

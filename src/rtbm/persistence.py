@@ -358,7 +358,10 @@ def _restore_density(kind: type[EstimatedDensity], distribution: Any, saved: dic
     if isinstance(model, RTBMDensityCV):
         committee = saved["committee"]
         model.candidates_ = list(committee["candidates_"])
-        model.held_out_, model.weights_ = (np.array(committee[name], dtype=np.float64) for name in _COMMITTEE[1:])
+        model.held_out_, model.weights_ = (
+            check_vector(torch.tensor(committee[name], dtype=torch.float64), name, len(model.candidates_)).numpy()
+            for name in _COMMITTEE[1:]
+        )
     else:
         model.history_ = _history(saved)
     return model

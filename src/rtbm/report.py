@@ -73,7 +73,7 @@ def picture_path(folder: Path, name: str, picture: Picture) -> Path:
 
 
 def read_sections(folder: Path) -> tuple[list[Section], list[str]]:
-    """The experiments whose results are in a folder, and the names of those that other code has left there."""
+    """The experiments whose results are in a folder, and the names of those that are damaged or of other code."""
     sections, stale = [], []
     for name, experiment in EXPERIMENTS.items():
         paths = [picture_path(folder, name, picture) for picture in experiment.pictures]
@@ -81,8 +81,9 @@ def read_sections(folder: Path) -> tuple[list[Section], list[str]]:
             record = json.loads((folder / f"{name}.json").read_text())
             pictures = [path.read_bytes() for path in paths]
         except (OSError, ValueError):
+            stale += [name] if (folder / f"{name}.json").exists() else []
             continue
-        if record.get("fingerprint") == fingerprint():
+        if isinstance(record, dict) and record.get("fingerprint") == fingerprint():
             sections.append(Section(name, experiment, record, pictures))
         else:
             stale.append(name)

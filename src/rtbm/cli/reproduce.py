@@ -21,6 +21,7 @@ WIDTH = 126
 """The least number of columns for tables."""
 FOLDERS = {False: Path("build/paper"), True: Path("build/paper-quick")}
 """Where results go by default, of full and of quick runs."""
+PARTS = "parts"
 
 
 class Options(NamedTuple):
@@ -50,7 +51,7 @@ def reproduce_experiments(names: list[str], options: Options) -> None:
     chosen = names or list(EXPERIMENTS)
     if options.fresh:
         for name in chosen:
-            shutil.rmtree(_parts_folder(name, options), ignore_errors=True)
+            _remove(_parts_folder(name, options))
     _announce(chosen, options, console)
     for name in chosen:
         _reproduce(name, options, console)
@@ -112,7 +113,9 @@ def _write_report(folder: Path, console: Console) -> Path:
     sections, stale = read_sections(folder)
     write_whole(folder / PAGE, render(sections).encode())
     if stale:
-        console.print(f"not in the report, since other code made it: {', '.join(stale)}", highlight=False)
+        console.print(
+            f"not in the report, since other code made it or a file is missing: {', '.join(stale)}", highlight=False
+        )
     return folder / PAGE
 
 
@@ -127,7 +130,7 @@ def _number_of_seeds(seeds: int) -> str:
 
 
 def _parts_folder(name: str, options: Options) -> Path:
-    return options.folder / "parts" / (f"{name}-quick" if options.quick else name)
+    return options.folder / PARTS / (f"{name}-quick" if options.quick else name)
 
 
 def _png(figure: Any) -> bytes:
@@ -141,12 +144,23 @@ def _png(figure: Any) -> bytes:
 
 def _check_folder(folder: Path) -> None:
     """Find out before the work whether results can be written."""
+    for place in (folder, folder / PARTS):
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=place):
+                pass
+        except OSError as error:
+            raise FileError(f"--output {place}: not a folder that can be written to ({error.strerror})") from None
+
+
+def _remove(folder: Path) -> None:
+    """Remove the results of an earlier run."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        pass
     except OSError as error:
-        raise FileError(f"--output {folder}: not a folder that can be written to ({error.strerror})") from None
+        raise FileError(f"--fresh: {folder} cannot be removed ({error.strerror or error})") from None
 
 
 @contextlib.contextmanager

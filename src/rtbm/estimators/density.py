@@ -25,7 +25,7 @@ from rtbm.estimators.checks import (
     split_rows,
 )
 from rtbm.estimators.fallback import find_simpler
-from rtbm.estimators.fitted import FittedDensity, components
+from rtbm.estimators.fitted import FittedDensity, component_weights, components
 from rtbm.estimators.fitting import (
     NOT_LIKELIHOOD,
     Standardised,
@@ -95,7 +95,7 @@ class RTBMDensity(FittedDensity):
     fallback : "gaussian", "gaussians" or None
         By default a fit that does not beat a single Gaussian is replaced by it (a member of the family whose hidden
         units are all but continuous). It beats it by the Bayesian information criterion, or by a gain that chance
-        would give once in 10^6. With "gaussians", a mixture has to beat a mixture of as many Gaussians as well, unless
+        would give once in 10^6, and with more observations than parameters. With "gaussians", a mixture has to beat a mixture of as many Gaussians as well, unless
         entries are missing.
     bounds : pair or list of pairs
         (low, high) for data on an interval, (low, None) or (None, high) for a half line, or one of these or None for
@@ -311,14 +311,13 @@ class RTBMDensity(FittedDensity):
         vectors = [best.vector if simpler is None else simpler.vector]
         if simpler is None and self.average:
             vectors = [r.vector for r in outcome.results if r.objective <= best.objective + AVERAGED_WITHIN]
-        free = task.family if simpler is None else simpler
         machine = _average([task.family.distribution(vector) for vector in vectors])
         root, mean = (torch.from_numpy(part).to(machine.device) for part in (task.data.root, task.data.mean))
         self._set_distribution(machine.affine(root, mean).detach())
         self._set_summary(
             {
                 "n_hidden": task.n_hidden,
-                "n_parameters": len(vectors) * (free.n_degrees_of_freedom + 1) - 1,
+                "members": [[task.n_components, simpler.n_gaussians if simpler else 0]] * len(vectors),
                 "n_observations": total or float(task.data.weights.sum()),
                 "solver": self.solver,
                 "n_init": len(outcome.results),
@@ -392,10 +391,5 @@ def _average(machines: list[Density]) -> Density:
     """The mixture of equal parts."""
     if len(machines) == 1:
         return machines[0]
-    weights = torch.cat([_weights(machine) for machine in machines]) / len(machines)
+    weights = torch.cat([component_weights(machine) for machine in machines]) / len(machines)
     return RTBMMixture(weights, [part for machine in machines for part in components(machine)])
-
-
-def _weights(distribution: Density) -> torch.Tensor:
-    one = torch.ones(1, dtype=torch.float64, device=distribution.device)
-    return distribution.weights if isinstance(distribution, RTBMMixture) else one

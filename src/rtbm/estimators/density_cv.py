@@ -16,11 +16,10 @@ from rtbm.errors import InvalidInputError
 from rtbm.estimators.bounds import make_bounds
 from rtbm.estimators.checks import check_jobs, distinct_rows
 from rtbm.estimators.density import RTBMDensity
-from rtbm.estimators.fitted import FittedDensity, components
+from rtbm.estimators.fitted import FittedDensity, component_weights, components
 from rtbm.estimators.parallel import in_parallel
 from rtbm.estimators.progress import counting_bar
 from rtbm.lattice import Floats
-from rtbm.training.family import Density
 from rtbm.validation import check_choice, check_integer
 
 ONE_FEATURE: tuple[dict[str, Any], ...] = (
@@ -50,6 +49,8 @@ COST = 0.25
 """Of a parameter, in units of log-likelihood: what a candidate must gain to have a share."""
 SMALLEST_SHARE = 1e-3
 """Candidates of less weight are left out."""
+OUT_OF_REACH = 30.0
+"""How much lower than for all other rows log P counts where it leaves float64."""
 STACKING_ITERATIONS = 2000
 
 
@@ -59,14 +60,15 @@ class RTBMDensityCV(FittedDensity):
     Each candidate is fitted once without each fold of the data, and judged by the folds that it has not seen; those
     that are hopeless after two folds are given up. Among the candidates within two standard errors of the best, the
     weights maximise the log-likelihood of all those predictions (stacking), less a quarter for each free parameter, in
-    proportion to the weight; and the density is the mixture of their fits with these weights, those of one candidate in
-    equal parts. Averages over parts of the data have less variance than
-    any of the fits, and the choice of size and smoothness comes from the data.
+    proportion to the weight; and the density is the mixture of their fits with these weights, those of one candidate
+    in equal parts. Averages over parts of the data have less variance than any of the fits, and the choice of size and
+    smoothness comes from the data.
 
     Parameters
     ----------
     candidates : sequence of dict
-        Arguments of `RTBMDensity` to try; None for machines and mixtures from smooth and simple to sharp and rich.
+        Arguments of `RTBMDensity` to try, other than `phase` and `bounds`; None for machines and mixtures from smooth
+        and simple to sharp and rich.
     n_folds : int
         Parts of the data.
     combine : "stack" or "best"
@@ -92,6 +94,13 @@ class RTBMDensityCV(FittedDensity):
         The mean log-likelihood of each candidate on folds that it has not seen: two of them, or all.
     weights_ : (n_candidates,)
         The share of each candidate.
+    is_gaussian_, converged_ : bool
+        Whether all fits that have a share were replaced by Gaussians, and whether all of them converged. Fits that have
+        not are taken as they are, since cross-validation judges them so.
+    n_hidden_, n_iter_ : int
+        The largest number of hidden units, and of iterations, among those fits.
+    n_parameters_, n_features_in_ : int
+        The number of free parameters of all of them, and of features.
 
     Examples
     --------
@@ -127,7 +136,8 @@ class RTBMDensityCV(FittedDensity):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the density to data; X, y and sample_weight as for `RTBMDensity`."""
         self._check_parameters()
-        self.__dict__.pop("distribution_", None)  # if this fit fails, nothing must be left of an earlier one
+        for name in ("distribution_", "candidates_", "held_out_", "weights_"):
+            self.__dict__.pop(name, None)  # if this fit fails, nothing must be left of an earlier one
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         self._bounds = make_bounds(self.bounds, X.shape[1])
@@ -153,7 +163,7 @@ class RTBMDensityCV(FittedDensity):
         """Fit the candidates, first to some folds, then those with hope to all, and keep their mixture."""
         everyone = list(range(len(self.candidates_)))
         log_prob = np.full((len(folds.rows), len(everyone)), np.nan)
-        machines: list[list[_Fit]] = [[] for _ in everyone]
+        machines: list[list[RTBMDensity]] = [[] for _ in everyone]
         folds.fit(everyone, range(FIRST_FOLDS), machines, log_prob)
         first = folds.numbers < FIRST_FOLDS
         self.held_out_ = folds.weights[first] @ log_prob[first] / folds.weights[first].sum()
@@ -163,32 +173,26 @@ class RTBMDensityCV(FittedDensity):
         threshold = NEAR if self.combine == "stack" else 0.0
         chosen = [hopeful[i] for i in near_best(log_prob[:, hopeful], folds.weights, threshold)]
         self.weights_ = np.zeros(len(everyone))
-        sizes = np.array([np.mean([fit.n_parameters for fit in machines[j]]) for j in chosen])
+        sizes = np.array([np.mean([fit.n_parameters_ for fit in machines[j]]) for j in chosen])
         self.weights_[chosen] = stacking_weights(log_prob[:, chosen], folds.weights, COST * sizes)
         self._take(machines, float(folds.weights.sum()))
 
-    def _take(self, machines: list[list["_Fit"]], total: float) -> None:
+    def _take(self, machines: list[list[RTBMDensity]], total: float) -> None:
         """Keep the mixture of all machines whose candidates have a share."""
         shares = np.where(self.weights_ < SMALLEST_SHARE, 0.0, self.weights_)
         self.weights_ = shares / shares.sum()
-        parts: list[Any] = []
-        logits: list[torch.Tensor] = []
-        n_parameters = -1
-        for share, fits in zip(self.weights_, machines, strict=True):
-            for machine, size in fits if share > 0 else []:
-                parts += components(machine)
-                n_parameters += size + 1
-                inner = machine.weights if isinstance(machine, RTBMMixture) else torch.ones(1, dtype=torch.float64)
-                logits.append(share / len(fits) * inner)
-        self._set_distribution(RTBMMixture(torch.cat(logits), parts))
+        taken = [(share / len(fits), fit) for share, fits in zip(self.weights_, machines, strict=True) for fit in fits]
+        taken = [(share, fit) for share, fit in taken if share > 0]
+        weights = torch.cat([share * component_weights(fit.distribution_) for share, fit in taken])
+        self._set_distribution(RTBMMixture(weights, [m for _, fit in taken for m in components(fit.distribution_)]))
         self._set_summary(
             {
-                "n_hidden": max(part.n_hidden for part in parts),
-                "n_parameters": n_parameters,
+                "n_hidden": max(fit.n_hidden_ for _, fit in taken),
+                "members": [member for _, fit in taken for member in fit.summary_["members"]],
                 "n_observations": total,
-                "n_iter": 1,
-                "converged": True,
-                "is_gaussian": False,
+                "n_iter": max(fit.n_iter_ for _, fit in taken),
+                "converged": all(fit.converged_ for _, fit in taken),
+                "is_gaussian": all(fit.is_gaussian_ for _, fit in taken),
             }
         )
 
@@ -213,10 +217,11 @@ class RTBMDensityCV(FittedDensity):
                 f"candidates must be None or a list of dictionaries, one or more, got {self.candidates!r}"
             )
         for candidate in self.candidates:
-            known = isinstance(candidate, Mapping) and set(candidate) <= set(RTBMDensity().get_params())
-            if not known:
+            known = set(RTBMDensity().get_params()) - {"phase", "bounds"}
+            if not isinstance(candidate, Mapping) or not set(candidate) <= known:
                 raise InvalidInputError(
-                    f"candidates must be dictionaries of arguments of RTBMDensity, which {candidate!r} is not"
+                    "candidates must be dictionaries of arguments of RTBMDensity, without phase and bounds, which are "
+                    f"those of the committee, got {candidate!r}"
                 )
 
 
@@ -289,13 +294,6 @@ def near_best(log_prob: Floats, weights: Floats, threshold: float) -> list[int]:
     return [j for j in range(log_prob.shape[1]) if j == best or mean[j] < threshold * error[j]]
 
 
-class _Fit(NamedTuple):
-    """A machine, or a mixture, and how many free parameters it has."""
-
-    machine: Density
-    n_parameters: int
-
-
 class _Folds(NamedTuple):
     """Rows in folds, and the way to fit a candidate without one."""
 
@@ -307,7 +305,7 @@ class _Folds(NamedTuple):
     advance: Callable[[], None]
 
     def fit(
-        self, candidates: Sequence[int], folds: Iterable[int], machines: list[list[_Fit]], log_prob: Floats
+        self, candidates: Sequence[int], folds: Iterable[int], machines: list[list[RTBMDensity]], log_prob: Floats
     ) -> None:
         """Add the machines that are fitted without some folds, and their log P there."""
         pairs = [(j, k) for k in folds for j in candidates]
@@ -326,13 +324,20 @@ class _Folds(NamedTuple):
             self.advance()
 
 
-def _fit_one(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) -> tuple[_Fit, Floats]:
-    """A machine, and log P of rows that it has not seen, very low where those are out of its reach.
+def _fit_one(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) -> tuple[RTBMDensity, Floats]:
+    """A fit, and log P of rows that it has not seen, lower than that of all others where they are out of its reach.
 
     Cross-validation judges it as it is, and so it need not have converged.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(rows, sample_weight=weights)
-    fit = _Fit(model.distribution_, model.n_parameters_)
-    return fit, np.nan_to_num(model.score_samples(others), nan=-1e6, neginf=-1e6)
+        try:
+            model.fit(rows, sample_weight=weights)
+        except InvalidInputError as error:
+            raise InvalidInputError(
+                f"without one of the folds there is no fit, so take fewer n_folds: {error}"
+            ) from None
+    log_prob = model.score_samples(others)
+    within = np.isfinite(log_prob)
+    lowest = log_prob[within].min() if within.any() else -OUT_OF_REACH
+    return model, np.where(within, log_prob, lowest - OUT_OF_REACH)

@@ -8,6 +8,7 @@ import torch
 from scipy.special import chdtri
 from torch import Tensor
 
+from rtbm.estimators.fitted import gaussian_size
 from rtbm.estimators.fitting import NOT_LIKELIHOOD, Task
 from rtbm.training import Objective
 from rtbm.training.starts import gaussian_start
@@ -29,7 +30,7 @@ class Gaussians(NamedTuple):
     def n_degrees_of_freedom(self) -> int:
         """The number of independent parameters."""
         k, d = self.means.shape
-        return k * (d + d * (d + 1) // 2) + k - 1
+        return k * (gaussian_size(d) + 1) - 1
 
     def log_joint(self, x: Tensor) -> Tensor:
         """The log of weight times density (n, K) of each Gaussian at points x (n, d)."""
@@ -47,7 +48,7 @@ class Simpler(NamedTuple):
     """Gaussians as a member of a family of machines."""
 
     vector: Tensor
-    n_degrees_of_freedom: int
+    n_gaussians: int
 
 
 def find_simpler(task: Task, vector: Tensor, fallback: str | None, total: float | None = None) -> Simpler | None:
@@ -76,7 +77,7 @@ def find_simpler(task: Task, vector: Tensor, fallback: str | None, total: float 
             if _is_better(float(weights @ (theirs - simple)), several.n_degrees_of_freedom, one, n):
                 chosen, simple = several, theirs
         better = _is_better(float(weights @ (log_prob - simple)), family.n_degrees_of_freedom, chosen, n)
-        return None if better else Simpler(_to_vector(task, chosen), chosen.n_degrees_of_freedom)
+        return None if better else Simpler(_to_vector(task, chosen), len(chosen.means))
 
 
 def _is_better(gain: float, degrees_of_freedom: int, than: Gaussians, n: float) -> bool:

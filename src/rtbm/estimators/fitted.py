@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from numbers import Integral, Real
-from typing import Any, Self, TypeGuard
+from typing import Any, NamedTuple, Self, TypeGuard
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
 
 from rtbm import nn
 from rtbm.distributions import Estimate, RTBMDistribution, RTBMMixture
@@ -25,6 +27,13 @@ GRID_FEATURES, SUMMED_UNITS = 3, 12
 """Diagonal machines with more features and more hidden units than these are normalised by annealing."""
 
 
+class Member(NamedTuple):
+    """Machines of a density that were fitted together, and the number of Gaussians that they are, or 0."""
+
+    n_machines: int
+    n_gaussians: int
+
+
 class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, BaseEstimator):
     """The methods of an estimator once it has a `distribution_`, and bounds that were taken out of the data."""
 
@@ -37,7 +46,10 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     _bounds: Bounds
 
     def _set_summary(self, summary: dict[str, Any]) -> None:
-        self.summary_ = summary
+        """Keep what is known about a fit; `members` are those of its distribution, in their order."""
+        members = [Member(*member) for member in summary["members"]]
+        self.summary_ = {**summary, "n_parameters": count_parameters(self.distribution_, members)}
+        summary = self.summary_
         self.n_hidden_, self.n_parameters_ = summary["n_hidden"], summary["n_parameters"]
         self.n_iter_, self.converged_ = summary["n_iter"], summary["converged"]
         self.is_gaussian_ = summary["is_gaussian"]
@@ -211,15 +223,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             model.feature_names_in_ = self.feature_names_in_[indices]
         model._bounds = self._bounds.subset(indices)
         model._set_distribution(distribution)
-        model._set_summary({**self.summary_, "n_parameters": self._count_parameters(distribution)})
+        model._set_summary(self.summary_)
         return model
-
-    def _count_parameters(self, derived: Density) -> int:
-        """The free parameters of a marginal or conditional, of as many machines or Gaussians as there are here."""
-        if self.is_gaussian_:
-            n_gaussians = (self.n_parameters_ + 1) // (_gaussian_size(self.n_features_in_) + 1)
-            return n_gaussians * (_gaussian_size(derived.n_visible) + 1) - 1
-        return sum(count(p.n_visible, p.n_hidden, p.hidden) + 1 for p in components(derived)) - 1
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "distribution_")
@@ -235,7 +240,24 @@ def components(distribution: Density) -> list[RTBMDistribution]:
     return list(distribution.components) if isinstance(distribution, RTBMMixture) else [distribution]
 
 
-def _gaussian_size(n_features: int) -> int:
+def component_weights(distribution: Density) -> Tensor:
+    """The weights of these machines."""
+    one = torch.ones(1, dtype=torch.float64, device=distribution.device)
+    return distribution.weights if isinstance(distribution, RTBMMixture) else one
+
+
+def count_parameters(distribution: Density, members: Sequence[Member]) -> int:
+    """The free parameters of a density: of machines or of Gaussians, and of their weights."""
+    machines, total = iter(components(distribution)), -1
+    for n_machines, n_gaussians in members:
+        sizes = [count(m.n_visible, m.n_hidden, m.hidden) for m in islice(machines, n_machines)]
+        if n_gaussians:
+            sizes = [gaussian_size(distribution.n_visible)] * n_gaussians
+        total += sum(size + 1 for size in sizes)
+    return total
+
+
+def gaussian_size(n_features: int) -> int:
     """The free parameters of a Gaussian."""
     return n_features + n_features * (n_features + 1) // 2
 

@@ -12,12 +12,15 @@ from sklearn.exceptions import ConvergenceWarning
 from rtbm import plotting
 from rtbm.estimators import RTBMDensity
 from rtbm.lattice import Floats
+from rtbm.paper.differences import corrected_error, is_clear
 from rtbm.paper.experiment import NOT_REACHED, REPRODUCED, Experiment, Job, Outcome, Picture, Table, Verdict
 
 FREEDOM = 6.0
 SCALE = np.array([[2.0, -1.0], [-1.0, 4.0]])
 GIVEN = (-1.0, 0.1, 1.9)
 N_SAMPLES = 5000
+CLOSE = 0.05
+"""The share of the mass that may lie elsewhere in a conditional that is like the exact one."""
 GRID = np.linspace(-15, 15, 601)
 
 
@@ -87,14 +90,17 @@ def tables(outcome: Outcome) -> list[Table]:
 
 def verdicts(outcome: Outcome) -> list[Verdict]:
     """Whether conditionals agree with the exact ones, better than those of a Gaussian."""
-    machine, normal = (np.array(outcome["distances"][kind]).mean(axis=0) for kind in ("machine", "gaussian"))
+    machine, normal = (np.array(outcome["distances"][kind]) for kind in ("machine", "gaussian"))
     lines = []
-    for x, ours, other in zip(GIVEN, machine, normal, strict=True):
+    for x, ours, other in zip(GIVEN, machine.T, normal.T, strict=True):
+        gain = other - ours
+        clear = gain.mean() > 0 and is_clear(float(gain.mean()), corrected_error(gain, 0.0), len(gain))
         text = (
-            f"P(y|x = {x}) like the exact one: {100 * ours:.1f} % of the mass lies elsewhere, {100 * other:.1f} % for "
-            "the conditional of a Gaussian."
+            f"P(y|x = {x}) like the exact one: {100 * ours.mean():.1f} % of the mass lies elsewhere, "
+            f"{'clearly' if clear else 'not clearly'} less than the {100 * other.mean():.1f} % for the conditional of "
+            "a Gaussian."
         )
-        lines.append(Verdict(REPRODUCED if ours < other else NOT_REACHED, text))
+        lines.append(Verdict(REPRODUCED if clear and ours.mean() < CLOSE else NOT_REACHED, text))
     return lines
 
 
@@ -113,7 +119,8 @@ EXPERIMENT = Experiment(
     "Conditional densities",
     "From the sequel of the paper, arXiv:1905.11313: a machine with two visible and two hidden units is fitted to "
     f"{N_SAMPLES} samples of Student's t (ν = 6, S = [[2, −1], [−1, 4]]), and its conditionals, which are machines "
-    "again, stand beside the exact ones.",
+    "again, stand beside the exact ones. The claim counts as reproduced if on average less than "
+    f"{CLOSE:.0%} of the mass lies elsewhere, and clearly less than for the conditional of a Gaussian.",
     20,
     5,
     (70, 10),

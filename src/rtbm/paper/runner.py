@@ -59,7 +59,7 @@ class Parts:
     """
 
     def __init__(self, folder: Path):
-        self._folder = folder
+        self._folder, self._fingerprint = folder, fingerprint()
 
     def read(self, job: Job) -> dict[str, Any] | None:
         """What `write` was given, or None."""
@@ -67,13 +67,14 @@ class Parts:
             part = json.loads(self._path(job).read_text())
         except (OSError, ValueError):
             return None
-        is_mine = isinstance(part, dict) and part.get("key") == job.key and part.get("fingerprint") == fingerprint()
-        return part if is_mine else None
+        if not isinstance(part, dict) or not {"result", "seconds"} <= part.keys():
+            return None
+        return part if (part.get("key"), part.get("fingerprint")) == (job.key, self._fingerprint) else None
 
     def write(self, job: Job, result: Any, seconds: float) -> None:
         """Keep a result, whole or not at all."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        part = {"key": job.key, "fingerprint": fingerprint(), "seconds": seconds, "result": result}
+        part = {"key": job.key, "fingerprint": self._fingerprint, "seconds": seconds, "result": result}
         write_whole(self._path(job), json.dumps(part).encode())
 
     def _path(self, job: Job) -> Path:
@@ -110,11 +111,9 @@ def run(
         raise InvalidInputError("the jobs of an experiment must have different keys")
     kept: dict[str, Any] = {}
     missing = unfinished(experiment, seeds, quick, parts)
-    calls = (joblib.delayed(_timed)(job.function, job.arguments) for job in missing)
+    calls = (joblib.delayed(_run)(job, parts) for job in missing)
     for job, (result, seconds) in zip(missing, in_parallel(n_jobs, calls), strict=True):
         kept[job.key] = {"result": result, "seconds": seconds}
-        if parts is not None:
-            parts.write(job, result, seconds)
         advance(job.key)
     if parts is not None:
         kept |= {job.key: parts.read(job) for job in jobs if job.key not in kept}
@@ -122,7 +121,12 @@ def run(
     return experiment.collect(results, seeds, quick), sum(kept[job.key]["seconds"] for job in jobs)
 
 
-def _timed(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, float]:
+def _run(job: Job, parts: Parts | None) -> tuple[Any, float]:
+    """The result of a job, which is kept as soon as it is there, and the seconds that it took."""
     torch.set_num_threads(1)
     start = time.perf_counter()
-    return function(*arguments), time.perf_counter() - start
+    result = job.function(*job.arguments)
+    seconds = time.perf_counter() - start
+    if parts is not None:
+        parts.write(job, result, seconds)
+    return result, seconds
