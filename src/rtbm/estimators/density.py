@@ -95,8 +95,8 @@ class RTBMDensity(FittedDensity):
     fallback : "gaussian", "gaussians" or None
         By default a fit that does not beat a single Gaussian is replaced by it (a member of the family whose hidden
         units are all but continuous). It beats it by the Bayesian information criterion, or by a gain that chance
-        would give once in 10^6, and with more observations than parameters. With "gaussians", a mixture has to beat a mixture of as many Gaussians as well, unless
-        entries are missing.
+        would give once in 10^6, and with more observations than parameters. With "gaussians", a mixture has to beat a
+        mixture of as many Gaussians as well, unless entries are missing.
     bounds : pair or list of pairs
         (low, high) for data on an interval, (low, None) or (None, high) for a half line, or one of these or None for
         each feature. The machine then describes the logarithm, or the logit, of the distance from the bounds.

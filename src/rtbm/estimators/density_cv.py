@@ -36,7 +36,9 @@ SEVERAL_FEATURES: tuple[dict[str, Any], ...] = (
     {"n_hidden": 2},
     {"n_hidden": 1, "n_components": 2, "fallback": "gaussians"},
     {"n_hidden": 1, "n_components": 4, "fallback": "gaussians"},
-    {"n_hidden": 1, "n_components": 8, "regularization": 0.3, "fallback": "gaussians"},
+    {"n_hidden": 1, "n_components": 4, "regularization": 10.0, "fallback": None},
+    {"n_hidden": 1, "n_components": 8, "regularization": 0.3, "fallback": "gaussians", "max_iter": 60},
+    {"n_hidden": 1, "n_components": 16, "regularization": 0.003, "fallback": "gaussians", "max_iter": 60},
 )
 """What is tried by default, from smooth and simple to sharp and rich."""
 EFFORT = {"n_init": 1, "tol": 1e-6}
@@ -45,8 +47,8 @@ COMBINATIONS = ("stack", "best")
 FIRST_FOLDS, HOPELESS, NEAR = 2, 3.0, 2.0
 """After so many folds candidates are given up that are so many standard errors behind the best; after all of them those
 are weighed that are so near."""
-COST = 0.25
-"""Of a parameter, in units of log-likelihood: what a candidate must gain to have a share."""
+COST, HIGHEST_COST = 0.25, 10.0
+"""Of a parameter, and at most of a candidate, in units of log-likelihood: what it must gain to have a share."""
 SMALLEST_SHARE = 1e-3
 """Candidates of less weight are left out."""
 OUT_OF_REACH = 30.0
@@ -59,10 +61,10 @@ class RTBMDensityCV(FittedDensity):
 
     Each candidate is fitted once without each fold of the data, and judged by the folds that it has not seen; those
     that are hopeless after two folds are given up. Among the candidates within two standard errors of the best, the
-    weights maximise the log-likelihood of all those predictions (stacking), less a quarter for each free parameter, in
-    proportion to the weight; and the density is the mixture of their fits with these weights, those of one candidate
-    in equal parts. Averages over parts of the data have less variance than any of the fits, and the choice of size and
-    smoothness comes from the data.
+    weights maximise the log-likelihood of all those predictions (stacking), less a quarter for each free parameter, but
+    at most 10, in proportion to the weight; and the density is the mixture of their fits with these weights, those of
+    one candidate in equal parts. Averages over parts of the data have less variance than any of the fits, and the
+    choice of size and smoothness comes from the data.
 
     Parameters
     ----------
@@ -174,7 +176,9 @@ class RTBMDensityCV(FittedDensity):
         chosen = [hopeful[i] for i in near_best(log_prob[:, hopeful], folds.weights, threshold)]
         self.weights_ = np.zeros(len(everyone))
         sizes = np.array([np.mean([fit.n_parameters_ for fit in machines[j]]) for j in chosen])
-        self.weights_[chosen] = stacking_weights(log_prob[:, chosen], folds.weights, COST * sizes)
+        self.weights_[chosen] = stacking_weights(
+            log_prob[:, chosen], folds.weights, np.minimum(COST * sizes, HIGHEST_COST)
+        )
         self._take(machines, float(folds.weights.sum()))
 
     def _take(self, machines: list[list[RTBMDensity]], total: float) -> None:
