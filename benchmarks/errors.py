@@ -31,7 +31,10 @@ MACHINES: dict[str, dict[str, dict[str, Any]]] = {
         "4 machines of 2 units, weak prior": {"n_hidden": 2, "n_components": 4, **SHARP},
         "6 units, smooth": {"n_hidden": 6, "smoothness": 30.0, **SHARP},
     },
-    "correlated_mixture": {"paper's sizes": {"n_hidden": 1, "n_components": 2}},
+    "correlated_mixture": {
+        "paper's sizes": {"n_hidden": 1, "n_components": 2},
+        "the same, or 2 Gaussians": {"n_hidden": 1, "n_components": 2, "fallback": "gaussians"},
+    },
 }
 
 

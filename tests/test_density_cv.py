@@ -138,6 +138,13 @@ def test_a_committee_tells_about_its_fits(gamma):
     assert model.marginal([0]).n_parameters_ == 2 * (2 + 1) - 1
 
 
+def test_candidates_that_became_the_same_gaussian_count_once():
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    model = RTBMDensityCV([{"n_hidden": n, "n_init": 1} for n in (1, 2)], n_folds=2, random_state=0).fit(X)
+    assert model.weights_.tolist() == [1.0, 0.0]
+    assert len(model.distribution_.components) == 2
+
+
 def test_a_fold_without_a_density_is_told():
     X = np.random.default_rng(0).normal(size=(40, 2))
     X[:, 1] = np.arange(40) == 3

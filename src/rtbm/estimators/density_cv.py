@@ -53,6 +53,8 @@ SMALLEST_SHARE = 1e-3
 """Candidates of less weight are left out."""
 OUT_OF_REACH = 30.0
 """How much lower than for all other rows log P counts where it leaves float64."""
+SAME = 1e-6
+"""The largest difference in log P between candidates that are the same density."""
 STACKING_ITERATIONS = 2000
 
 
@@ -174,6 +176,7 @@ class RTBMDensityCV(FittedDensity):
         self.held_out_[hopeful] = folds.weights @ log_prob[:, hopeful] / folds.weights.sum()
         threshold = NEAR if self.combine == "stack" else 0.0
         chosen = [hopeful[i] for i in near_best(log_prob[:, hopeful], folds.weights, threshold)]
+        chosen = [chosen[i] for i in distinct(log_prob[:, chosen])]
         self.weights_ = np.zeros(len(everyone))
         sizes = np.array([np.mean([fit.n_parameters_ for fit in machines[j]]) for j in chosen])
         self.weights_[chosen] = stacking_weights(
@@ -296,6 +299,18 @@ def near_best(log_prob: Floats, weights: Floats, threshold: float) -> list[int]:
     mean = weights @ behind / total
     error = np.sqrt(weights @ (behind - mean) ** 2) / total
     return [j for j in range(log_prob.shape[1]) if j == best or mean[j] < threshold * error[j]]
+
+
+def distinct(log_prob: Floats) -> list[int]:
+    """The candidates that predict something else than all before them: others may have become the same Gaussians.
+
+    Examples
+    --------
+    >>> distinct(np.array([[1.0, 1.0, 2.0], [3.0, 3.0, 3.0]]))
+    [0, 2]
+    """
+    columns = list(log_prob.T)
+    return [i for i, mine in enumerate(columns) if not any(np.allclose(mine, other, 0, SAME) for other in columns[:i])]
 
 
 class _Folds(NamedTuple):
