@@ -68,3 +68,12 @@ def test_clusters_without_width_do_no_harm():
     for strength in (0.0, 1.0):
         model = fit(X, n_components=3, fallback="gaussians", regularization=strength)
         assert np.isfinite(model.score_samples(X)).all()
+
+
+def test_machines_that_explain_nothing_do_not_run_away():
+    for seed in (1, 2):
+        X = datasets.correlated_gaussian.sample(600, seed=seed)
+        model = fit(X, n_components=4, regularization=10.0, fallback=None)
+        assert model.distribution_.weights.min() < 1e-6
+        assert np.allclose(model.distribution_.covariance_matrix, np.cov(X.T), atol=0.3)
+        assert model.score([[1e3, 1e3]]) < -1e4

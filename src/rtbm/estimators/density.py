@@ -24,7 +24,7 @@ from rtbm.estimators.checks import (
     distinct_rows,
     split_rows,
 )
-from rtbm.estimators.fallback import find_simpler
+from rtbm.estimators.fallback import find_simpler, without_strays
 from rtbm.estimators.fitted import FittedDensity, component_weights, components
 from rtbm.estimators.fitting import (
     NOT_LIKELIHOOD,
@@ -311,7 +311,7 @@ class RTBMDensity(FittedDensity):
         vectors = [best.vector if simpler is None else simpler.vector]
         if simpler is None and self.average:
             vectors = [r.vector for r in outcome.results if r.objective <= best.objective + AVERAGED_WITHIN]
-        machine = _average([task.family.distribution(vector) for vector in vectors])
+        machine = _average([task.family.distribution(without_strays(task, vector)) for vector in vectors])
         root, mean = (torch.from_numpy(part).to(machine.device) for part in (task.data.root, task.data.mean))
         self._set_distribution(machine.affine(root, mean).detach())
         self._set_summary(

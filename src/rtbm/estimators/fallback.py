@@ -1,4 +1,4 @@
-"""The Gaussians that a fit has to beat: one, and as many as a mixture has machines."""
+"""Gaussians that a fit has to beat, one or as many as it has machines, and that stand in for machines without data."""
 
 import math
 from typing import NamedTuple
@@ -11,10 +11,13 @@ from torch import Tensor
 from rtbm.estimators.fitted import gaussian_size
 from rtbm.estimators.fitting import NOT_LIKELIHOOD, Task
 from rtbm.training import Objective
+from rtbm.training.family import FAILURES
 from rtbm.training.starts import gaussian_start
 
 CHANCE = 1e-6
 """How probable a gain over Gaussians may be, if the data come from them, that is not put down to chance."""
+NEGLIGIBLE = 1e-3
+"""How much of one observation a machine explains that is as good as absent."""
 MAX_ITER, TOLERANCE = 500, 1e-8
 """Of expectation maximisation: iterations, and the gain in mean log P that ends it."""
 
@@ -80,6 +83,35 @@ def find_simpler(task: Task, vector: Tensor, fallback: str | None, total: float 
         return None if better else Simpler(_to_vector(task, chosen), len(chosen.means))
 
 
+def without_strays(task: Task, vector: Tensor) -> Tensor:
+    """A fit in which machines that explain next to none of the data are the Gaussian of the data.
+
+    Nothing holds such a machine where it is: the prior drives its covariance to infinity, and out of float64.
+    """
+    family = task.family
+    if family.n_components == 1 or task.settings.solver in NOT_LIKELIHOOD:
+        return vector
+    objective = task.objective(family)
+    with torch.no_grad():
+        explained = objective.weights @ _log_joint(objective, vector).softmax(1) * objective.total
+        machines, logits = family.split(vector)
+        normal = family.split(_to_vector(task, _one_gaussian(task)))[0][0]
+        held = [normal if bool(n < NEGLIGIBLE) else m for m, n in zip(machines, explained, strict=True)]
+        return family.join(held, logits)
+
+
+def _log_joint(objective: Objective, vector: Tensor) -> Tensor:
+    """The log of weight times density (n, K) of each machine; −∞ for one that is out of float64."""
+    machines, logits = objective.family.split(vector)
+    single, columns = objective.family.single(), []
+    for machine in machines:
+        try:
+            columns.append(single.log_prob(machine, objective.x))
+        except FAILURES:
+            columns.append(torch.full_like(objective.weights, -math.inf))
+    return torch.stack(columns, 1) + logits.log_softmax(0)
+
+
 def _is_better(gain: float, degrees_of_freedom: int, than: Gaussians, n: float) -> bool:
     """Whether a mean gain in log P, over n observations, is worth the parameters that it took."""
     if n <= degrees_of_freedom + 1:
@@ -97,11 +129,7 @@ def _one_gaussian(task: Task) -> Gaussians:
 
 def _several_gaussians(objective: Objective, vector: Tensor) -> Gaussians:
     """As many as the mixture has machines, from the shares of these in the data, by expectation maximisation."""
-    x, family = objective.x, objective.family
-    machines, logits = family.split(vector)
-    single = family.single()
-    joint = torch.stack([single.log_prob(machine, x) for machine in machines], 1) + logits.log_softmax(0)
-    value = -math.inf
+    x, joint, value = objective.x, _log_joint(objective, vector), -math.inf
     for _ in range(MAX_ITER):
         shares = joint.softmax(1) * objective.weights[:, None]
         gaussians = _maximise(objective, shares)

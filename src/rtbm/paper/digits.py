@@ -100,7 +100,7 @@ EXPERIMENT = make_experiment(
     "Digits: ten classes",
     "The paper's classifiers on another task: 1797 handwritten digits of 8×8 pixels, 1197 for training and 600 for "
     "testing, on random splits.",
-    (560, 40),
+    (500, 30),
     TASK,
     verdicts,
     Picture("", "", "Some digits, and the accuracy of all methods with its spread over splits.", draw),

@@ -220,7 +220,7 @@ EXPERIMENT = Experiment(
     "are chosen to show the same variety.",
     1,
     1,
-    (60, 15),
+    (50, 12),
     jobs,
     collect,
     tables,

@@ -130,7 +130,7 @@ EXPERIMENT = make_experiment(
     "5000 images of 32×32 pixels for training and 2500 for testing, on random splits. The paper's images are not to be "
     "had; these are simulated with the same physics (see the documentation of `rtbm.datasets.jets`). The paper "
     "calls its score precision.",
-    (1500, 50),
+    (1200, 22),
     TASK,
     verdicts,
     Picture(

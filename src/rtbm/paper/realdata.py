@@ -180,7 +180,7 @@ EXPERIMENT = Experiment(
     "Errors of differences are for new data (Nadeau and Bengio).",
     10,
     2,
-    (1800, 25),
+    (1500, 10),
     jobs,
     collect,
     tables,

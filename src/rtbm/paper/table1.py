@@ -312,7 +312,7 @@ EXPERIMENT = Experiment(
     f"is below it, and as reproduced if {PLAUSIBLE:.0%} of our samples are.",
     20,
     5,
-    (10_000, 120),
+    (9000, 105),
     jobs,
     collect,
     tables,
