@@ -352,7 +352,9 @@ def _load(path: Path, any_estimator: bool = False) -> Any:
 
     model = load(path)
     if not isinstance(model, FittedDensity) and not (any_estimator and hasattr(model, "summary_")):
-        raise FileError(f"{path}: holds a {type(model).__name__}, and this command needs a fitted RTBMDensity")
+        raise FileError(
+            f"{path}: holds a {type(model).__name__}, and this command needs a fitted RTBMDensity or RTBMDensityCV"
+        )
     return model
 
 
