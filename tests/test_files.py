@@ -6,7 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rtbm import FileError
-from rtbm.files import FileRows, column_names, read_table, write_whole
+from rtbm.files import FileRows, column_names, read_table
+from rtbm.paths import write_whole
 
 
 def write(path, text):

@@ -1,30 +1,30 @@
-"""rtbm: Riemann-Theta Boltzmann Machines, from the theta function up."""
+"""rtbm: Riemann-Theta Boltzmann Machines, from the theta function up.
+
+Names are imported when they are first used, so that `import rtbm` and `rtbm --help` do not wait for torch.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from rtbm import datasets, nn, parameters
-from rtbm.distributions import (
-    ContinuousBoltzmannMachine,
-    DiscreteGaussian,
-    Estimate,
-    RTBMDistribution,
-    RTBMMixture,
-)
-from rtbm.errors import (
-    FileError,
-    InvalidInputError,
-    NormalizerError,
-    NotPositiveDefiniteError,
-    RTBMError,
-    SamplingError,
-    TooManyNodesError,
-    TooManyTermsError,
-)
-from rtbm.theta import ThetaMoments, ThetaPlan, log_theta, riemann_theta, theta_moments
-from rtbm.version import __version__
-
 if TYPE_CHECKING:
+    from rtbm import datasets, nn, parameters
+    from rtbm.distributions import (
+        ContinuousBoltzmannMachine,
+        DiscreteGaussian,
+        Estimate,
+        RTBMDistribution,
+        RTBMMixture,
+    )
+    from rtbm.errors import (
+        FileError,
+        InvalidInputError,
+        NormalizerError,
+        NotPositiveDefiniteError,
+        RTBMError,
+        SamplingError,
+        TooManyNodesError,
+        TooManyTermsError,
+    )
     from rtbm.estimators import (
         RTBMClassifier,
         RTBMDensity,
@@ -34,24 +34,54 @@ if TYPE_CHECKING:
         ThetaNetRegressor,
     )
     from rtbm.persistence import load, save
+    from rtbm.theta import ThetaMoments, ThetaPlan, log_theta, riemann_theta, theta_moments
+    from rtbm.version import __version__
 
-_LATER = {
-    "RTBMClassifier": "rtbm.estimators",
-    "RTBMDensity": "rtbm.estimators",
-    "RTBMDensityCV": "rtbm.estimators",
-    "RTBMFeatures": "rtbm.estimators",
-    "ThetaNetClassifier": "rtbm.estimators",
-    "ThetaNetRegressor": "rtbm.estimators",
-    "load": "rtbm.persistence",
-    "save": "rtbm.persistence",
+_SUBMODULES = ("datasets", "nn", "parameters")
+_HOMES = {
+    "ContinuousBoltzmannMachine": "distributions",
+    "DiscreteGaussian": "distributions",
+    "Estimate": "distributions",
+    "FileError": "errors",
+    "InvalidInputError": "errors",
+    "NormalizerError": "errors",
+    "NotPositiveDefiniteError": "errors",
+    "RTBMClassifier": "estimators",
+    "RTBMDensity": "estimators",
+    "RTBMDensityCV": "estimators",
+    "RTBMDistribution": "distributions",
+    "RTBMError": "errors",
+    "RTBMFeatures": "estimators",
+    "RTBMMixture": "distributions",
+    "SamplingError": "errors",
+    "ThetaMoments": "theta",
+    "ThetaNetClassifier": "estimators",
+    "ThetaNetRegressor": "estimators",
+    "ThetaPlan": "theta",
+    "TooManyNodesError": "errors",
+    "TooManyTermsError": "errors",
+    "__version__": "version",
+    "load": "persistence",
+    "log_theta": "theta",
+    "riemann_theta": "theta",
+    "save": "persistence",
+    "theta_moments": "theta",
 }
-"""Names that are imported when they are first used: they need more than torch and numpy."""
+"""The module that defines each public name."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"rtbm.{name}")
+    if name not in _HOMES:
         raise AttributeError(f"module 'rtbm' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATER[name]), name)
+    value = getattr(importlib.import_module(f"rtbm.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [

@@ -3,9 +3,7 @@
 import contextlib
 import csv
 import math
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -14,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rtbm.errors import FileError
+from rtbm.paths import existing_table
 
 Floats = NDArray[np.float64]
 
 MISSING = {"", "na", "n/a", "nan", "null", "none"}
 """What stands for a missing number in a CSV file, in any case; it becomes NaN."""
-SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".npy")
 BLOCK_ROWS = 65_536
 
 
@@ -47,7 +45,7 @@ def read_table(path: Any, columns: Sequence[str] | None = None, header: bool | N
     Table
         Missing cells are NaN. Anything else that is not a number is a FileError with its row and column.
     """
-    path = _existing(path)
+    path = existing_table(path)
     if path.suffix.lower() == ".npy":
         return _select(Table(np.asarray(_open_npy(path), dtype=np.float64), None), columns, path)
     if path.suffix.lower() == ".parquet":
@@ -58,7 +56,7 @@ def read_table(path: Any, columns: Sequence[str] | None = None, header: bool | N
 
 def column_names(path: Any, header: bool | None = None) -> list[str] | None:
     """The names of the columns of a file; None if it has none."""
-    path = _existing(path)
+    path = existing_table(path)
     if path.suffix.lower() == ".npy":
         return None
     if path.suffix.lower() == ".parquet":
@@ -76,15 +74,6 @@ def _csv_errors(path: Path) -> Iterator[None]:
         raise FileError(f"{path}: not text in UTF-8: save it in that encoding") from None
     except csv.Error as error:
         raise FileError(f"{path}: not a CSV file ({error})") from None
-
-
-def _existing(path: Any) -> Path:
-    path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise FileError(f"{path}: the name must end in one of {', '.join(SUFFIXES)}")
-    if not path.is_file():
-        raise FileError(f"{path}: no such file")
-    return path
 
 
 def _read_csv(stream: TextIO, path: Path, columns: Sequence[str] | None, header: bool | None) -> Table:
@@ -250,35 +239,6 @@ def _first_bad(column: Any) -> int | None:
     return None
 
 
-def write_whole(path: Any, content: bytes) -> None:
-    """Write a file in full or not at all: under another name first, in the same folder. Links are followed."""
-    target = Path(os.path.realpath(path))
-    try:
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written ({error.strerror or error})") from None
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(name, mode)
-        os.replace(name, target)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        if isinstance(error, OSError):
-            raise FileError(f"{path}: cannot be written ({error.strerror or error})") from None
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 class FileRows:
     """The rows of a .npy or Parquet file that need not fit into memory, in batches.
 
@@ -308,7 +268,7 @@ class FileRows:
         rank: int = 0,
         world: int = 1,
     ):
-        self.path = _existing(path)
+        self.path = existing_table(path)
         if self.path.suffix.lower() not in (".npy", ".parquet"):
             raise FileError(f"{self.path}: only .npy and .parquet files can be streamed; convert it, or read it whole")
         self._batch_size, self._seed, self._rank, self._world = batch_size, seed, rank, world

@@ -19,9 +19,9 @@ from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.estimators import RTBMDensity, RTBMDensityCV, ThetaNetClassifier, ThetaNetRegressor
 from rtbm.estimators.bounds import make_bounds
-from rtbm.files import write_whole
 from rtbm.nn.networks import make_network
 from rtbm.parameters import Unconstrained, shapes_of
+from rtbm.paths import write_whole
 from rtbm.training import Record
 from rtbm.training.networks import LOSSES
 from rtbm.validation import check_choice, check_vector

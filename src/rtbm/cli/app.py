@@ -10,17 +10,18 @@ import warnings
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from rtbm.cli.output import summary_table, write_csv, write_rows
-from rtbm.cli.processes import is_first_process, process_group
-from rtbm.datasets import gamma
 from rtbm.errors import FileError, InvalidInputError, RTBMError
-from rtbm.files import SUFFIXES, Floats, Table, column_names, read_table
-from rtbm.version import __version__
+from rtbm.paths import TABLE_SUFFIXES, existing_table
+
+if TYPE_CHECKING:
+    from rtbm.files import Floats, Table
+
+# Modules that need numpy or torch are imported in the functions that use them: help and wrong usage answer at once.
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 console, errors = Console(markup=False), Console(stderr=True, markup=False)
@@ -78,6 +79,8 @@ Header = Annotated[
 
 def _version(show: bool) -> None:
     if show:
+        from rtbm.version import __version__
+
         console.print(f"rtbm {__version__}", highlight=False)
         raise typer.Exit
 
@@ -125,15 +128,18 @@ def fit(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")] = False,
 ) -> None:
     """Fit a density to data and save it."""
-    from rtbm.estimators import RTBMDensity
-
     _check_output(output, "--output", None, data)
     _check_output(picture, "--picture", PICTURES, data, output)
+    n_hidden, limits = _hidden(hidden), _bounds(bounds)
+    _check_table(data)
     if stream and (data is None or solver is not Solver.adam):
         raise typer.BadParameter("--stream needs a file and --solver adam", param_hint="--stream")
+    from rtbm.cli.processes import is_first_process, process_group
+    from rtbm.estimators import RTBMDensity
+
     with process_group(device):
         model = RTBMDensity(
-            _hidden(hidden),
+            n_hidden,
             n_components=components,
             hidden="diagonal" if diagonal else "dense",
             phase=phase.value,
@@ -143,7 +149,7 @@ def fit(
             regularization=regularization,
             validation_fraction=validation,
             average=average,
-            bounds=_bounds(bounds),
+            bounds=limits,
             batch_size=batch_size,
             n_jobs=jobs,
             device=device,
@@ -163,8 +169,9 @@ def fit(
             _finish(model, None if stream else rows, output, picture, quiet)
 
 
-def _finish(model: Any, rows: Floats | None, output: Path, picture: Path | None, quiet: bool) -> None:
+def _finish(model: Any, rows: "Floats | None", output: Path, picture: Path | None, quiet: bool) -> None:
     """Save and show a fitted model."""
+    from rtbm.cli.output import summary_table
     from rtbm.persistence import save
 
     save(model, output)
@@ -189,10 +196,13 @@ def score(
 ) -> None:
     """Print the mean log-likelihood of data, or write log P of each row."""
     _check_output(output, "--output", TABLES, data, model)
+    _check_table(data)
     fitted = _load(model)
     rows = _read_for(fitted, data, columns, header)
     log_prob = fitted.set_feature_names(None).score_samples(rows)  # the columns have been chosen by name
     if output is not None:
+        from rtbm.cli.output import write_rows
+
         write_rows(output, log_prob[:, None], ["log_prob"])
     console.print(f"{log_prob.mean():.10g}", highlight=False)
 
@@ -209,6 +219,8 @@ def sample(
     """Draw from a density."""
     _check_output(output, "--output", TABLES, model)
     fitted = _load(model)
+    from rtbm.cli.output import write_csv, write_rows
+
     rows = fitted.sample(number, random_state=seed)
     names = [str(name) for name in getattr(fitted, "feature_names_in_", [])] or None
     if output is None:
@@ -221,7 +233,10 @@ def sample(
 @app.command()
 def info(model: Model) -> None:
     """Show what a model file holds."""
-    console.print(summary_table(_load(model, any_estimator=True), str(model)))
+    fitted = _load(model, any_estimator=True)
+    from rtbm.cli.output import summary_table
+
+    console.print(summary_table(fitted, str(model)))
 
 
 @app.command()
@@ -234,6 +249,7 @@ def plot(
 ) -> None:
     """Draw a density: in one dimension with histogram and components, in two with contours and projections."""
     _check_output(output, "--output", PICTURES, data, model)
+    _check_table(data)
     fitted = _load(model)
     _draw(fitted, None if data is None else _read_for(fitted, data, columns, header), output)
     console.print(f"picture: {output}", highlight=False, soft_wrap=True)
@@ -307,7 +323,7 @@ def _check_output(path: Path | None, option: str, suffixes: tuple[str, ...] | No
         raise typer.BadParameter(f"{path} is a folder", param_hint=option)
     if suffixes is not None and path.suffix.lower() not in suffixes:
         raise typer.BadParameter(f"{path} must end in one of {', '.join(suffixes)}", param_hint=option)
-    if suffixes is None and path.suffix.lower() in SUFFIXES:
+    if suffixes is None and path.suffix.lower() in TABLE_SUFFIXES:
         raise typer.BadParameter(
             f"{path} is the name of a data file, and a model is none: take .rtbm", param_hint=option
         )
@@ -327,14 +343,19 @@ def _columns_by_name(names: list[str] | None) -> Iterator[None]:
         raise InvalidInputError(message) from None
 
 
-def _read(data: Path | None, columns: str | None, header: bool | None) -> Table:
+def _read(data: Path | None, columns: str | None, header: bool | None) -> "Table":
+    from rtbm.datasets import gamma
+    from rtbm.files import Table, read_table
+
     if data is None:
         return Table(gamma.sample(), None)
     return read_table(data, _split(columns), header)
 
 
-def _read_for(fitted: Any, data: Path, columns: str | None, header: bool | None) -> Floats:
+def _read_for(fitted: Any, data: Path, columns: str | None, header: bool | None) -> "Floats":
     """Data in the columns that a model was fitted on: by name where both have names, unless columns are chosen."""
+    from rtbm.files import column_names, read_table
+
     names, chosen = getattr(fitted, "feature_names_in_", None), _split(columns)
     if chosen is None and names is not None and column_names(data, header) is not None:
         chosen = list(names)
@@ -346,7 +367,15 @@ def _read_for(fitted: Any, data: Path, columns: str | None, header: bool | None)
     return values
 
 
+def _check_table(path: Path | None) -> None:
+    """Find out before the work whether there is a file of data."""
+    if path is not None:
+        existing_table(path)
+
+
 def _load(path: Path, any_estimator: bool = False) -> Any:
+    if not path.is_file():
+        raise FileError(f"{path}: " + ("a folder, not a file" if path.is_dir() else "no such file"))
     from rtbm.estimators.fitted import FittedDensity
     from rtbm.persistence import load
 
@@ -358,7 +387,7 @@ def _load(path: Path, any_estimator: bool = False) -> Any:
     return model
 
 
-def _draw(model: Any, rows: Floats | None, path: Path) -> None:
+def _draw(model: Any, rows: "Floats | None", path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rtbm.distributions import RTBMMixture
-from rtbm.files import Floats, write_whole
+from rtbm.files import Floats
+from rtbm.paths import write_whole
 
 
 def summary_table(model: Any, title: str) -> Table:

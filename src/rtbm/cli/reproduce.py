@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from rtbm.errors import FileError
-from rtbm.files import write_whole
+from rtbm.paths import write_whole
 
 WIDTH = 126
 """The least number of columns for tables."""

@@ -17,8 +17,8 @@ import torch
 import rtbm
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.parallel import in_parallel
-from rtbm.files import write_whole
 from rtbm.paper.experiment import Experiment, Job, Outcome
+from rtbm.paths import write_whole
 
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "zuko")
 """What numbers depend on, beside the library."""

@@ -171,7 +171,6 @@ def _backward(u: Tensor, q: Tensor, grad: Tensor, phase: str) -> tuple[Tensor, T
     return by_u.reshape(u.shape).to(u.dtype), by_q.to(q.dtype)
 
 
-@torch.compiler.disable
 def theta_units(u: Tensor, Q: Tensor, phase: str = "I", tolerance: float = 1e-12) -> Tensor:
     """The expectations of coupled integer units: E(h|v) = −∇_u log θ̃(u|Q), in phase II −∇_u log θ̃(iu|Q).
 
@@ -195,6 +194,11 @@ def theta_units(u: Tensor, Q: Tensor, phase: str = "I", tolerance: float = 1e-12
     >>> theta_units(torch.tensor([3.0, 4.0], dtype=torch.float64), Q)  # all but linear: −Q⁻¹u
     tensor([-1., -1.], dtype=torch.float64)
     """
+    evaluate = _units_outside_graphs if torch.compiler.is_compiling() else _units
+    return evaluate(u, Q, phase, tolerance)
+
+
+def _units(u: Tensor, Q: Tensor, phase: str, tolerance: float) -> Tensor:
     check_choice(phase, "phase", ("I", "II"))
     _check_real(u, "u")
     _check_real(Q, "Q")
@@ -210,6 +214,10 @@ def theta_units(u: Tensor, Q: Tensor, phase: str = "I", tolerance: float = 1e-12
         return -mean.to(u.dtype)
 
     return _Opaque.apply(expectations, u, Q)
+
+
+# The compiler leaves this function alone. `torch.compiler.disable` would do the same, but imports the compiler at once.
+_units_outside_graphs = torch._disable_dynamo(_units)
 
 
 class _Opaque(torch.autograd.Function):

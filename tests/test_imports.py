@@ -1,0 +1,59 @@
+"""What importing costs: names come when they are used, and help does not wait for torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+import rtbm
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_importing_the_package_imports_no_torch():
+    assert run("import sys, rtbm; print(dir(rtbm)); assert 'torch' not in sys.modules")
+
+
+def test_layers_and_machines_do_not_import_the_compiler_of_torch():
+    run(
+        "import sys, torch; before = '_dynamo' in dir(torch); import rtbm.nn; assert ('_dynamo' in dir(torch)) == before"
+    )
+
+
+def test_public_names_are_listed_and_there():
+    assert set(rtbm.__all__) <= set(dir(rtbm))
+    for name in rtbm.__all__:
+        assert getattr(rtbm, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'RTBMDensty'"):
+        _ = rtbm.RTBMDensty
+
+
+CALLS = [
+    ("--help",),
+    ("fit", "--help"),
+    ("fti",),
+    ("fit", "--seed", "x"),
+    ("fit", "--hidden", "x"),
+    ("fit", "--bounds", "1,0"),
+    ("fit", "absent.csv"),
+    ("score", "absent.rtbm", "absent.csv"),
+    ("sample", "absent.rtbm"),
+    ("info", "absent.rtbm"),
+    ("plot", "absent.rtbm"),
+]
+
+
+def test_help_usage_errors_and_missing_files_import_no_torch():
+    run(
+        "import sys\n"
+        "from rtbm.cli import main\n"
+        f"for call in {CALLS!r}:\n"
+        "    sys.argv = ['rtbm', *call]\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as stop:\n"
+        "        assert (stop.code == 0) == ('--help' in call), call\n"
+        "    assert not {'torch', 'numpy', 'sklearn'} & set(sys.modules), call\n"
+    )
