@@ -2,30 +2,38 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# One stamp for what the library needs to run, and one for each extra: a target installs what it needs, once.
 READY := $(VENV)/.ready
+# Wheels only: a package that would have to be compiled is an error at once, not ten minutes of compiling.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt
 
-.PHONY: help demo test lint docs bench report clean
+.PHONY: help demo test test-all test-random lint docs bench report clean
 
 help:
-	@echo "make demo   set up, then fit the paper's gamma sample (summary; model and picture in build/)"
-	@echo "make test   set up, then lint, types, layers, tests and doctests"
-	@echo "make lint   the checks without the tests"
-	@echo "make docs   the documentation, in build/docs"
-	@echo "make bench  speed and accuracy against NumPy, FLINT, Gaussian mixtures, a spline flow and tanh, in build/"
-	@echo "make report the paper's experiments beside the paper's numbers, quick: build/paper-quick/report.html"
-	@echo "make clean  remove the environment and everything that was built"
+	@echo "make demo        set up, then fit the paper's gamma sample (summary; model and picture in build/)"
+	@echo "make test        set up, then lint, types, layers, tests and doctests"
+	@echo "make test-random the tests with cases that hypothesis draws afresh"
+	@echo "make lint        the checks without the tests"
+	@echo "make docs        the documentation, in build/docs"
+	@echo "make bench       speed and accuracy against NumPy, FLINT, Gaussian mixtures, a spline flow and tanh, in build/"
+	@echo "make report      the paper's experiments beside the paper's numbers, quick: build/paper-quick/report.html"
+	@echo "make clean       remove the environment and everything that was built"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=python3.12')"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(PIP) --editable .
+	touch $@
+
+$(READY)-%: $(READY)
+	$(PIP) --editable ".[$*]"
 	touch $@
 
 demo: $(READY)
 	mkdir -p build
 	$(BIN)/rtbm fit --hidden 2 --output build/gamma.rtbm --picture build/gamma.png
 
-lint: $(READY)
+lint: $(READY)-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -34,7 +42,10 @@ lint: $(READY)
 test: lint
 	$(BIN)/python -m pytest
 
-docs: $(READY)
+test-random: $(READY)-test
+	$(BIN)/python -m pytest --hypothesis-profile random
+
+docs: $(READY)-docs
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python docs/machine_pictures.py
 	$(BIN)/python examples/theta_at_work.py --output docs/pictures/theta_at_work.png > /dev/null
@@ -47,10 +58,11 @@ docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 	@echo "open build/docs/index.html"
 
-report: $(READY)
+report: $(READY)-bench
 	$(BIN)/rtbm reproduce all --quick
 
-bench: $(READY)
+bench: $(READY)-bench
+	mkdir -p build
 	$(BIN)/python benchmarks/theta.py --output build/theta.json
 	$(BIN)/python benchmarks/machine.py --output build/machine.json
 	$(BIN)/python benchmarks/density.py --output build/density.json
