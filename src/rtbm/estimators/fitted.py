@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rtbm import nn
 from rtbm.distributions import Estimate, RTBMDistribution, RTBMMixture
-from rtbm.errors import InvalidInputError
+from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.estimators.bounds import Bounds
 from rtbm.lattice import Floats
 from rtbm.parameters import count
@@ -71,10 +71,13 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def log_normalizer_(self) -> Estimate:
         """log Z of the fitted machine and its standard error: 0, unless Z had to be estimated by annealing."""
         check_is_fitted(self)
-        if isinstance(self.distribution_, RTBMMixture):
-            raise InvalidInputError("log_normalizer_ is of one machine: see distribution_.components")
+        if isinstance(self.distribution_, RTBMMixture):  # an AttributeError, so that dir() and hasattr() work
+            raise AttributeError("log_normalizer_ is that of one machine, not of a mixture: see distribution_.components")
         if self._log_normalizer is None:
-            self._log_normalizer = _log_normalizer(self.distribution_)
+            try:
+                self._log_normalizer = _log_normalizer(self.distribution_)
+            except TooManyTermsError as error:
+                raise AttributeError(f"log_normalizer_ cannot be computed: {error}") from None
         return self._log_normalizer
 
     def score_samples(self, X: Any) -> Floats:

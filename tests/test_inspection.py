@@ -1,0 +1,44 @@
+"""Looking at an estimator never fails: fitted or not, whichever it is."""
+
+import copy
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import rtbm
+
+ESTIMATORS = {
+    "machine": lambda: rtbm.RTBMDensity(1, n_init=1, random_state=0),
+    "mixture": lambda: rtbm.RTBMDensity(1, n_components=2, n_init=1, fallback=None, random_state=0),
+    "diagonal": lambda: rtbm.RTBMDensity(2, hidden="diagonal", n_init=1, fallback=None, random_state=0),
+    "committee": lambda: rtbm.RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], n_folds=2, random_state=0),
+    "features": lambda: rtbm.RTBMFeatures(n_hidden=1, random_state=0),
+    "classifier": lambda: rtbm.RTBMClassifier(n_hidden=1, random_state=0),
+    "theta regressor": lambda: rtbm.ThetaNetRegressor((2,), n_init=1, solver="lbfgs", random_state=0),
+    "theta classifier": lambda: rtbm.ThetaNetClassifier((2,), n_init=1, solver="lbfgs", random_state=0),
+}
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+@pytest.mark.parametrize("name", list(ESTIMATORS))
+def test_looking_at_an_estimator_never_raises(name, fitted):
+    model = ESTIMATORS[name]()
+    if fitted:
+        X = np.random.default_rng(0).normal(size=(30, 2))
+        model.fit(X, (X[:, 0] > 0).astype(int))
+    assert type(model).__name__ in repr(model)
+    assert "<" in model._repr_html_()
+    assert "fit" in dir(model)
+    copied, cloned = copy.deepcopy(model), clone(model)
+    assert vars(copied).keys() == vars(model).keys()
+    assert repr(cloned) == repr(model)
+    for attribute in dir(type(model)):
+        hasattr(model, attribute)
+
+
+def test_a_mixture_has_no_normalizer_of_its_own():
+    model = ESTIMATORS["mixture"]().fit(np.random.default_rng(0).normal(size=(60, 2)))
+    assert not hasattr(model, "log_normalizer_")
+    with pytest.raises(AttributeError, match=r"distribution_\.components"):
+        _ = model.log_normalizer_
