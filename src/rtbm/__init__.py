@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         NotPositiveDefiniteError,
         RTBMError,
         SamplingError,
+        SpikeWarning,
         TooManyNodesError,
         TooManyTermsError,
     )
@@ -54,6 +55,7 @@ _HOMES = {
     "RTBMFeatures": "estimators",
     "RTBMMixture": "distributions",
     "SamplingError": "errors",
+    "SpikeWarning": "errors",
     "ThetaMoments": "theta",
     "ThetaNetClassifier": "estimators",
     "ThetaNetRegressor": "estimators",
@@ -100,6 +102,7 @@ __all__ = [
     "RTBMFeatures",
     "RTBMMixture",
     "SamplingError",
+    "SpikeWarning",
     "ThetaMoments",
     "ThetaNetClassifier",
     "ThetaNetRegressor",

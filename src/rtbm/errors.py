@@ -73,3 +73,7 @@ class SamplingError(RTBMError, RuntimeError):
 
 class FileError(RTBMError, ValueError):
     """A file cannot be read or written, or does not hold what it should."""
+
+
+class SpikeWarning(UserWarning):
+    """Columns of the data repeat few values, of which a density makes spikes."""

@@ -202,8 +202,8 @@ def _estimator(model: EstimatedDensity | Network) -> dict[str, Any]:
     if isinstance(model, RTBMDensityCV):
         known["committee"] = {name: _plain(getattr(model, name)) for name in _COMMITTEE}
     if isinstance(model, EstimatedDensity):
-        known["low"] = [None if np.isinf(x) else float(x) for x in model._bounds.low]
-        known["high"] = [None if np.isinf(x) else float(x) for x in model._bounds.high]
+        known["low"], known["high"] = (list(ends) for ends in zip(*model._bounds.pairs, strict=True))
+        known["constants"] = [None if np.isnan(x) else float(x) for x in model.constants_]
     return known
 
 
@@ -347,10 +347,13 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _restore_density(kind: type[EstimatedDensity], distribution: Any, saved: dict[str, Any]) -> EstimatedDensity:
     model = kind(**saved["parameters"])
-    n = model.n_features_in_ = distribution.n_visible
+    n = distribution.n_visible
+    constants = saved.get("constants", [None] * n)  # files of earlier versions have none
+    model.constants_ = np.array([np.nan if x is None else float(x) for x in constants])
+    model.n_features_in_ = len(constants)
     model.set_feature_names(saved["feature_names"])
     pairs = list(zip(saved["low"], saved["high"], strict=True))
-    if len(pairs) != n or saved["n_features"] != n:
+    if len(pairs) != n or len(model._kept) != n or saved["n_features"] != len(constants):
         raise InvalidInputError(f"it must have {n} features like its density")
     model._bounds = make_bounds(pairs, n)
     model._set_distribution(distribution)

@@ -32,6 +32,12 @@ class Bounds:
         """Whether no feature is bounded."""
         return bool(np.isinf(self.low).all() and np.isinf(self.high).all())
 
+    @property
+    def pairs(self) -> list[tuple[float | None, float | None]]:
+        """The pairs (low, high) of the features, with None where there is no bound: an argument of `make_bounds`."""
+        ends = zip(self.low, self.high, strict=True)
+        return [tuple(None if np.isinf(end) else float(end) for end in pair) for pair in ends]  # type: ignore[misc]
+
     def subset(self, indices: list[int]) -> "Bounds":
         """The bounds of some features."""
         return Bounds(self.low[indices], self.high[indices])

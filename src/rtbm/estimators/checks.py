@@ -1,5 +1,6 @@
 """Checks of what scikit-learn lets be set to anything, and the preparation of rows that all estimators share."""
 
+import warnings
 from numbers import Integral, Real
 from typing import Any
 
@@ -9,8 +10,20 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from rtbm.errors import InvalidInputError
+from rtbm.errors import InvalidInputError, SpikeWarning
 from rtbm.lattice import Floats
+
+FEW_VALUES, REPEATS = 10, 5
+"""A column is discrete if it has at most FEW_VALUES distinct values, with REPEATS rows a value on average."""
+BOUND_SHARE, BOUND_RATIO = 0.01, 5.0
+"""The smallest or largest value is a spike if this share of the rows has it, BOUND_RATIO times as many as any of the
+values near it."""
+INNER_SHARE, INNER_RATIO = 0.05, 10.0
+"""The same for the commonest value, which is often somewhat more frequent than others in rounded data."""
+NEAR_VALUES = 3
+"""How many values on either side count as near."""
+NAMED = 10
+"""Messages name at most this many columns."""
 
 
 def check_number(value: Any, name: str, low: float, high: float, strict: bool = False) -> None:
@@ -19,6 +32,12 @@ def check_number(value: Any, name: str, low: float, high: float, strict: bool = 
     if not inside or (strict and float(value) in (low, high)):
         between = "strictly between" if strict else "between"
         raise InvalidInputError(f"{name} must be a number {between} {low:g} and {high:g}, got {value!r}")
+
+
+def check_flag(value: Any, name: str) -> None:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidInputError(f"{name} must be True or False, got {value!r}")
 
 
 def check_compute_device(device: Any) -> None:
@@ -36,6 +55,49 @@ def check_jobs(n_jobs: Any) -> None:
     """None, or an integer other than 0."""
     if n_jobs is not None and (isinstance(n_jobs, bool) or not isinstance(n_jobs, Integral) or n_jobs == 0):
         raise InvalidInputError(f"n_jobs must be None or an integer other than 0, got {n_jobs!r}")
+
+
+def listed(names: list[str]) -> str:
+    """Names in a row; the first NAMED of a long list, and the number of the others."""
+    others = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {others} more" if others > 0 else "")
+
+
+def is_constant(x: Floats) -> np.ndarray:
+    """Which columns hold only one value, to working precision, beside missing ones. A column of NaN alone does not."""
+    lowest, highest = (choose.reduce(x, axis=0) for choose in (np.fmin, np.fmax))  # NaN only where all are
+    return highest - lowest <= 1e-13 * np.maximum(np.abs(highest), np.abs(lowest))
+
+
+def warn_of_spikes(x: Floats, names: list[str]) -> None:
+    """Warn of columns with few distinct values, and of values that many rows share and hardly any come near.
+
+    Rounded data, in which neighbouring values are about as frequent, are no cause for a warning.
+    """
+    seen = [f"{name} ({spike})" for name, column in zip(names, x.T, strict=True) if (spike := _spike(column))]
+    if seen:
+        warnings.warn(
+            f"X: a density makes spikes of values that repeat, here in {listed(seen)}. The log-likelihood then "
+            "measures the spikes, and draws repeat the values. Leave such columns out, fit one density for each value "
+            "of a discrete column, or leave out the rows with a capped value",
+            SpikeWarning,
+            stacklevel=4,
+        )
+
+
+def _spike(column: Floats) -> str | None:
+    """What makes a spike of a column, in words; None if nothing does."""
+    values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
+    n, size, top = counts.sum(), len(values), int(counts.argmax())
+    found = top if size <= FEW_VALUES and n >= REPEATS * size else None
+    inner, bound = (INNER_SHARE, INNER_RATIO), (BOUND_SHARE, BOUND_RATIO)
+    for i, (share, ratio) in ((top, inner), (0, bound), (size - 1, bound)):
+        near = np.concatenate([counts[max(i - NEAR_VALUES, 0) : i], counts[i + 1 : i + 1 + NEAR_VALUES]])
+        if found is None and counts[i] >= max(share * n, ratio * near.max(initial=1)):
+            found = i
+    if found is None:
+        return None
+    return f"{size} distinct values, {100 * counts[found] / n:.2g} % of the rows are {values[found]:g}"
 
 
 def distinct_rows(x: Floats, weights: Floats) -> tuple[Floats, Floats]:

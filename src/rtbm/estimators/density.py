@@ -12,24 +12,25 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from torch import Tensor
 
 from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.bounds import make_bounds
 from rtbm.estimators.checks import (
     check_compute_device,
+    check_flag,
     check_jobs,
     check_number,
     distinct_rows,
     split_rows,
 )
 from rtbm.estimators.fallback import find_simpler, without_strays
-from rtbm.estimators.fitted import FittedDensity, component_weights, components
+from rtbm.estimators.fitted import FittedDensity, component_weights, components, is_large
 from rtbm.estimators.fitting import (
     NOT_LIKELIHOOD,
     Standardised,
     Task,
+    from_standard,
     like,
     standardise,
 )
@@ -38,15 +39,17 @@ from rtbm.estimators.search import Outcome, Report, count_runs, search
 from rtbm.estimators.selection import choose_n_hidden, most_runs
 from rtbm.estimators.streaming import LineBatches, as_batches, count_features, fit_stream, survey
 from rtbm.parameters import HIDDEN
-from rtbm.training import SOLVERS, Settings
+from rtbm.training import SOLVERS, Result, Settings
 from rtbm.training.distributed import gather_objects
-from rtbm.training.family import Density
+from rtbm.training.family import FAILURES, Density
 from rtbm.training.solvers import DEFAULT_ITERATIONS
 from rtbm.validation import check_choice, check_integer
 
 SMOOTHED = ("lbfgs", "adam", "cma")
 """Solvers that know of `smoothness`."""
 FALLBACKS = ("gaussian", "gaussians")
+EVALUATED_ROWS = 30
+"""After a fit the density is evaluated on about this many rows, to see that it can be."""
 AVERAGED_WITHIN = 0.01
 """With `average`, starts count whose objective is at most this much worse than the best."""
 
@@ -100,6 +103,9 @@ class RTBMDensity(FittedDensity):
     bounds : pair or list of pairs
         (low, high) for data on an interval, (low, None) or (None, high) for a half line, or one of these or None for
         each feature. The machine then describes the logarithm, or the logit, of the distance from the bounds.
+    drop_constant : bool
+        Whether features with only one value are left out of the density. By default they are an error. The density is
+        then that of the other features: `score_samples` ignores the constant ones, and `sample` fills them in.
     batch_size : int
         Rows in a batch of "adam" (by default 500, or 4096 of a file) and "pcd" (by default all).
     learning_rate : float
@@ -130,6 +136,8 @@ class RTBMDensity(FittedDensity):
     n_hidden_, n_parameters_, n_iter_, n_features_in_ : int
         The number of hidden units of each machine, of free parameters (those of the Gaussians, if these replaced the
         fit), of iterations, and of features.
+    constants_ : (n_features,)
+        The values of the features that were left out as constant; NaN for the others.
     summary_ : dict
         These numbers, the solver, why it stopped, and the seconds that all starts took together.
     selection_ : dict
@@ -164,6 +172,7 @@ class RTBMDensity(FittedDensity):
         average: bool = False,
         fallback: str | None = "gaussian",
         bounds: Any = None,
+        drop_constant: bool = False,
         batch_size: int | None = None,
         learning_rate: float = 0.03,
         random_state: Any = None,
@@ -186,6 +195,7 @@ class RTBMDensity(FittedDensity):
         self.average = average
         self.fallback = fallback
         self.bounds = bounds
+        self.drop_constant = drop_constant
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.random_state = random_state
@@ -208,11 +218,7 @@ class RTBMDensity(FittedDensity):
         """
         self._check_parameters()
         self._forget()
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        self._bounds = make_bounds(self.bounds, X.shape[1])
-        self._bounds.check(np.where(weights[:, None] > 0, X, np.nan), self._names())
-        rows, weights = distinct_rows(X, weights)
+        rows, weights = self._prepare(X, sample_weight)
         line, log_slope = self._bounds.to_line(rows)
         seed = self._seed()
         training, held_out = split_rows(len(rows), self.validation_fraction, seed)
@@ -254,6 +260,8 @@ class RTBMDensity(FittedDensity):
         """
         self._check_parameters()
         self._forget()
+        if self.drop_constant:
+            raise InvalidInputError("fit_stream cannot drop constant features: choose the others by columns")
         if self.solver != "adam" or self.n_hidden == "auto" or self.validation_fraction is not None:
             raise InvalidInputError(
                 'fit_stream needs solver="adam", a number n_hidden and validation_fraction=None, got '
@@ -262,8 +270,9 @@ class RTBMDensity(FittedDensity):
         seed = self._seed()
         batches = as_batches(source, columns, self.batch_size, seed)
         self.n_features_in_ = count_features(batches)
+        self.constants_ = np.full(self.n_features_in_, np.nan)
         self.set_feature_names(getattr(batches, "names", None))
-        self._bounds = make_bounds(self.bounds, self.n_features_in_)
+        self._make_bounds()
         lines = LineBatches(batches, self._bounds, self._names())
         seen = survey(lines, seed)
         rows, weights = distinct_rows(seen.rows, seen.weights)
@@ -299,7 +308,7 @@ class RTBMDensity(FittedDensity):
 
         `total` is the number of observations if the data of the task are but a sample.
         """
-        best = outcome.results[outcome.best]
+        best = self._evaluable(task, outcome.results[outcome.best])
         self.results_, self.history_ = outcome.results, best.history
         if not best.converged:
             warnings.warn(
@@ -310,10 +319,9 @@ class RTBMDensity(FittedDensity):
         simpler = find_simpler(task, best.vector, self.fallback, total)
         vectors = [best.vector if simpler is None else simpler.vector]
         if simpler is None and self.average:
-            vectors = [r.vector for r in outcome.results if r.objective <= best.objective + AVERAGED_WITHIN]
-        machine = _average([task.family.distribution(without_strays(task, vector)) for vector in vectors])
-        root, mean = (torch.from_numpy(part).to(machine.device) for part in (task.data.root, task.data.mean))
-        self._set_distribution(machine.affine(root, mean).detach())
+            good = [r for r in outcome.results if r.objective <= best.objective + AVERAGED_WITHIN]
+            vectors = [self._evaluable(task, result).vector for result in good]
+        self._set_distribution(_average([self._density(task, without_strays(task, vector)) for vector in vectors]))
         self._set_summary(
             {
                 "n_hidden": task.n_hidden,
@@ -329,6 +337,37 @@ class RTBMDensity(FittedDensity):
             }
         )
 
+    def _density(self, task: Task, vector: Tensor) -> Density:
+        """The density of a vector, in the coordinates of the data."""
+        machine = task.family.distribution(vector)
+        root, mean = (torch.from_numpy(part).to(machine.device) for part in (task.data.root, task.data.mean))
+        return machine.affine(root, mean).detach()
+
+    def _evaluable(self, task: Task, result: Result) -> Result:
+        """A result, or its latest iteration whose density can be evaluated on some of the data."""
+        step = max(1, len(task.data.z) // EVALUATED_ROWS)
+        rows = torch.from_numpy(from_standard(task.data.z[::step], task.data.mean, task.data.root))
+        reason = None
+        for vector in [result.vector, *result.trail]:
+            failure = _failure(self._density(task, without_strays(task, vector)), rows)
+            reason = reason or failure
+            if failure is None:
+                break
+        else:
+            raise InvalidInputError(
+                f"no iteration of the solver {result.solver!r} gave a density that can be evaluated ({reason}): raise "
+                "regularization, or take fewer hidden units"
+            )
+        if reason is None:
+            return result
+        warnings.warn(
+            f"the solver {result.solver!r} ended at a density that cannot be evaluated ({reason}). The fit is an "
+            "earlier iteration of it: raise regularization",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+        return replace(result, vector=vector)
+
     def _check_parameters(self) -> None:
         """Check what scikit-learn lets be set to anything, before any work is done."""
         if not isinstance(self.n_hidden, str) or self.n_hidden != "auto":
@@ -342,8 +381,8 @@ class RTBMDensity(FittedDensity):
         check_choice(self.hidden, "hidden", HIDDEN)
         check_choice(self.phase, "phase", ("I", "II"))
         check_choice(self.solver, "solver", SOLVERS)
-        if not isinstance(self.average, bool | np.bool_):
-            raise InvalidInputError(f"average must be True or False, got {self.average!r}")
+        check_flag(self.average, "average")
+        check_flag(self.drop_constant, "drop_constant")
         check_jobs(self.n_jobs)
         check_compute_device(self.device)
         if self.fallback is not None:
@@ -385,6 +424,17 @@ class RTBMDensity(FittedDensity):
             self.n_jobs,
             self.device,
         )
+
+
+def _failure(density: Density, rows: Tensor) -> str | None:
+    """Why a density cannot be evaluated at some rows; None if it can be, apart from a normaliser that is estimated."""
+    rows = rows.to(density.device)
+    try:
+        with torch.no_grad():
+            log_prob = density.free_energy(rows) if is_large(density) else density.log_prob(rows)
+    except FAILURES as error:
+        return str(error).split(". ")[0]
+    return None if bool(log_prob.isfinite().all()) else "log P leaves float64"
 
 
 def _average(machines: list[Density]) -> Density:

@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from rtbm.distributions import RTBMMixture
-from rtbm.errors import InvalidInputError
-from rtbm.estimators.bounds import make_bounds
-from rtbm.estimators.checks import check_jobs, distinct_rows
+from rtbm.errors import InvalidInputError, SpikeWarning
+from rtbm.estimators.checks import check_flag, check_jobs
 from rtbm.estimators.density import RTBMDensity
 from rtbm.estimators.fitted import FittedDensity, component_weights, components
 from rtbm.estimators.parallel import in_parallel
@@ -71,8 +69,8 @@ class RTBMDensityCV(FittedDensity):
     Parameters
     ----------
     candidates : sequence of dict
-        Arguments of `RTBMDensity` to try, other than `phase` and `bounds`; None for machines and mixtures from smooth
-        and simple to sharp and rich.
+        Arguments of `RTBMDensity` to try, other than `phase`, `bounds` and `drop_constant`; None for machines and
+        mixtures from smooth and simple to sharp and rich.
     n_folds : int
         Parts of the data.
     combine : "stack" or "best"
@@ -80,6 +78,8 @@ class RTBMDensityCV(FittedDensity):
     phase : "I" or "II"
         As in `RTBMDensity`.
     bounds : pair or list of pairs
+        As in `RTBMDensity`.
+    drop_constant : bool
         As in `RTBMDensity`.
     random_state : int, RandomState or None
         The same integer gives the same result, bit for bit.
@@ -124,6 +124,7 @@ class RTBMDensityCV(FittedDensity):
         combine: str = "stack",
         phase: str = "I",
         bounds: Any = None,
+        drop_constant: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
@@ -133,6 +134,7 @@ class RTBMDensityCV(FittedDensity):
         self.combine = combine
         self.phase = phase
         self.bounds = bounds
+        self.drop_constant = drop_constant
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
@@ -142,25 +144,21 @@ class RTBMDensityCV(FittedDensity):
         self._check_parameters()
         for name in ("distribution_", "candidates_", "held_out_", "weights_"):
             self.__dict__.pop(name, None)  # if this fit fails, nothing must be left of an earlier one
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        self._bounds = make_bounds(self.bounds, X.shape[1])
-        self._bounds.check(np.where(weights[:, None] > 0, X, np.nan), self._names())
-        rows, weights = distinct_rows(X, weights)
+        rows, weights = self._prepare(X, sample_weight)
         if len(rows) < 2 * self.n_folds:
             raise InvalidInputError(
                 f"X: {self.n_folds} folds need {2 * self.n_folds} distinct rows or more, got {len(rows)} samples that "
                 "differ: lower n_folds, or collect more data"
             )
         seed = int(check_random_state(self.random_state).randint(2**31))
-        self.candidates_ = self._candidates(X.shape[1])
+        self.candidates_ = self._candidates(rows.shape[1])
         fold = np.random.default_rng(seed).permutation(len(rows)) % self.n_folds
         with counting_bar(len(self.candidates_) * self.n_folds, "fitting", bool(self.verbose)) as advance:
             self._weigh(_Folds(rows, weights, fold, lambda j, k: self._machine(j, seed + k), self.n_jobs, advance))
         return self
 
     def _machine(self, candidate: int, seed: int) -> RTBMDensity:
-        options = {"phase": self.phase, "bounds": self.bounds, "random_state": seed % 2**32}
+        options = {"phase": self.phase, "bounds": self._bounds.pairs, "random_state": seed % 2**32}
         return RTBMDensity(**{**options, **self.candidates_[candidate]})
 
     def _weigh(self, folds: "_Folds") -> None:
@@ -212,6 +210,7 @@ class RTBMDensityCV(FittedDensity):
         check_integer(self.n_folds, "n_folds", 2)
         check_choice(self.combine, "combine", COMBINATIONS)
         check_choice(self.phase, "phase", ("I", "II"))
+        check_flag(self.drop_constant, "drop_constant")
         check_jobs(self.n_jobs)
         if self.candidates is None:
             return
@@ -224,11 +223,11 @@ class RTBMDensityCV(FittedDensity):
                 f"candidates must be None or a list of dictionaries, one or more, got {self.candidates!r}"
             )
         for candidate in self.candidates:
-            known = set(RTBMDensity().get_params()) - {"phase", "bounds"}
+            known = set(RTBMDensity().get_params()) - {"phase", "bounds", "drop_constant"}
             if not isinstance(candidate, Mapping) or not set(candidate) <= known:
                 raise InvalidInputError(
-                    "candidates must be dictionaries of arguments of RTBMDensity, without phase and bounds, which are "
-                    f"those of the committee, got {candidate!r}"
+                    "candidates must be dictionaries of arguments of RTBMDensity, without phase, bounds and "
+                    f"drop_constant, which are those of the committee, got {candidate!r}"
                 )
 
 
@@ -350,6 +349,7 @@ def _fit_one(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) 
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", SpikeWarning)
         try:
             model.fit(rows, sample_weight=weights)
         except InvalidInputError as error:

@@ -13,8 +13,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from rtbm.errors import InvalidInputError, RTBMError
-from rtbm.estimators.checks import check_jobs, check_labelled, column_moments, distinct_labelled, distinct_rows
+from rtbm.errors import InvalidInputError, RTBMError, SpikeWarning
+from rtbm.estimators.checks import (
+    check_flag,
+    check_jobs,
+    check_labelled,
+    column_moments,
+    distinct_labelled,
+    distinct_rows,
+    is_constant,
+)
 from rtbm.estimators.density import RTBMDensity
 from rtbm.estimators.parallel import in_parallel
 from rtbm.estimators.patches import Patch, check_options, make_patches
@@ -174,7 +182,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
             )
         seed = int(check_random_state(self.random_state).randint(2**31))
         options = (self.patch, self.patch_size, X.shape[1], self.image_shape, self.n_patches, seed)
-        varies = _varies(X)
+        varies = ~is_constant(X)
         patches = [part[varies[part]] for part in make_patches(*options)]
         patches = [part for part in patches if len(part)]
         if not patches:
@@ -298,8 +306,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         """Check what scikit-learn lets be set to anything, before any work is done."""
         check_options(self.patch, self.patch_size, self.image_shape, self.n_patches)
         check_choice(self.output, "output", OUTPUTS)
-        if not isinstance(self.supervised, bool | np.bool_):
-            raise InvalidInputError(f"supervised must be True or False, got {self.supervised!r}")
+        check_flag(self.supervised, "supervised")
         check_jobs(self.n_jobs)
         RTBMDensity(**{name: getattr(self, name) for name in DENSITY_OPTIONS})._check_parameters()
 
@@ -317,18 +324,13 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         return tags
 
 
-def _varies(X: Floats) -> np.ndarray:
-    """Which columns hold more than one value, to working precision."""
-    return np.ptp(X, axis=0) > 1e-12 * np.abs(X).max(axis=0)
-
-
 def _typical_variances(X: Floats, weights: Floats, members: list[np.ndarray]) -> Floats:
     """The (lower) median over classes of the variance (d,) of each feature within a class, where that is not 0.
 
     A feature that is constant in every class has a hundredth of its whole variance.
     """
     within = np.stack([column_moments(X[member], weights[member])[1] ** 2 for member in members])
-    constant = np.stack([~_varies(X[member]) for member in members])
+    constant = np.stack([is_constant(X[member]) for member in members])
     whole = column_moments(X, weights)[1] ** 2
     pairs = zip(within.T, constant.T, whole, strict=True)
     return np.array(
@@ -353,6 +355,7 @@ def _fit_density(job: Job) -> RTBMDensity:
     """A density, without the warnings that concern a single one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", SpikeWarning)
         warnings.filterwarnings("ignore", ".*linearly dependent.*", RuntimeWarning)
         return RTBMDensity(**job.options).fit(job.rows, sample_weight=job.weights)
 

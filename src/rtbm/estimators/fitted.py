@@ -1,6 +1,7 @@
 """What a fitted density can do, with the conventions of scikit-learn."""
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from numbers import Integral, Real
@@ -16,7 +17,8 @@ from torch import Tensor
 from rtbm import nn
 from rtbm.distributions import Estimate, RTBMDistribution, RTBMMixture
 from rtbm.errors import InvalidInputError, TooManyTermsError
-from rtbm.estimators.bounds import Bounds
+from rtbm.estimators.bounds import Bounds, make_bounds
+from rtbm.estimators.checks import distinct_rows, is_constant, listed, warn_of_spikes
 from rtbm.lattice import Floats
 from rtbm.parameters import count
 from rtbm.training.family import Density
@@ -38,12 +40,49 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     """The methods of an estimator once it has a `distribution_`, and bounds that were taken out of the data."""
 
     phase: str
+    bounds: Any
+    drop_constant: bool
     random_state: Any
     distribution_: Density
     history_: list[Record]
     n_features_in_: int
     feature_names_in_: np.ndarray
+    constants_: Floats
     _bounds: Bounds
+
+    def _prepare(self, X: Any, sample_weight: Any) -> tuple[Floats, Floats]:
+        """The distinct rows (n, d) of checked data, and the sum of the weights (n,) of each.
+
+        Columns with only one value are refused, or left out if `drop_constant`. Bounds are made and checked.
+        """
+        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        X, weights = X[weights > 0], weights[weights > 0]
+        self.constants_ = np.full(X.shape[1], np.nan)
+        if len(X):
+            self._leave_out_constants(X)
+        rows = X[:, self._kept]
+        self._make_bounds()
+        self._bounds.check(rows, self._names())
+        warn_of_spikes(rows, self._names())
+        return distinct_rows(rows, weights)
+
+    def _leave_out_constants(self, X: Floats) -> None:
+        constant, names = is_constant(X), self._names()
+        if constant.any() and (not self.drop_constant or constant.all()):
+            flat = [name for name, is_flat in zip(names, constant, strict=True) if is_flat]
+            remedy = "there is nothing to fit" if constant.all() else "leave it out, or set drop_constant=True"
+            raise InvalidInputError(f"X: there is only one value of {listed(flat)}, so there is no density: {remedy}")
+        self.constants_[constant] = np.fmax.reduce(X[:, constant], axis=0)
+
+    def _make_bounds(self) -> None:
+        """The bounds of the features that are kept, from those of all."""
+        self._bounds = make_bounds(self.bounds, self.n_features_in_).subset(self._kept.tolist())
+
+    @property
+    def _kept(self) -> np.ndarray:
+        """The numbers of the features that the density describes: all but those that were left out as constant."""
+        return np.flatnonzero(np.isnan(self.constants_))
 
     def _set_summary(self, summary: dict[str, Any]) -> None:
         """Keep what is known about a fit; `members` are those of its distribution, in their order."""
@@ -72,7 +111,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """log Z of the fitted machine and its standard error: 0, unless Z had to be estimated by annealing."""
         check_is_fitted(self)
         if isinstance(self.distribution_, RTBMMixture):  # an AttributeError, so that dir() and hasattr() work
-            raise AttributeError("log_normalizer_ is that of one machine, not of a mixture: see distribution_.components")
+            raise AttributeError("log_normalizer_ is that of one machine: see distribution_.components")
         if self._log_normalizer is None:
             try:
                 self._log_normalizer = _log_normalizer(self.distribution_)
@@ -81,25 +120,32 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return self._log_normalizer
 
     def score_samples(self, X: Any) -> Floats:
-        """log P(x) (n_samples,) of each row; NaN entries are integrated out.
+        """log P(x) (n_samples,) of each row; NaN entries are integrated out, so it is 0 if all are missing.
 
         The normaliser of a diagonal machine with more than 3 features and 12 hidden units is estimated by annealed
         importance sampling with a fixed seed, and `log_normalizer_` tells the standard error.
         """
-        X = self._check(X)
+        return self._log_prob(self._check(X))
+
+    def _log_prob(self, X: Floats) -> Floats:
         line, log_slope = self._bounds.to_line(X)
         points = torch.from_numpy(line).to(self.distribution_.device)
         with torch.no_grad():
-            if _is_large(self.distribution_) and not bool(points.isnan().any()):
+            if is_large(self.distribution_) and not bool(points.isnan().any()):
                 log_prob = -self.distribution_.free_energy(points) - self.log_normalizer_.value
             else:
                 log_prob = self.distribution_.log_prob(points)
         return log_prob.cpu().numpy() + log_slope
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """The mean log-likelihood of data."""
-        log_prob = self.score_samples(X)
-        weights = _check_sample_weight(sample_weight, log_prob[:, None], dtype=np.float64, ensure_non_negative=True)
+        """The mean log-likelihood of data.
+
+        Rows in which every entry is missing say nothing: they are left out of the mean, and a warning counts them.
+        """
+        X = self._check(X)
+        log_prob = self._log_prob(X)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = np.where(_has_numbers(X, weights > 0), weights, 0.0)
         counted = weights > 0
         return float(weights[counted] @ log_prob[counted] / weights.sum())
 
@@ -110,7 +156,9 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         source = check_random_state(self.random_state if random_state is None else random_state)
         generator = torch.Generator(self.distribution_.device).manual_seed(int(source.randint(2**31)))
         draws = self.distribution_.sample((n_samples,), generator=generator)
-        return self._bounds.from_line(draws.double().cpu().numpy())
+        rows = np.tile(self.constants_, (n_samples, 1))
+        rows[:, self._kept] = self._bounds.from_line(draws.double().cpu().numpy())
+        return rows
 
     def transform(self, X: Any) -> Floats:
         """The expectations E(h|x) (n_samples, n_hidden · n_components) of the hidden units.
@@ -173,21 +221,30 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         known = {self._index(feature): _as_number(value, feature) for feature, value in values.items()}
         if len(known) < len(values):
             raise InvalidInputError(f"values must name each feature once, got {list(values)}")
-        row = np.full((1, self.n_features_in_), np.nan)
+        n_features = len(self._kept)
+        row = np.full((1, n_features), np.nan)
         row[0, list(known)] = list(known.values())
         self._bounds.check(row, self._names())
         line, _ = self._bounds.to_line(row)
-        rest = [i for i in range(self.n_features_in_) if i not in known]
+        rest = [i for i in range(n_features) if i not in known]
         return self._derived(self.distribution_.conditional({i: float(line[0, i]) for i in known}), rest)
 
     def bic(self, X: Any) -> float:
-        """The Bayesian information criterion on data: −2 log-likelihood + log(n) · parameters; lower is better."""
-        log_prob = self.score_samples(X)
+        """The Bayesian information criterion on data: −2 log-likelihood + log(n) · parameters; lower is better.
+
+        Rows in which every entry is missing do not count.
+        """
+        X = self._check(X)
+        log_prob = self._log_prob(X[_has_numbers(X)])
         return float(-2 * log_prob.sum() + math.log(len(log_prob)) * self.n_parameters_)
 
     def aic(self, X: Any) -> float:
-        """The Akaike information criterion on data: −2 log-likelihood + 2 · parameters; lower is better."""
-        return float(-2 * self.score_samples(X).sum() + 2 * self.n_parameters_)
+        """The Akaike information criterion on data: −2 log-likelihood + 2 · parameters; lower is better.
+
+        Rows in which every entry is missing do not count.
+        """
+        X = self._check(X)
+        return float(-2 * self._log_prob(X[_has_numbers(X)]).sum() + 2 * self.n_parameters_)
 
     def set_feature_names(self, names: Sequence[str] | None) -> Self:
         """Name the features of a fitted estimator, as if it had been fitted on a data frame; None takes names away."""
@@ -202,28 +259,32 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def _check(self, X: Any, allow_nan: bool = True) -> Floats:
         check_is_fitted(self)
         finite = "allow-nan" if allow_nan else True
-        return validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)
+        return validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)[:, self._kept]
 
     def _names(self) -> list[str]:
+        """The names of the features that the density describes."""
         names = getattr(self, "feature_names_in_", None)
-        return [f"feature {i}" for i in range(self.n_features_in_)] if names is None else [str(name) for name in names]
+        return [f"feature {i}" if names is None else str(names[i]) for i in self._kept]
 
     def _index(self, feature: Any) -> int:
-        names = list(getattr(self, "feature_names_in_", []))
+        """The place of a feature among those that the density describes."""
+        names, number = list(getattr(self, "feature_names_in_", [])), feature
         if isinstance(feature, str) and feature in names:
-            return names.index(feature)
-        if isinstance(feature, Integral) and 0 <= int(feature) < self.n_features_in_:
-            return int(feature)
-        known = f"0 to {self.n_features_in_ - 1}" + (f" or one of {names}" if names else "")
-        raise InvalidInputError(f"a feature must be {known}, got {feature!r}")
+            number = names.index(feature)
+        if not isinstance(number, Integral) or not 0 <= int(number) < self.n_features_in_:
+            known = f"0 to {self.n_features_in_ - 1}" + (f" or one of {names}" if names else "")
+            raise InvalidInputError(f"a feature must be {known}, got {feature!r}")
+        if int(number) not in self._kept:
+            raise InvalidInputError(f"feature {feature} has only one value, and was left out of the density")
+        return self._kept.tolist().index(int(number))
 
     def _derived(self, distribution: Density, indices: list[int]) -> Self:
         """A fitted estimator for some features."""
         model = clone(self)
         model.__dict__.update({name: value for name, value in self.__dict__.items() if name.endswith("_")})
-        model.n_features_in_ = len(indices)
+        model.n_features_in_, model.constants_ = len(indices), np.full(len(indices), np.nan)
         if hasattr(self, "feature_names_in_"):
-            model.feature_names_in_ = self.feature_names_in_[indices]
+            model.feature_names_in_ = self.feature_names_in_[self._kept[indices]]
         model._bounds = self._bounds.subset(indices)
         model._set_distribution(distribution)
         model._set_summary(self.summary_)
@@ -236,6 +297,21 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _has_numbers(X: Floats, counted: np.ndarray | None = None) -> np.ndarray:
+    """Which rows hold a number, with a warning that counts the others among those that are counted."""
+    known = np.logical_not(np.isnan(X).all(axis=1))
+    counted = np.ones(len(X), dtype=bool) if counted is None else counted
+    empty = int((counted & ~known).sum())
+    if empty == counted.sum():
+        raise InvalidInputError("X: there is no row with numbers and a positive weight, so there is no mean")
+    if empty:
+        warnings.warn(
+            f"X: {empty} of {counted.sum()} rows hold nothing but missing values, and are left out of the mean",
+            stacklevel=3,
+        )
+    return known
 
 
 def components(distribution: Density) -> list[RTBMDistribution]:
@@ -275,7 +351,7 @@ def _as_list(features: Any) -> list[Any]:
     return list(features) if isinstance(features, Iterable) and not isinstance(features, str) else [features]
 
 
-def _is_large(distribution: Density) -> TypeGuard[RTBMDistribution]:
+def is_large(distribution: Density) -> TypeGuard[RTBMDistribution]:
     """Whether the normaliser may be out of reach: neither a grid over few visible units nor few hidden ones."""
     if not isinstance(distribution, RTBMDistribution) or distribution.hidden == "dense":
         return False
@@ -284,6 +360,6 @@ def _is_large(distribution: Density) -> TypeGuard[RTBMDistribution]:
 
 def _log_normalizer(machine: RTBMDistribution) -> Estimate:
     """log Z and its standard error: exact where possible, else by annealed importance sampling with a fixed seed."""
-    if not _is_large(machine):
+    if not is_large(machine):
         return Estimate(machine.log_normalizer, torch.zeros_like(machine.log_normalizer))
     return machine.estimate_log_normalizer(generator=torch.Generator(machine.device).manual_seed(0))

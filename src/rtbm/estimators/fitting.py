@@ -195,6 +195,13 @@ def to_standard(x: Floats, mean: Floats, root: Floats) -> Floats:
     return (x - mean) @ np.linalg.inv(root).T
 
 
+def from_standard(z: Floats, mean: Floats, root: Floats) -> Floats:
+    """x = mean + root z, the inverse of `to_standard`."""
+    if np.isnan(z).any():
+        return mean + z * np.diag(root)
+    return mean + z @ root.T
+
+
 def _log_volume(x: Floats, root: Floats, weights: Floats, log_slope: Floats) -> float:
     """The mean of log P(z) − log P(x). With missing entries root is diagonal, and only those present count."""
     log_scale = np.linalg.slogdet(root)[1]

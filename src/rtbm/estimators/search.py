@@ -135,4 +135,5 @@ def _joined(first: Result, second: Result) -> Result:
         seconds + second.seconds,
         first.evaluations + second.evaluations,
         second.solver,
+        second.trail + first.trail,
     )

@@ -50,6 +50,8 @@ class Result:
         How often the objective was computed on all data; batches count as their share.
     solver : str
         The name of the solver.
+    trail : list of tensor
+        Vectors of earlier iterations, the latest first: all of the last few, ever fewer further back, and the start.
     """
 
     vector: Tensor
@@ -60,6 +62,7 @@ class Result:
     seconds: float
     evaluations: int
     solver: str
+    trail: list[Tensor] = field(default_factory=list, repr=False)
 
     @property
     def converged(self) -> bool:
@@ -92,6 +95,7 @@ class Watch:
         self._validate, self._patience, self._report, self._shift = validate, patience, report, shift
         self._start = time.perf_counter()
         self._best: tuple[float, int, Tensor] | None = None
+        self._vectors: dict[int, Tensor] = {}
         self.history: list[Record] = []
 
     def __call__(self, vector: Tensor, objective: float) -> bool:
@@ -99,6 +103,7 @@ class Watch:
         validation = math.nan if self._validate is None else self._validate(vector)
         record = Record(len(self.history), objective + self._shift, validation, time.perf_counter() - self._start)
         self.history.append(record)
+        self._remember(record.step, vector)
         if self._report is not None:
             self._report(record)
         if self._validate is None:
@@ -107,10 +112,17 @@ class Watch:
             self._best = validation, record.step, vector.clone()
         return record.step - self._best[1] >= self._patience
 
+    def _remember(self, step: int, vector: Tensor) -> None:
+        """Keep a vector, and of the earlier ones a number that grows like the logarithm of the steps.
+
+        The vector of a step is kept for four times as many steps as the largest power of two that divides it.
+        """
+        self._vectors[step] = vector.detach().clone()
+        self._vectors = {s: v for s, v in self._vectors.items() if s == 0 or step - s < 4 * (s & -s)}
+
     def result(self, vector: Tensor, reason: str, evaluations: int, solver: str) -> Result:
         """The result of a solver that ended at a vector."""
-        last = self.history[-1]
-        step = last.step
+        step = self.history[-1].step
         if self._best is not None:
             _, step, vector = self._best
         chosen = self.history[step]
@@ -124,4 +136,5 @@ class Watch:
             seconds,
             evaluations,
             solver,
+            [self._vectors[earlier] for earlier in sorted(self._vectors, reverse=True) if earlier < step],
         )
