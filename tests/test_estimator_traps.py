@@ -35,7 +35,7 @@ def test_few_points_are_a_gaussian(n):
 def test_mixtures_of_data_with_many_gaps():
     X = with_gaps(60, 3, 0.7)
     model = quick(1, n_components=3).fit(X)
-    assert np.isfinite(model.score(X))
+    assert np.isfinite(model.score(X[~np.isnan(X).all(axis=1)]))
 
 
 def test_automatic_choice_with_a_feature_that_a_fold_lacks():
@@ -220,9 +220,8 @@ def test_columns_that_make_spikes_are_named():
     zeros = np.where(rng.random(1000) < 0.2, 0.0, rng.normal(size=1000))
     said = spikes(np.column_stack([continuous, capped, sex, rng.poisson(1.0, 1000), zeros]))
     assert "feature 0" not in said
-    assert (
-        f"feature 1 ({len(np.unique(capped))} distinct values, {100 * (capped == 2).mean():.2g} % of the rows" in said
-    )
+    share = 100 * (capped == 2).mean()
+    assert f"feature 1 ({len(np.unique(capped))} distinct values, {share:.2g} % of the rows are 2)" in said
     assert "feature 2 (2 distinct values" in said
     assert "feature 3" in said
     assert "% of the rows are 0)" in said.split("feature 4")[1]

@@ -12,6 +12,7 @@ from torch.distributions import Distribution, MultivariateNormal, constraints, r
 from rtbm.distributions.arguments import broadcast, check_corner, check_points, check_probabilities, dtype_of
 from rtbm.distributions.expectations import Estimate, Integrand, Part, grid_average, sample_average
 from rtbm.distributions.grid import Envelope
+from rtbm.distributions.missing import Pattern, missing_patterns
 from rtbm.distributions.quantiles import invert
 from rtbm.errors import InvalidInputError
 from rtbm.validation import as_shape, check_integer
@@ -135,20 +136,17 @@ class VisibleDistribution(Distribution, ABC):
         """
         v = check_points(value, "value", self.n_visible, self._device, missing=True)
         rows = v.reshape(-1, self.n_visible)
-        absent = rows.detach().isnan()
-        result = self._log_incomplete(rows, absent) if bool(absent.any()) else self._log_density(rows)
+        patterns = missing_patterns(rows)
+        result = self._log_incomplete(rows, patterns) if patterns else self._log_density(rows)
         return self._shape(result, v.shape[:-1], value)
 
-    def _log_incomplete(self, rows: Tensor, absent: Tensor) -> Tensor:
-        patterns, group = absent.unique(dim=0, return_inverse=True)
+    def _log_incomplete(self, rows: Tensor, patterns: list[Pattern]) -> Tensor:
         result = rows.new_zeros(len(rows))
-        for i, pattern in enumerate(patterns):
-            index = (group == i).nonzero()[:, 0]
-            present = (~pattern).nonzero()[:, 0]
+        for index, present, points in patterns:
             if len(present) == self.n_visible:
-                result = result.index_put((index,), self._log_density(rows[index]))
+                result = result.index_put((index,), self._log_density(points))
             elif len(present):
-                result = result.index_put((index,), self._log_marginal(rows[index][:, present], present.tolist()))
+                result = result.index_put((index,), self._log_marginal(points, present.tolist()))
         return result
 
     def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rtbm import nn
 from rtbm.distributions import Estimate, RTBMDistribution, RTBMMixture
+from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.estimators.bounds import Bounds, make_bounds
 from rtbm.estimators.checks import distinct_rows, is_constant, listed, warn_of_spikes
@@ -168,20 +169,22 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         X = self._check(X)
         self._bounds.check(X, self._names())
         points = torch.from_numpy(self._bounds.to_line(X)[0])
-        absent = points.isnan()
-        result = points.new_zeros(len(points), self._n_features_out)
-        if bool(absent.any()) and self.phase == "II":
+        patterns = missing_patterns(points)
+        if patterns and self.phase == "II":
             raise InvalidInputError('X holds NaN, for which E(h|x) is defined in phase "I" only: fit with phase="I"')
-        patterns, group = absent.unique(dim=0, return_inverse=True)
-        for i, pattern in enumerate(patterns):
-            rows, present = (group == i).nonzero()[:, 0], (~pattern).nonzero()[:, 0]
+        if not patterns:
+            return self._expectations(self.distribution_, points).numpy()
+        result = points.new_zeros(len(points), self._n_features_out)
+        for rows, present, part in patterns:
             if not len(present):
                 raise InvalidInputError(f"X: row {int(rows[0])} holds nothing but NaN")
-            complete = len(present) == points.shape[1]
-            machine = self.distribution_ if complete else self.distribution_.marginal(present.tolist())
-            with torch.no_grad():
-                result[rows] = machine.hidden_mean(points[rows][:, present].to(machine.device)).cpu()
+            result[rows] = self._expectations(self.distribution_.marginal(present.tolist()), part)
         return result.numpy()
+
+    @staticmethod
+    def _expectations(machine: Density, points: Tensor) -> Tensor:
+        with torch.no_grad():
+            return machine.hidden_mean(points.to(machine.device)).cpu()
 
     def cdf(self, X: Any) -> Floats:
         """The probability (n_samples,) that all features are below those of a row."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rtbm import nn
 from rtbm.distributions import RTBMDistribution, RTBMMixture
+from rtbm.distributions.missing import Pattern, missing_patterns
 from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.parameters import HIDDEN, count, pack, unpack
 from rtbm.training.tables import MAX_STATES, StateMixture, TabulatedMachine
@@ -93,8 +94,10 @@ class Family:
         """The vector of some machines and logits: the inverse of `split`."""
         return torch.cat([*machines, logits] if self.n_components > 1 else machines)
 
-    def log_prob(self, vector: Tensor, x: Tensor) -> Tensor:
+    def log_prob(self, vector: Tensor, x: Tensor, patterns: list[Pattern] | None = None) -> Tensor:
         """log P (n,) at points x (n, Nv), differentiable in the vector. NaN entries are integrated out.
+
+        `patterns` are those of `missing_patterns(x)`, which are the same in every step of a fit.
 
         Dense machines are summed over tables of hidden states as long as these are moderate in size, with an error of
         the average log P below TOLERANCE. Points that are too far out for such a table, all points if the table would
@@ -102,24 +105,26 @@ class Family:
         """
         if self.hidden == "dense":
             try:
-                return self._tabulated(vector, x)
+                return self._tabulated(vector, x, missing_patterns(x) if patterns is None else patterns)
             except TooManyTermsError:
                 pass
         return self.distribution(vector).log_prob(x)
 
-    def _tabulated(self, vector: Tensor, x: Tensor) -> Tensor:
+    def _tabulated(self, vector: Tensor, x: Tensor, patterns: list[Pattern]) -> Tensor:
         if not self._has_far_points:
             try:
-                return self.tabulate(vector, x)[0]
+                return self.tabulate(vector, x, patterns=patterns)[0]
             except TooManyTermsError:
                 self._has_far_points = True
-        log_prob, log_missing, _ = self.tabulate(vector, x, max(1, int(FAR_SHARE * len(x))))
+        log_prob, log_missing, _ = self.tabulate(vector, x, max(1, int(FAR_SHARE * len(x))), patterns)
         far = log_missing - log_prob.detach() > math.log(TOLERANCE)
         if not bool(far.any()):
             return log_prob
         return log_prob.index_put((far,), self.distribution(vector).log_prob(x[far]))
 
-    def tabulate(self, vector: Tensor, x: Tensor, n_far: int = 0) -> tuple[Tensor, float, list[StateMixture]]:
+    def tabulate(
+        self, vector: Tensor, x: Tensor, n_far: int = 0, patterns: list[Pattern] | None = None
+    ) -> tuple[Tensor, float, list[StateMixture]]:
         """log P (n,) over tables of hidden states, a bound on the log of what is missing, and each machine's mixture.
 
         The tables are accurate enough for all points but the `n_far` least likely ones. A TooManyTermsError says that
@@ -129,7 +134,8 @@ class Family:
         log_weights = logits.log_softmax(0)
         log_tolerance = math.log(TOLERANCE / len(machines))
         for _ in range(3):
-            results = [table.log_prob(machine, x) for table, machine in zip(self._tables, machines, strict=True)]
+            pairs = zip(self._tables, machines, strict=True)
+            results = [table.log_prob(machine, x, patterns) for table, machine in pairs]
             columns = torch.stack([column for column, _, _ in results], 1)
             log_prob = columns[:, 0] if len(machines) == 1 else (columns + log_weights).logsumexp(1)
             log_error = _log_error(log_prob.detach(), n_far)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.distributions.missing import missing_patterns
 from rtbm.parameters import unpack
 from rtbm.training.family import FAILURES, Family
 from rtbm.training.tables import Factors, factors_of
@@ -90,6 +91,7 @@ class Objective:
 
     def __init__(self, family: Family, x: Tensor, weights: Tensor, prior: Prior):
         self.family, self.x, self.prior = family, x, prior
+        self._patterns = missing_patterns(x)
         self.total = float(weights.sum())
         self.weights = weights / self.total
         self.evaluations = 0
@@ -97,7 +99,7 @@ class Objective:
     def __call__(self, vector: Tensor) -> Tensor:
         """The value (), differentiable in the vector."""
         with np.errstate(all="ignore"):  # trial steps may leave float64, and count as infinite then
-            log_prob = self.family.log_prob(vector, self.x)
+            log_prob = self.family.log_prob(vector, self.x, self._patterns)
         return self.prior.penalty(self.family, vector) / self.total - self.weights @ log_prob
 
     @torch.no_grad()

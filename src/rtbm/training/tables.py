@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rtbm.distributions.missing import Pattern, missing_patterns
 from rtbm.errors import TooManyTermsError
 from rtbm.lattice import Floats, cholesky, enumerate_points, log_tail, reduce_basis, squared_radius
-from rtbm.parameters import TWO_PI, shapes_of, triangle_of
+from rtbm.parameters import TWO_PI, log_cholesky, shapes_of, triangle_of
 from rtbm.theta.chunks import CPU_ELEMENTS, GPU_ELEMENTS
 
 MAX_STATES = 1024
@@ -89,9 +90,11 @@ class TabulatedMachine:
         self._table: Table | None = None
         self._left_out = self._allowed = _FIRST  # log Σ over states left out, less a bound on log Σ over all of them
 
-    def log_prob(self, vector: Tensor, x: Tensor) -> tuple[Tensor, float, "StateMixture"]:
+    def log_prob(
+        self, vector: Tensor, x: Tensor, patterns: list[Pattern] | None = None
+    ) -> tuple[Tensor, float, "StateMixture"]:
         """log P (n,) of points x (n, Nv), differentiable in the vector, a bound on the log of what is missing, and the
-        Gaussian mixture behind it.
+        Gaussian mixture behind it. `patterns` are those of `missing_patterns(x)`, if they are known.
 
         The bound is on a density: no term that was left out exceeds its weight times the highest peak. A table of more
         than MAX_STATES states is a TooManyTermsError.
@@ -99,10 +102,11 @@ class TabulatedMachine:
         machine = factors_of(vector.detach(), self.n_visible, self.n_hidden)
         states, log_left_out = self._states(machine)
         mixture = StateMixture(machine, states)
-        if bool(torch.isfinite(x.sum())):
-            log_prob, log_peak = _LogProb.apply(vector, x, mixture), -float(mixture.log_volume)
+        patterns = missing_patterns(x) if patterns is None else patterns
+        if patterns:
+            log_prob, log_peak = _incomplete_log_prob(vector, self.n_visible, self.n_hidden, states, patterns)
         else:
-            log_prob, log_peak = _incomplete_log_prob(factors_of(vector, self.n_visible, self.n_hidden), x, states)
+            log_prob, log_peak = _LogProb.apply(vector, x, mixture), -float(mixture.log_volume)
         return log_prob, log_left_out - float(mixture.log_sum) + log_peak, mixture
 
     def allow(self, slack: float) -> None:
@@ -143,27 +147,30 @@ class _LogProb(torch.autograd.Function):
         return ctx.mixture.gradient(ctx.mixture.statistics(ctx.x, weights, ctx.posterior)), None, None
 
 
-def _incomplete_log_prob(machine: Factors, x: Tensor, states: Tensor) -> tuple[Tensor, float]:
-    """log P (n,) of what is present in points x (n, Nv) with NaN entries, and the log of the highest peak of them all.
+def _incomplete_log_prob(
+    vector: Tensor, n_visible: int, n_hidden: int, states: Tensor, patterns: list[Pattern]
+) -> tuple[Tensor, float]:
+    """log P (n,) of what is present in points with NaN entries, and the log of the highest peak of them all."""
+    values, log_peak = [], -math.inf
+    machine = factors_of(vector, n_visible, n_hidden)
+    for rows, present, points in patterns:
+        if not len(present):
+            values.append(vector.new_zeros(len(rows)))
+            continue
+        marginal = vector if len(present) == n_visible else _marginal(machine, vector, present)
+        mixture = StateMixture(factors_of(marginal.detach(), len(present), n_hidden), states)
+        values.append(_LogProb.apply(marginal, points, mixture))
+        log_peak = max(log_peak, -float(mixture.log_volume))
+    order = torch.cat([pattern.rows for pattern in patterns])
+    return vector.new_zeros(len(order)).index_copy(0, order, torch.cat(values)), log_peak
 
-    A marginal of the mixture has the same weights, and the rows and columns of F, mean and covariance that are present.
-    """
+
+def _marginal(machine: Factors, vector: Tensor, present: Tensor) -> Tensor:
+    """The free parameters of a marginal: those of P(h), and the rows and columns of the rest that are present."""
     L_A, centre, F, mean, L = machine
-    log_prior = (-0.5 * ((states - centre) @ L_A).square().sum(1)).log_softmax(0)
-    covariance = L @ L.mT
-    patterns, group = x.isnan().unique(dim=0, return_inverse=True)
-    result, log_peak = x.new_zeros(len(x)), -math.inf
-    for i, pattern in enumerate(patterns):
-        rows, present = (group == i).nonzero()[:, 0], (~pattern).nonzero()[:, 0]
-        if len(present):
-            root = torch.linalg.cholesky(covariance[present][:, present])
-            whitening = torch.linalg.inv(root).mT
-            y, means = x[rows][:, present] @ whitening, (states @ F[present].mT + mean[present]) @ whitening
-            logits = torch.addmm(log_prior - 0.5 * means.square().sum(1), y, means.mT)
-            log_volume = root.diagonal().log().sum() + 0.5 * len(present) * math.log(TWO_PI)
-            result = result.index_put((rows,), logits.logsumexp(1) - 0.5 * y.square().sum(1) - log_volume)
-            log_peak = max(log_peak, -float(log_volume.detach()))
-    return result, log_peak
+    n_hidden_parameters = len(L_A) * (len(L_A) + 1) // 2 + len(centre)
+    width = log_cholesky((L @ L.mT)[present][:, present])
+    return torch.cat([vector[:n_hidden_parameters], F[present].reshape(-1), mean[present], width])
 
 
 class Statistics(NamedTuple):
