@@ -1,7 +1,10 @@
 """Machines to draw from, and their densities straight from the definition, in 40 digits."""
 
-import mpmath
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import strategies as st
 
@@ -9,6 +12,9 @@ from families import Floats, matrices
 from rtbm import RTBMDistribution, RTBMMixture
 from rtbm.lattice import cholesky, enumerate_points
 from rtbm.parameters import Lattice
+from tolerances import LOG_PROB, ROUNDINGS
+
+mpmath = pytest.importorskip("mpmath")
 
 D = torch.float64
 
@@ -95,6 +101,22 @@ def _energy(A: Floats, a: Floats, h: mpmath.matrix) -> mpmath.mpf:
 def _quadratic(covariance: Floats, v: Floats, F: Floats, mean: Floats, h: mpmath.matrix) -> mpmath.mpf:
     rest = mpmath.matrix(v.tolist()) - mpmath.matrix(mean.tolist()) - mpmath.matrix(F.tolist()) * h
     return (rest.T * mpmath.lu_solve(mpmath.matrix(covariance.tolist()), rest))[0] / 2
+
+
+def log_prob_bound(make: Callable[..., RTBMDistribution], parameters: Iterable[Any], v: Any) -> torch.Tensor:
+    """How far two ways to log P(v) (n,) of a machine make(*parameters) may be apart.
+
+    Rounding errors of a stable computation are like a relative error ε of each parameter as a whole, so log P carries
+    ε Σ_p |p| |∂ log P/∂p|, a condition number of the machine at v; and ε |log P| for the result itself.
+    """
+    leaves = [torch.as_tensor(part, dtype=D).clone().requires_grad_() for part in (*parameters, v)]
+    log_prob = make(*leaves[:-1]).log_prob(leaves[-1])
+    bounds = []
+    for value in log_prob.reshape(-1):
+        gradients = torch.autograd.grad(value, leaves, retain_graph=True, materialize_grads=True)
+        size = sum(float(p.detach().norm() * g.norm()) for p, g in zip(leaves, gradients, strict=True))
+        bounds.append(LOG_PROB + ROUNDINGS * np.finfo(float).eps * (size + abs(float(value.detach()))))
+    return torch.tensor(bounds, dtype=D).reshape(log_prob.shape)
 
 
 def integral(machine, function=None, spacing: float = 0.55) -> torch.Tensor:

@@ -1,6 +1,5 @@
 """FLINT is the judge: certified values over families chosen to be hard."""
 
-import mpmath
 import numpy as np
 import pytest
 import torch
@@ -12,6 +11,8 @@ from oracle import flint_log_theta
 from rtbm import ThetaPlan, log_theta, theta_moments
 from rtbm.theta.plan import block_log_theta
 from tolerances import FLOAT32, LOG_THETA, allowed
+
+mpmath = pytest.importorskip("mpmath")
 
 # acb_theta computes all 4^g characteristics: a value at g = 6 takes it many seconds.
 EXAMPLES = {1: 150, 2: 150, 3: 100, 4: 40, 5: 6, 6: 2}

@@ -5,7 +5,6 @@ import warnings
 
 import joblib
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -23,6 +22,8 @@ from machines import gaussian_score
 from rtbm import RTBMDensity, RTBMDistribution, RTBMMixture, datasets, nn
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.bounds import Bounds, make_bounds
+
+pd = pytest.importorskip("pandas")
 
 GAMMA = datasets.gamma.sample(400, seed=1)
 PLANE = datasets.correlated_mixture.sample(300, seed=1)

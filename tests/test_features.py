@@ -5,7 +5,6 @@ import warnings
 
 import joblib
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.datasets import load_digits, load_iris
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
@@ -22,6 +21,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from rtbm import InvalidInputError, RTBMClassifier, RTBMDensity, RTBMFeatures
 from rtbm.estimators.features import _spread_out, _typical_variances
 from rtbm.estimators.patches import make_patches
+
+pd = pytest.importorskip("pandas")
 
 
 @parametrize_with_checks(

@@ -5,13 +5,14 @@ import platform
 from importlib.metadata import version
 from importlib.resources import files
 
-import h5py
 import numpy as np
 import pytest
 
 from rtbm import FileError, InvalidInputError, datasets
 from rtbm.datasets.jets import calorimeter, clustering, events, generation, images
 from rtbm.datasets.jets.generation import _overlay, make_images
+
+h5py = pytest.importorskip("h5py")
 
 jets = datasets.jets
 needs_generator = pytest.mark.skipif(

@@ -6,7 +6,6 @@ import pickle
 import struct
 
 import numpy as np
-import pandas as pd
 import pytest
 import safetensors.torch
 import torch
@@ -15,6 +14,8 @@ import rtbm
 from machines import dense, diagonal
 from rtbm import FileError, InvalidInputError, RTBMDensity, RTBMMixture, datasets, nn
 from rtbm.persistence import _fingerprint, read
+
+pd = pytest.importorskip("pandas")
 
 X = datasets.gamma.sample(200, seed=0)
 

@@ -2,7 +2,6 @@
 
 import io
 
-import mpmath
 import numpy as np
 import pytest
 import torch
@@ -18,6 +17,8 @@ from rtbm.nn.theta_layer import balanced_gain
 from rtbm.theta import kernels, unit_kernels
 from rtbm.theta.units import THRESHOLD, unit_cumulants
 from tolerances import FLOAT32
+
+mpmath = pytest.importorskip("mpmath")
 
 ACCURACY = 1e-10
 MACHINE = RTBMDistribution([[1.0]], [[0.1]], [[2.0]], [0.0], [0.0])
