@@ -1,5 +1,9 @@
 """Tables in files: what is read, and what is said about what cannot be."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -129,6 +133,50 @@ def test_files_are_written_whole_through_links_and_with_their_mode(tmp_path):
     assert target.stat().st_mode & 0o777 == 0o600
     with pytest.raises(FileError, match="cannot be written"):
         write_whole(tmp_path, b"new")
+
+
+SAVE = """
+import os, sys
+from rtbm.paths import write_whole
+def pause(handle):
+    print("writing", flush=True)
+    sys.stdin.readline()
+os.fsync = pause
+write_whole(sys.argv[1], b"theirs")
+"""
+
+
+def saving(path):
+    """A process in the middle of a save; a line on its standard input lets it go on."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SAVE, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no locks that end with their process")
+def test_a_save_removes_what_killed_saves_have_left_and_nothing_else(tmp_path):
+    path = tmp_path / "model.rtbm"
+    similar = [tmp_path / name for name in (".model.rtbm.backup01", ".model.rtbm.backup01.tmp", "model.rtbm.old")]
+    for other in similar:
+        other.write_bytes(b"mine")
+    with saving(path) as killed, saving(tmp_path / "model") as elsewhere, saving(path) as alive:
+        killed.kill()
+        killed.wait()
+        elsewhere.kill()
+        elsewhere.wait()
+        assert len(list(tmp_path.iterdir())) == len(similar) + 3
+        write_whole(path, b"ours")
+        assert path.read_bytes() == b"ours"
+        assert (
+            len(list(tmp_path.iterdir())) == len(similar) + 3
+        )  # the files of the killed save elsewhere and of the living
+        alive.communicate("\n")
+        assert alive.returncode == 0
+    assert path.read_bytes() == b"theirs"
+    write_whole(tmp_path / "model", b"ours")
+    assert set(tmp_path.iterdir()) == {path, tmp_path / "model", *similar}
 
 
 def test_other_files(tmp_path):

@@ -1,6 +1,7 @@
 """Names of files: which may hold tables, whether they are there, and how a file is written in full or not at all."""
 
 import contextlib
+import glob
 import os
 import tempfile
 from pathlib import Path
@@ -8,8 +9,15 @@ from typing import Any
 
 from rtbm.errors import FileError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".npy")
 """The endings of files that hold tables of numbers."""
+UNFINISHED = ".unfinished-save"
+"""The ending of a file that is being written."""
 
 
 def existing_table(path: Any) -> Path:
@@ -23,11 +31,15 @@ def existing_table(path: Any) -> Path:
 
 
 def write_whole(path: Any, content: bytes) -> None:
-    """Write a file in full or not at all: under another name first, in the same folder. Links are followed."""
+    """Write a file in full or not at all: under another name first, in the same folder. Links are followed.
+
+    What killed processes have left of earlier saves to the same name is removed, except on Windows.
+    """
     target = Path(os.path.realpath(path))
     try:
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        _remove_unfinished(target)
+        handle, name = _create(target)
     except OSError as error:
         raise FileError(f"{path}: cannot be written ({error.strerror or error})") from None
     try:
@@ -35,14 +47,45 @@ def write_whole(path: Any, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(name, mode)
-        os.replace(name, target)
+            os.chmod(name, mode)
+            if fcntl is None:
+                stream.close()  # Windows renames no open files; elsewhere the lock lasts until the file has its name
+            os.replace(name, target)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(name)
         if isinstance(error, OSError):
             raise FileError(f"{path}: cannot be written ({error.strerror or error})") from None
         raise
+
+
+def _create(target: Path) -> tuple[int, str]:
+    """A new file beside the target, locked so that other saves know that a process is writing it."""
+    while True:
+        handle, name = tempfile.mkstemp(UNFINISHED, f".{target.name}.", target.parent)
+        _lock(handle, wait=True)
+        if os.path.exists(name):
+            return handle, name
+        os.close(handle)  # another save removed it before it was locked
+
+
+def _remove_unfinished(target: Path) -> None:
+    """Remove what saves to the target have left unfinished, if no process holds it."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.????????{UNFINISHED}"):
+        with contextlib.suppress(OSError), left.open("rb") as stream:
+            if _lock(stream.fileno(), wait=False):
+                left.unlink()
+
+
+def _lock(handle: int, wait: bool) -> bool:
+    """Lock an open file; whether that worked. Windows and some network drives have no such locks."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _umask() -> int:
