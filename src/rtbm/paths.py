@@ -16,15 +16,27 @@ except ImportError:  # Windows
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".npy")
 """The endings of files that hold tables of numbers."""
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+"""The endings that may follow .csv, .tsv and .txt, and the compression that each stands for."""
 UNFINISHED = ".unfinished-save"
 """The ending of a file that is being written."""
+
+
+def table_kind(path: Path) -> str | None:
+    """The one of TABLE_SUFFIXES that tells the format of a file; None if its name is not that of a table."""
+    packed = path.suffix.lower() in COMPRESSIONS
+    kind = (path.with_suffix("") if packed else path).suffix.lower()
+    return kind if kind in (TABLE_SUFFIXES[:3] if packed else TABLE_SUFFIXES) else None
 
 
 def existing_table(path: Any) -> Path:
     """The path of a file that may hold a table; a FileError if there is none, or if its ending tells no format."""
     path = Path(path)
-    if path.suffix.lower() not in TABLE_SUFFIXES:
-        raise FileError(f"{path}: the name must end in one of {', '.join(TABLE_SUFFIXES)}")
+    if table_kind(path) is None:
+        raise FileError(
+            f"{path}: the name must end in one of {', '.join(TABLE_SUFFIXES)}; the first three may be compressed, and "
+            f"then end in one of {', '.join(COMPRESSIONS)}"
+        )
     if not path.is_file():
         raise FileError(f"{path}: no such file")
     return path
