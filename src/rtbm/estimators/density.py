@@ -131,7 +131,8 @@ class RTBMDensity(FittedDensity):
         The number of hidden units of each machine, of free parameters (those of the Gaussians, if these replaced the
         fit), of iterations, and of features.
     summary_ : dict
-        These numbers, the solver, why it stopped, and the seconds that all starts took together.
+        These numbers, the solver, why it stopped, and the seconds that all starts took together; from a file, also the
+        columns that were left out, and why.
     selection_ : dict
         With n_hidden="auto": the held-out log-likelihood for each number of hidden units.
 
@@ -273,6 +274,7 @@ class RTBMDensity(FittedDensity):
         with self._progress(count_runs(task) + 1) as report:
             result = fit_stream(replace(task, report=report), lines, seen.total)
         self._take(task, Outcome([result], 0), seen.total)
+        self.summary_["left_out"] = getattr(batches, "left_out", {})
         return self
 
     def _progress(self, n_runs: int, title: str = "fitting") -> contextlib.AbstractContextManager[Report | None]:
