@@ -68,6 +68,7 @@ bench: $(READY)-bench
 	$(BIN)/python benchmarks/density.py --output build/density.json
 	$(BIN)/python benchmarks/layer.py --output build/layer.json
 	$(BIN)/python benchmarks/features.py --output build/features.json
+	$(BIN)/python benchmarks/files.py --output build/files.json
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

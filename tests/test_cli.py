@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -88,6 +89,41 @@ def test_all_formats_and_a_choice_of_columns(tmp_path, plane):
     assert float(run("score", tmp_path / "y.rtbm", tmp_path / "plane.parquet")) < 0  # finds its column by name
 
 
+def test_the_summary_says_which_columns_are_left_out(tmp_path):
+    frame, model = pd.DataFrame(PLANE, columns=["x", "y"]).assign(who="ann"), tmp_path / "m.rtbm"
+    frame.to_csv(tmp_path / "frame.csv")
+    frame.set_axis(frame.index * 1.5).to_parquet(tmp_path / "frame.parquet")
+    stream = ("--stream", "--solver", "adam", "--iterations", 2)
+    for name, options in (("frame.csv", ()), ("frame.parquet", ()), ("frame.parquet", stream)):
+        index = "Unnamed: 0" if name.endswith("csv") else "__index_level_0__"
+        shown = " ".join(run("fit", tmp_path / name, *options, "--starts", 1, "-o", model).replace("│", " ").split())
+        for text in ("2 (x, y)", f"{index} (index of a data frame)", "who (text)"):
+            assert text in shown
+        for data in ("frame.csv", "frame.parquet"):
+            expected = rtbm.load(model).set_feature_names(None).score(PLANE)
+            assert float(run("score", model, tmp_path / data)) == pytest.approx(expected, rel=1e-9)
+        run("plot", model, tmp_path / name, "-o", tmp_path / "m.png")
+    shown = run("fit", tmp_path / "frame.csv", "-c", "y,Unnamed: 0", "--starts", 1, "-o", model)
+    assert "2 (y, Unnamed: 0)" in shown
+    assert "left out" not in shown
+    assert command("fit", tmp_path / "frame.csv", "-c", "x,who").stderr.count("column 'who' (4): 'ann'") == 1
+
+
+def test_decimal_commas_separators_and_compression(tmp_path, plane):
+    frame = pd.DataFrame(PLANE, columns=["x", "y"])
+    frame.to_csv(tmp_path / "comma.csv.gz", index=False, sep=";", decimal=",")
+    frame.to_csv(tmp_path / "bar.csv", index=False, sep="|", decimal=",")
+    result = command("fit", tmp_path / "comma.csv.gz", "-o", tmp_path / "m.rtbm")
+    assert result.returncode == 1
+    assert "say --decimal ," in result.stderr
+    run("fit", plane, "-o", tmp_path / "plain.rtbm", *QUICK)
+    expected = run("score", tmp_path / "plain.rtbm", plane)
+    for name, *options in (("comma.csv.gz", "--decimal", ","), ("bar.csv", "--decimal", ",", "--separator", "|")):
+        run("fit", tmp_path / name, *options, "-o", tmp_path / "m.rtbm", *QUICK)
+        assert run("score", tmp_path / "m.rtbm", tmp_path / name, *options) == expected
+        run("plot", tmp_path / "m.rtbm", tmp_path / name, *options, "-o", tmp_path / "m.png")
+
+
 def test_options_reach_the_estimator(tmp_path):
     path = tmp_path / "m.rtbm"
     run("fit", "--hidden", 4, "--diagonal", "--phase", "II", "--bounds", "0,", "--iterations", 500, "-o", path, *QUICK)
@@ -120,6 +156,9 @@ def test_streams(tmp_path):
         (("fit", "flat.csv"), 1, "only one value of column 'a'"),
         (("fit", "flat.csv", "--bounds", "2,"), 1, "in row 0 of column 'b'"),
         (("fit", "flat.csv", "-o", "flat.csv"), 2, "name of a data file"),
+        (("fit", "flat.csv", "-o", "m.csv.gz"), 2, "name of a data file"),
+        (("fit", "flat.csv", "--decimal", ";"), 2, "--decimal"),
+        (("fit", "flat.csv", "--separator", "ab"), 1, "separator must be one character"),
         (("fit", "flat.csv", "-o", "."), 2, "folder"),
         (("fit", "flat.csv", "--picture", "p.txt"), 2, "must end in one of .png"),
         (("sample", "bad.csv", "-o", "bad.csv"), 2, "used already"),

@@ -1,13 +1,23 @@
 """Tables in files: what is read, and what is said about what cannot be."""
 
+import datetime
+import gzip
+import os
+import subprocess
+import sys
+
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rtbm import FileError
+from rtbm import FileError, InvalidInputError
 from rtbm.files import FileRows, column_names, read_table
 from rtbm.paths import write_whole
+
+FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [3.0, 4.0]})
+INDEX = "index of a data frame"
 
 
 def write(path, text):
@@ -29,6 +39,13 @@ def write(path, text):
         ("# made by hand\n\nx;y\n1;2\n   \n3;4\n", ["x", "y"], [[1, 2], [3, 4]]),
         ('"a; b",y\n1,2\n', ["a; b", "y"], [[1, 2]]),
         ("1.5,NA\n2,3\n", None, [[1.5, np.nan], [2, 3]]),
+        ("a,b\n+1.5,-.5\n 7. , 007\n", ["a", "b"], [[1.5, -0.5], [7, 7]]),
+        ('a, b\n"1", "2"\n', ["a", "b"], [[1, 2]]),
+        ("a,b\n NA ,1\n2, \n", ["a", "b"], [[np.nan, 1], [2, np.nan]]),
+        ("a,b\nTrue,1\nfalse,0\n", ["a", "b"], [[1, 1], [0, 0]]),
+        ('"two\nlines",b\r\n1,2\r\n\r\n3,4', ["two\nlines", "b"], [[1, 2], [3, 4]]),
+        ("id\n123456789012345678\n1\n", ["id"], [[123456789012345678], [1]]),
+        ('a\n""\n1\n', ["a"], [[np.nan], [1]]),
     ],
 )
 def test_csv(tmp_path, text, names, values):
@@ -51,7 +68,7 @@ def test_columns_are_chosen_by_name_and_the_others_need_not_be_numbers(tmp_path)
     path = write(tmp_path / "data.csv", "name,x,y\nann,1,2\nbob,3,4\n")
     assert read_table(path, ["y", "x"]).values.tolist() == [[2, 1], [4, 3]]
     with pytest.raises(FileError, match=r"line 2, column 'name' \(1\): 'ann'"):
-        read_table(path)
+        read_table(path, ["name", "x"])
     with pytest.raises(FileError, match=r"no column 'z'; there are name, x, y"):
         read_table(path, ["z"])
     assert read_table(write(tmp_path / "bare.csv", "1,2\n3,4\n"), ["1"]).values.tolist() == [[2], [4]]
@@ -67,7 +84,14 @@ def test_columns_are_chosen_by_name_and_the_others_need_not_be_numbers(tmp_path)
         ("1.5,oops\n1,2\n", "first row mixes numbers and text such as 'oops'.*--no-header"),
         ("inf,1\n1,2\n", r"line 1, column 1: 'inf'"),
         ("x,x\n1,2\n", "different names, got 'x'"),
-        ("a;b\n1,5;2\n", "write decimal points"),
+        ("a;b\n1,5;2\n", r"line 2, column 'a' \(1\): '1,5'.*--decimal ,"),
+        ('a,b\n"1,234.5",2\n', r"line 2, column 'a' \(1\): '1,234.5'"),
+        ("a,b\n0x1F,2\n1,2\n", "line 2, column 'a' .*'0x1F'"),
+        ("a\n1\n2\n1e999\n", "line 4, column 'a' .*'1e999'"),
+        ("a,b\n1,2\nx,3\n4,y\n", "line 3, column 'a' .*'x'"),
+        ('a,b\n"x\ny",1\nz,oops\n', "line 4, column 'b' .*'oops'"),
+        ("a,b\nann,2024-01-01\nbob,2024-01-02\n", r"no column holds numbers; left out: a \(text\), b \(text\)"),
+        (",\n1,2\n", "first row has only empty cells.*--no-header"),
         ("a\n1_0\n", "'1_0' is not a finite number"),
         ("a,b\n", "no rows"),
         ("", "empty"),
@@ -76,6 +100,149 @@ def test_columns_are_chosen_by_name_and_the_others_need_not_be_numbers(tmp_path)
 def test_bad_cells_are_named_by_row_and_column(tmp_path, text, message):
     with pytest.raises(FileError, match=message):
         read_table(write(tmp_path / "data.csv", text))
+
+
+@pytest.mark.parametrize("kind", ["large_string", "string_view"])
+def test_all_kinds_of_arrow_strings(tmp_path, kind):
+    text = getattr(pa, kind)()
+    pq.write_table(pa.table({"x": pa.array(["1", "2"], text), "y": pa.array(["a", "b"], text)}), tmp_path / "a.parquet")
+    assert read_table(tmp_path / "a.parquet").left_out == {"y": "text"}
+    assert read_table(tmp_path / "a.parquet").values.tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize("cells", ["1,2", "x,2"])
+def test_one_bad_cell_far_down_is_an_error(tmp_path, cells):
+    rows = ["1,2", *["3.5,4"] * 5000]
+    rows[4000] = cells
+    path = write(tmp_path / "data.csv", "\n".join(["a,b", *rows]))
+    if cells == "1,2":
+        assert read_table(path).values.shape == (5001, 2)
+    else:
+        with pytest.raises(FileError, match=r"line 4002, column 'a' \(1\): 'x'"):
+            read_table(path)
+
+
+def test_text_and_dates_are_left_out_unless_asked_for(tmp_path):
+    path = write(tmp_path / "data.csv", "id,x,day,y,empty\nann,1,2024-01-01,2,\n,3,2024-01-02,4,\n")
+    table = read_table(path)
+    assert (table.names, dict(table.left_out)) == (["x", "y", "empty"], {"id": "text", "day": "text"})
+    assert np.array_equal(table.values, [[1, 2, np.nan], [3, 4, np.nan]], equal_nan=True)
+    assert column_names(path) == ["id", "x", "day", "y", "empty"]
+    with pytest.raises(FileError, match=r"line 2, column 'day' .*'2024-01-01'"):
+        read_table(path, ["x", "day"])
+    days = [datetime.date(2024, 1, 1)] * 3
+    columns = {"id": ["ann", None, "bob"], "x": ["1", "2.5", None], "day": days, "flag": [True, False, None]}
+    pq.write_table(pa.table({**columns, "list": [[1], [2], [3]], "n": [2**60, 1, 2]}), tmp_path / "data.parquet")
+    for table in (read_table(tmp_path / "data.parquet"), FileRows(tmp_path / "data.parquet")):
+        assert table.names == ["x", "flag", "n"]
+        assert {name: reason[:4] for name, reason in table.left_out.items()} == {
+            "id": "text",
+            "day": "date",
+            "list": "list",
+        }
+    rows = read_table(tmp_path / "data.parquet").values
+    assert np.array_equal(rows, [[1, 1, 2**60], [2.5, 0, 1], [np.nan, np.nan, 2]], equal_nan=True)
+    assert next(FileRows(tmp_path / "data.parquet").epoch(0))[0].shape == (3, 3)
+    pq.write_table(
+        pa.table({"x": ["1", "2", "oops"], "c": pa.array(["a"] * 3).dictionary_encode()}),
+        path := tmp_path / "b.parquet",
+    )
+    with pytest.raises(FileError, match="row 2, column 'x': 'oops' is not a finite number"):
+        read_table(path)
+    with pytest.raises(FileError, match="block 0, row 2, column 'x': 'oops' is not a finite number"):
+        FileRows(path)
+
+
+def test_large_text_with_newlines_in_quotes(tmp_path, monkeypatch):
+    monkeypatch.setattr("rtbm.files.BLOCK_BYTES", 1000)
+    rows = "".join(f'"name {i}\nof two lines",{i}\n' for i in range(500))
+    table = read_table(write(tmp_path / "data.csv", f"name,x\n{rows}"))
+    assert table.values[:, 0].tolist() == list(range(500))
+    assert table.left_out == {"name": "text"}
+
+
+@pytest.mark.parametrize("index", [[0, 1], ["p", "q"], pd.MultiIndex.from_tuples([(1, 2), (3, 4)])])
+@pytest.mark.parametrize("names", [["x", "y"], ["0", "1"]])
+def test_the_index_in_csv_is_no_feature(tmp_path, index, names):
+    frame, path = FRAME.set_axis(names, axis=1).set_axis(index), tmp_path / "data.csv"
+    frame.to_csv(path)
+    table = read_table(path)
+    assert table.names == names
+    assert table.left_out == {f"Unnamed: {i}": INDEX for i in range(frame.index.nlevels)}
+    assert np.array_equal(table.values, FRAME)
+    if list(index) == [0, 1]:
+        assert read_table(path, [names[1], "Unnamed: 0"]).values.tolist() == [[3, 0], [4, 1]]
+    frame.to_csv(path, header=False, index=False)
+    assert read_table(path).names is None
+
+
+@pytest.mark.parametrize(("name", "stored"), [(None, "__index_level_0__"), ("time", "time")])
+def test_the_index_in_parquet_is_no_feature(tmp_path, name, stored):
+    path = tmp_path / "data.parquet"
+    FRAME.set_axis(pd.Index([7, 9], name=name)).to_parquet(path)
+    for table in (read_table(path), FileRows(path)):
+        assert table.names == ["x", "y"]
+        assert table.left_out == {stored: INDEX}
+    assert np.array_equal(read_table(path).values, FRAME)
+    assert sorted(next(FileRows(path).epoch(0))[0].tolist()) == FRAME.to_numpy().tolist()
+    assert read_table(path, [stored, "x"]).values.tolist() == [[7, 1], [9, 2]]
+    assert FileRows(path, [stored]).names == [stored]
+    FRAME.to_parquet(path)
+    assert read_table(path) == (pytest.approx(FRAME.to_numpy()), ["x", "y"], {})
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "values"),
+    [
+        ("a;b\n1,5;2\n", {}, [[1.5, 2]]),
+        ("a\tb\n1,5\t-2,5e1\n", {}, [[1.5, -25]]),
+        ("a\n1,5\n2,5\n", {}, [[1.5], [2.5]]),
+        ("1,5;NA\n2;3,5\n", {}, [[1.5, np.nan], [2, 3.5]]),
+        ('a,b\n"1,5","2"\n', {"separator": ";", "header": True}, None),
+        ("a|b\n1,5|2\n", {"separator": "|"}, [[1.5, 2]]),
+        ("a;b\n1.5;2\n", {}, None),
+    ],
+)
+def test_decimal_commas(tmp_path, text, options, values):
+    path = write(tmp_path / "data.csv", text)
+    if values is None:
+        with pytest.raises(FileError, match=r"no column holds numbers|--decimal \."):
+            read_table(path, decimal=",", **options)
+    else:
+        assert np.array_equal(read_table(path, decimal=",", **options).values, values, equal_nan=True)
+
+
+def test_separators(tmp_path):
+    path = write(tmp_path / "data.csv", "a b|c\n1|2\n")
+    assert column_names(path, separator="|") == ["a b", "c"]
+    assert read_table(path, separator="|").values.tolist() == [[1, 2]]
+    assert read_table(write(tmp_path / "t.csv", "a;x\tb\n1\t2\n"), separator="\\t").names == ["a;x", "b"]
+    blanks = write(tmp_path / "blanks.txt", "# made\n  x    y \n 1.5  2\n   \n3     4\n")
+    assert read_table(blanks) == (pytest.approx(np.array([[1.5, 2], [3, 4]])), ["x", "y"], {})
+    assert read_table(write(tmp_path / "blanks.csv", "1   2\n"), separator=" ").values.tolist() == [[1, 2]]
+    for options in ({"separator": "ab"}, {"separator": ","}, {"separator": '"', "decimal": "."}, {"decimal": ";"}):
+        with pytest.raises(InvalidInputError, match="must be"):
+            read_table(path, **{"decimal": ",", **options})
+
+
+@pytest.mark.parametrize("ending", ["csv.gz", "tsv.GZ", "txt.gz", "csv.bz2", "csv.zst"])
+def test_compressed_text(tmp_path, ending):
+    path = tmp_path / f"data.{ending}"
+    codec = {"gz": "gzip", "bz2": "bz2", "zst": "zstd"}[path.suffix[1:].lower()]
+    with pa.output_stream(path, compression=codec) as stream:
+        stream.write(b"x y\n1 2\n" if "txt" in ending else b"x\ty\n1\t2\n")
+    table = read_table(path)
+    assert (table.names, table.values.tolist()) == (["x", "y"], [[1, 2]]) == (column_names(path), [[1, 2]])
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(FileError):
+        read_table(path)
+    with pytest.raises(FileError, match="must end in"):
+        read_table(write(tmp_path / "data.parquet.gz", ""))
+
+
+def test_compressed_text_in_several_parts(tmp_path):
+    (tmp_path / "data.csv.gz").write_bytes(gzip.compress(b"x\n1\n") + gzip.compress(b"2\n"))
+    assert read_table(tmp_path / "data.csv.gz").values.tolist() == [[1], [2]]
 
 
 def test_npy(tmp_path):
@@ -90,6 +257,13 @@ def test_npy(tmp_path):
     np.save(tmp_path / "d.npy", np.array(["x"]))
     with pytest.raises(FileError, match="must hold numbers"):
         read_table(tmp_path / "d.npy")
+    with (tmp_path / "archive.npy").open("wb") as stream:
+        np.savez(stream, x=np.zeros(3))
+    for damage in (0, 30):
+        content = (tmp_path / "archive.npy").read_bytes()
+        (tmp_path / "archive.npy").write_bytes(content[: len(content) - damage])
+        with pytest.raises(FileError, match=r"not a \.npy file.*save one array"):
+            read_table(tmp_path / "archive.npy")
     np.save(tmp_path / "e.npy", np.array([[0.0, np.inf]]))
     with pytest.raises(FileError, match="row 0, column 1"):
         read_table(tmp_path / "e.npy")
@@ -101,8 +275,8 @@ def test_parquet(tmp_path):
     table = read_table(path, ["y", "x"])
     assert table.names == ["y", "x"]
     assert np.array_equal(table.values, [[0.5, 1], [1.5, 2], [2.5, np.nan]], equal_nan=True)
-    with pytest.raises(FileError, match="row 0, column 'label'"):
-        read_table(path)
+    with pytest.raises(FileError, match="row 0, column 'label': 'a' is not a finite number"):
+        read_table(path, ["label"])
     with pytest.raises(FileError, match="not a Parquet file"):
         read_table(write(tmp_path / "fake.parquet", "hello"))
 
@@ -129,6 +303,50 @@ def test_files_are_written_whole_through_links_and_with_their_mode(tmp_path):
     assert target.stat().st_mode & 0o777 == 0o600
     with pytest.raises(FileError, match="cannot be written"):
         write_whole(tmp_path, b"new")
+
+
+SAVE = """
+import os, sys
+from rtbm.paths import write_whole
+def pause(handle):
+    print("writing", flush=True)
+    sys.stdin.readline()
+os.fsync = pause
+write_whole(sys.argv[1], b"theirs")
+"""
+
+
+def saving(path):
+    """A process in the middle of a save; a line on its standard input lets it go on."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SAVE, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no locks that end with their process")
+def test_a_save_removes_what_killed_saves_have_left_and_nothing_else(tmp_path):
+    path = tmp_path / "model.rtbm"
+    similar = [tmp_path / name for name in (".model.rtbm.backup01", ".model.rtbm.backup01.tmp", "model.rtbm.old")]
+    for other in similar:
+        other.write_bytes(b"mine")
+    with saving(path) as killed, saving(tmp_path / "model") as elsewhere, saving(path) as alive:
+        killed.kill()
+        killed.wait()
+        elsewhere.kill()
+        elsewhere.wait()
+        assert len(list(tmp_path.iterdir())) == len(similar) + 3
+        write_whole(path, b"ours")
+        assert path.read_bytes() == b"ours"
+        assert (
+            len(list(tmp_path.iterdir())) == len(similar) + 3
+        )  # the files of the killed save elsewhere and of the living
+        alive.communicate("\n")
+        assert alive.returncode == 0
+    assert path.read_bytes() == b"theirs"
+    write_whole(tmp_path / "model", b"ours")
+    assert set(tmp_path.iterdir()) == {path, tmp_path / "model", *similar}
 
 
 def test_other_files(tmp_path):

@@ -53,5 +53,5 @@ def test_help_usage_errors_and_missing_files_import_no_torch():
         "        main()\n"
         "    except SystemExit as stop:\n"
         "        assert (stop.code == 0) == ('--help' in call), call\n"
-        "    assert not {'torch', 'numpy', 'sklearn'} & set(sys.modules), call\n"
+        "    assert not {'torch', 'numpy', 'pyarrow', 'sklearn'} & set(sys.modules), call\n"
     )

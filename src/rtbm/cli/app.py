@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from rtbm.errors import FileError, InvalidInputError, RTBMError
-from rtbm.paths import TABLE_SUFFIXES, existing_table
+from rtbm.paths import existing_table, table_kind
 
 if TYPE_CHECKING:
     from rtbm.files import Floats, Table
@@ -62,19 +62,36 @@ class Phase(StrEnum):
     II = "II"
 
 
+class Decimal(StrEnum):
+    """The decimal points of CSV files."""
+
+    point = "."
+    comma = ","
+
+
 Data = Annotated[
-    Path | None, typer.Argument(help="A .csv, .parquet or .npy file; without it, the paper's gamma sample.")
+    Path | None, typer.Argument(help="A .csv, .csv.gz, .parquet or .npy file; without it, the paper's gamma sample.")
 ]
-Needed = Annotated[Path, typer.Argument(help="A .csv, .parquet or .npy file.")]
+Needed = Annotated[Path, typer.Argument(help="A .csv, .csv.gz, .parquet or .npy file.")]
 Model = Annotated[Path, typer.Argument(help="A model that `rtbm fit` has saved.")]
 Columns = Annotated[
     str | None,
-    typer.Option("--columns", "-c", help="Columns to use, as in x,y (numbers from 0 where there are no names)."),
+    typer.Option(
+        "--columns",
+        "-c",
+        help="Columns to use, as in x,y (numbers from 0 where there are no names); by default all that hold numbers, "
+        "without the index of a data frame.",
+    ),
 ]
 Header = Annotated[
     bool | None,
     typer.Option("--header/--no-header", help="Whether a CSV file begins with names; found out by default."),
 ]
+Separator = Annotated[
+    str | None,
+    typer.Option(help="What separates the cells of a CSV file, as in ';' or '\\t' or ' '; found out by default."),
+]
+DecimalPoint = Annotated[Decimal, typer.Option(help="The decimal point of a CSV file.")]
 
 
 def _version(show: bool) -> None:
@@ -108,6 +125,8 @@ def fit(
     picture: Annotated[Path | None, typer.Option(help="Where to save a picture of the fit (.png, .pdf, .svg).")] = None,
     columns: Columns = None,
     header: Header = None,
+    separator: Separator = None,
+    decimal: DecimalPoint = Decimal.point,
     bounds: Annotated[
         str | None, typer.Option(help="Bounds of all features, as in '0,1', or '0,' without an upper one.")
     ] = None,
@@ -159,12 +178,13 @@ def fit(
         if stream:
             model.fit_stream(data, _split(columns))
         else:
-            table = _read(data, columns, header)
+            table = _read(data, columns, header, separator, decimal)
             rows = table.values
             with _columns_by_name(table.names):
                 model.fit(rows)
             model.summary_["log_likelihood"] = model.score(rows)
             model.set_feature_names(table.names)
+            model.summary_["left_out"] = dict(table.left_out)
         if is_first_process():
             _finish(model, None if stream else rows, output, picture, quiet)
 
@@ -190,6 +210,8 @@ def score(
     data: Needed,
     columns: Columns = None,
     header: Header = None,
+    separator: Separator = None,
+    decimal: DecimalPoint = Decimal.point,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write log P of each row (.csv or .npy).")
     ] = None,
@@ -198,7 +220,7 @@ def score(
     _check_output(output, "--output", TABLES, data, model)
     _check_table(data)
     fitted = _load(model)
-    rows = _read_for(fitted, data, columns, header)
+    rows = _read_for(fitted, data, columns, header, separator, decimal)
     log_prob = fitted.set_feature_names(None).score_samples(rows)  # the columns have been chosen by name
     if output is not None:
         from rtbm.cli.output import write_rows
@@ -246,12 +268,15 @@ def plot(
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture (.png, .pdf, .svg).")] = Path("model.png"),
     columns: Columns = None,
     header: Header = None,
+    separator: Separator = None,
+    decimal: DecimalPoint = Decimal.point,
 ) -> None:
     """Draw a density: in one dimension with histogram and components, in two with contours and projections."""
     _check_output(output, "--output", PICTURES, data, model)
     _check_table(data)
     fitted = _load(model)
-    _draw(fitted, None if data is None else _read_for(fitted, data, columns, header), output)
+    rows = None if data is None else _read_for(fitted, data, columns, header, separator, decimal)
+    _draw(fitted, rows, output)
     console.print(f"picture: {output}", highlight=False, soft_wrap=True)
 
 
@@ -323,7 +348,7 @@ def _check_output(path: Path | None, option: str, suffixes: tuple[str, ...] | No
         raise typer.BadParameter(f"{path} is a folder", param_hint=option)
     if suffixes is not None and path.suffix.lower() not in suffixes:
         raise typer.BadParameter(f"{path} must end in one of {', '.join(suffixes)}", param_hint=option)
-    if suffixes is None and path.suffix.lower() in TABLE_SUFFIXES:
+    if suffixes is None and table_kind(path) is not None:
         raise typer.BadParameter(
             f"{path} is the name of a data file, and a model is none: take .rtbm", param_hint=option
         )
@@ -343,23 +368,33 @@ def _columns_by_name(names: list[str] | None) -> Iterator[None]:
         raise InvalidInputError(message) from None
 
 
-def _read(data: Path | None, columns: str | None, header: bool | None) -> "Table":
+def _read(
+    data: Path | None, columns: str | None, header: bool | None, separator: str | None = None, decimal: str = "."
+) -> "Table":
     from rtbm.datasets import gamma
     from rtbm.files import Table, read_table
 
     if data is None:
         return Table(gamma.sample(), None)
-    return read_table(data, _split(columns), header)
+    return read_table(data, _split(columns), header, separator=separator, decimal=decimal)
 
 
-def _read_for(fitted: Any, data: Path, columns: str | None, header: bool | None) -> "Floats":
+def _read_for(
+    fitted: Any,
+    data: Path,
+    columns: str | None,
+    header: bool | None,
+    separator: str | None = None,
+    decimal: str = ".",
+) -> "Floats":
     """Data in the columns that a model was fitted on: by name where both have names, unless columns are chosen."""
     from rtbm.files import column_names, read_table
 
     names, chosen = getattr(fitted, "feature_names_in_", None), _split(columns)
-    if chosen is None and names is not None and column_names(data, header) is not None:
-        chosen = list(names)
-    values = read_table(data, chosen, header).values
+    if chosen is None and names is not None:
+        found = column_names(data, header, separator=separator, decimal=decimal)
+        chosen = None if found is None else list(names)
+    values = read_table(data, chosen, header, separator=separator, decimal=decimal).values
     if values.shape[1] != fitted.n_features_in_:
         raise FileError(
             f"{data}: has {values.shape[1]} columns, and the model {fitted.n_features_in_}: choose them with --columns"

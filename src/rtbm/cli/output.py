@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rtbm.distributions import RTBMMixture
-from rtbm.files import Floats
+from rtbm.files import Floats, describe
 from rtbm.paths import write_whole
 
 
@@ -63,6 +63,8 @@ def _summary_rows(model: Any) -> list[tuple[str, str]]:
         ("free parameters", f"{model.n_parameters_}"),
         ("observations", f"{summary['n_observations']:g}"),
     ]
+    if summary.get("left_out"):
+        rows.insert(1, ("left out", describe(summary["left_out"])))
     if "log_likelihood" in summary:
         rows.append(("log-likelihood of an observation", f"{summary['log_likelihood']:.6f}"))
     if hasattr(model, "weights_"):

@@ -139,7 +139,8 @@ class RTBMDensity(FittedDensity):
     constants_ : (n_features,)
         The values of the features that were left out as constant; NaN for the others.
     summary_ : dict
-        These numbers, the solver, why it stopped, and the seconds that all starts took together.
+        These numbers, the solver, why it stopped, and the seconds that all starts took together; from a file, also the
+        columns that were left out, and why.
     selection_ : dict
         With n_hidden="auto": the held-out log-likelihood for each number of hidden units.
 
@@ -282,6 +283,7 @@ class RTBMDensity(FittedDensity):
         with self._progress(count_runs(task) + 1) as report:
             result = fit_stream(replace(task, report=report), lines, seen.total)
         self._take(task, Outcome([result], 0), seen.total)
+        self.summary_["left_out"] = getattr(batches, "left_out", {})
         return self
 
     def _progress(self, n_runs: int, title: str = "fitting") -> contextlib.AbstractContextManager[Report | None]:
