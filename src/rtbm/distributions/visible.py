@@ -212,11 +212,11 @@ class VisibleDistribution(Distribution, ABC):
     def box_probability(self, low: Any, high: Any) -> Tensor:
         """P(low < v < high) (...) for corners (..., Nv), which may be infinite.
 
-        In one dimension it is a sum of error functions, or an integral of the density where that is cheaper. In more, it
-        is a sum of error functions where v given h has independent coordinates. Else one integral is left for quadrature
-        in two dimensions (about 1e-13), and from three on it is a quasi-Monte Carlo sum (about 1e-4). For diagonal
-        machines with many hidden units it is quadrature in up to three dimensions, which takes seconds a box in more
-        than one.
+        In one dimension it is a sum of error functions, or an integral of the density where that is cheaper. In more it
+        is a sum of error functions where v given h has independent coordinates. Else one integral is left for
+        quadrature in two dimensions (about 1e-13), and from three on it is a quasi-Monte Carlo sum (about 1e-4). For
+        diagonal machines with many hidden units it is quadrature in up to three dimensions, which takes seconds a box
+        in more than one.
 
         Examples
         --------
