@@ -17,6 +17,8 @@ PANEL = 5.0
 PANEL_NODES = 22
 LINE_PANEL, LINE_NODES = 1.0, 10
 """In one dimension panels are shorter, since each interval needs the nodes of two pieces of panels at most."""
+MAX_LINE_NODES = 40 * MAX_NODES
+"""The largest number of nodes in one dimension, where they are evaluated once."""
 SMALLEST = 1e-300
 """In one dimension tails are followed down to this probability."""
 _BLOCK = 2**15
@@ -77,8 +79,8 @@ class BoxQuadrature:
 
     def _make_panels(self) -> tuple[Tensor, Tensor]:
         """Edges of the panels (k + 1,) in one dimension, and the probability of each (k,)."""
-        if self.n_nodes > 16 * MAX_NODES:
-            raise TooManyNodesError(self.n_nodes, 16 * MAX_NODES)
+        if self.n_nodes > MAX_LINE_NODES:
+            raise TooManyNodesError(self.n_nodes, MAX_LINE_NODES)
         low, high, _ = self._support(SMALLEST, LINE_PANEL)
         n_panels = self.n_nodes // LINE_NODES
         edges = torch.linspace(float(low), float(high), n_panels + 1, dtype=low.dtype, device=low.device)
