@@ -75,6 +75,22 @@ def draws() -> float:
     return best_time(lambda: machine.sample((1_000_000,)))
 
 
+def quantiles() -> dict[str, float]:
+    """Seconds for 1,000 quantiles: machines whose Q − WᵀT⁻¹W becomes singular, and one with many hidden units."""
+    p = torch.linspace(0.0005, 0.9995, 1000, dtype=torch.float64)
+    Q = torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)) + 0.3
+    K = torch.tensor([[0.6, 0.5, 0.62]], dtype=torch.float64)
+    direction = K / K.norm() @ torch.linalg.cholesky(Q).mT
+    zeros, one = torch.zeros(3), torch.ones(1, 1, dtype=torch.float64)
+    machines = {
+        f"k = {k}": RTBMDistribution(one, k * direction, Q, [0.0], zeros) for k in (0.0, 0.99, 0.9999, 0.999999)
+    }
+    module = nn.RTBM(1, 1200, hidden="diagonal", generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        machines["1,200 diagonal units"] = module()
+    return {name: best_time(lambda m=machine: m.icdf(p)) for name, machine in machines.items()}
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -93,6 +109,10 @@ def main() -> None:
     console = Console()
     console.print(table)
     console.print(f"10^6 draws, 2 visible and 2 hidden units: {seconds:.2f} s (aim: 1 s)")
+    inverted = quantiles()
+    console.print(
+        "1,000 quantiles, s (aim: 1 s): " + "; ".join(f"{name} {value:.2f}" for name, value in inverted.items())
+    )
     units = diagonal_pass()
     console.print("ns a unit and point: " + "; ".join(f"{name} {value:.1f}" for name, value in units.items()))
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
@@ -102,6 +122,7 @@ def main() -> None:
         "python": platform.python_version(),
         "rows": rows,
         "10^6 draws, s": seconds,
+        "1,000 quantiles, s": inverted,
         "ns a unit and point": units,
     }
     arguments.output.write_text(json.dumps(report, indent=1))

@@ -23,7 +23,11 @@ from rtbm import (
     TooManyNodesError,
     nn,
 )
+from rtbm.distributions.box_quadrature import BoxQuadrature
+from rtbm.distributions.lattice_form import FEW_STATES, LatticeForm
+from rtbm.distributions.line_sum import LineSum
 from rtbm.distributions.normal_box import interval
+from rtbm.distributions.quantiles import invert
 from rtbm.parameters import unpack
 from rtbm.theta.chunks import run_threads
 from tolerances import INTEGRAL, LOG_PROB, WORSE
@@ -110,6 +114,58 @@ def test_quantiles_in_the_tails(machine) -> None:
     survival = machine.box_probability(v[4:], torch.full_like(v[4:], math.inf))
     assert torch.allclose(survival[:3], 1 - p[4:7], rtol=2e-2)
     assert torch.allclose(machine.icdf(machine.cdf(v[2:5])), v[2:5], atol=1e-9)
+
+
+def near_singular(k: float, is_diagonal: bool = False) -> RTBMDistribution:
+    """WᵀT⁻¹W reaches k² of Q in one direction, so that Q − WᵀT⁻¹W has an eigenvalue of the size of 1 − k²."""
+    Q, K = np.diag([1.0, 2.0, 3.0]) + (0.0 if is_diagonal else 0.3), np.array([[0.6, 0.5, 0.62]])
+    W = k * K / np.linalg.norm(K) @ np.linalg.cholesky(Q).T
+    return RTBMDistribution([[1.0]], W, np.diag(Q) if is_diagonal else Q, [0.0], np.zeros(3))
+
+
+@pytest.mark.parametrize("is_diagonal", [False, True])
+@pytest.mark.parametrize("k", [0.0, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999])
+def test_intervals_take_bounded_work(k: float, is_diagonal: bool) -> None:
+    """However many hidden states there are: few states near an end of an interval, or an integral with few nodes."""
+    line = LatticeForm(near_singular(k, is_diagonal).lattice, 1e-12).line()
+    if isinstance(line, LineSum):
+        a, b, c, d = line.windows(torch.tensor([-0.3], dtype=D), torch.tensor([0.4], dtype=D)).unbind(1)
+        assert int(b - a + d - c) <= FEW_STATES
+    else:
+        assert line.n_nodes <= 2**20
+
+
+@pytest.mark.parametrize("k", [0.9, 0.999, 0.99999])
+def test_a_sum_over_states_and_an_integral_give_the_same_probabilities(k: float) -> None:
+    form = LatticeForm(near_singular(k).lattice, 1e-12)
+    (mean,), (width,) = form.mean(), form.covariance()[0].sqrt()
+    v = mean + width * torch.tensor([[-6.0], [-2.0], [0.0], [0.1], [3.0]], dtype=D)
+    integral = BoxQuadrature(form.log_density, form.envelope(), lambda: False)
+    points, log_prob = form.prior.table(2**22)
+    centres = (form.lattice.mean + points @ form.lattice.F.mT)[:, 0]
+    states = LineSum(centres, log_prob.softmax(0), form.lattice.covariance[0, 0].sqrt())
+    for low, high in ((v - math.inf, v), (v, v + math.inf), (v - width, v), (v - width / 1e3, v)):
+        assert torch.allclose(integral.box(low, high), states.box(low, high), rtol=1e-6, atol=1e-13)
+
+
+@pytest.mark.parametrize("width", [1.0, 0.1, 1e-5])
+def test_quantiles_take_few_evaluations(width: float) -> None:
+    """A comb of 21 teeth: all quantiles at once, and none again that is found."""
+    teeth = LineSum(torch.arange(-10.0, 11, dtype=D), torch.full((21,), 1 / 21, dtype=D), torch.tensor(width, dtype=D))
+    evaluated = []
+
+    def tail(v: torch.Tensor, upper: torch.Tensor) -> torch.Tensor:
+        evaluated.append(len(v))
+        return teeth.box(torch.where(upper, v, -math.inf)[:, None], torch.where(upper, math.inf, v)[:, None])
+
+    def density(v: torch.Tensor) -> torch.Tensor:
+        z = (v[:, None] - torch.arange(-10.0, 11, dtype=D)) / width
+        return torch.exp(-0.5 * z**2).mean(1) / (width * math.sqrt(2 * math.pi))
+
+    p = torch.linspace(0.0005, 0.9995, 1000, dtype=D)
+    v = invert(p, tail, density, -20.0, 20.0, width)
+    assert sum(evaluated) <= 40 * len(p)  # about two for each halving, down to teeth of 1e-6 of the range
+    assert torch.allclose(tail(v, p > 0.5), torch.minimum(p, 1 - p), rtol=0, atol=1e-15 * 20 / width + 1e-15)
 
 
 def test_derivatives_of_quantiles() -> None:
@@ -340,7 +396,7 @@ def test_quadrature_far_from_zero(shift: float) -> None:
 
 
 def test_quadrature_says_when_it_is_too_much() -> None:
-    machine = RTBMDistribution.from_lattice(1e-4 * np.eye(2), [0, 0], [[1, 2**0.5]], [0.0], [[1e-8]])
+    machine = RTBMDistribution.from_lattice(1e-6 * np.eye(2), [0, 0], [[1, 2**0.5]], [0.0], [[1e-8]])
     with pytest.raises(TooManyNodesError, match="the integral over v would need about"):
         machine.cdf([0.3])
 

@@ -1,5 +1,6 @@
 """The maps between natural, lattice and unconstrained parameters: round trips, batches, derivatives."""
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -49,6 +50,24 @@ def test_lattice_to_natural_and_back(size: tuple[int, int], phase: str, data: st
     scale = float(1 + (lattice.F.abs().max() ** 2 / torch.linalg.eigvalsh(lattice.covariance)[0]))
     back = natural_to_lattice(lattice_to_natural(lattice, phase))
     assert close(back, lattice, SAME * condition * scale)
+
+
+@pytest.mark.parametrize("soft", [1e-4, 1e-8, 1e-12])
+@pytest.mark.parametrize("size", [(1, 3), (2, 3), (3, 3), (2, 5)])
+def test_a_soft_form_loses_half_of_the_digits_of_its_condition(size: tuple[int, int], soft: float) -> None:
+    """Phase II with one soft direction of T: A = 4π²(Q + WᵀT⁻¹W)⁻¹ to rounding times the root of its condition."""
+    rng = np.random.default_rng(size)
+    axes, _ = np.linalg.qr(rng.normal(size=(size[0], size[0])))
+    T = (axes * np.array([soft] + [1.0] * (size[0] - 1))) @ axes.T
+    W, Q = rng.normal(size=size), rng.uniform(2, 12, size[1])
+    parts = (T + T.T) / 2, W, Q, rng.normal(size=size[0]), rng.normal(size=size[1])
+    A = natural_to_lattice(Natural(*map(torch.tensor, parts), phase="II")).A
+    with mpmath.workdps(60):
+        T_mp, W_mp = mpmath.matrix(parts[0].tolist()), mpmath.matrix(W.tolist())
+        exact = 4 * mpmath.pi**2 * mpmath.inverse(mpmath.diag(Q.tolist()) + W_mp.T * mpmath.inverse(T_mp) * W_mp)
+        error = np.array((mpmath.matrix(A.tolist()) - exact).tolist(), dtype=float)
+    rounding = np.finfo(float).eps * float(torch.linalg.norm(A, 2)) * float(torch.linalg.cond(A)) ** 0.5
+    assert np.abs(error).max() <= 10 * rounding
 
 
 @pytest.mark.parametrize("is_diagonal", [False, True])

@@ -53,6 +53,26 @@ def test_the_same_for_drawn_machines(data: st.DataObject) -> None:
         assert float((parts - machine.log_prob(v)).abs()) <= bound
 
 
+@pytest.mark.parametrize("form", [np.diag, np.array], ids=["matrix", "vector"])
+@pytest.mark.parametrize("size", [(2, 3), (3, 3), (2, 5)])
+def test_the_same_for_nearly_singular_machines(size: tuple[int, int], form) -> None:
+    """Phase I with an eigenvalue of Q − WᵀT⁻¹W near 1e-8: the error is what rounding of T would make."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        Q, T = rng.uniform(1, 5, size[1]), np.eye(size[0]) + 0.3
+        left, singular, right = np.linalg.svd(rng.normal(size=size), full_matrices=False)
+        whitened = left * (singular / singular[0] * np.sqrt(1 - 1e-8)) @ right
+        W = np.linalg.cholesky(T) @ whitened * np.sqrt(Q)
+        biases = rng.normal(size=size[0]) * 0.3, rng.normal(size=size[1]) * 0.3
+        machine = RTBMDistribution(T, W, form(Q), *biases)
+        spread = float(torch.linalg.eigvalsh(machine.covariance_matrix)[-1]) ** 0.5
+        for row in machine.sample((2,), torch.Generator().manual_seed(0)):
+            conditional = machine.conditional({0: row[0]})
+            parts = machine.marginal(0).log_prob(row[:1]) + conditional.log_prob(row[1:])
+            rounding = np.finfo(float).eps * np.linalg.norm(T, 2) * float(row.norm()) * spread
+            assert float((parts - machine.log_prob(row)).abs()) <= LOG_PROB + 2 * rounding
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_marginal_is_the_integral(machine) -> None:
     points = machine.marginal([1, 2]).sample((3,), generator=torch.Generator().manual_seed(1))

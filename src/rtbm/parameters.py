@@ -87,16 +87,16 @@ def natural_to_lattice(natural: Natural) -> Lattice:
     tensor([[2.]], dtype=torch.float64)
     """
     T, W, _, b_v, b_h, phase = natural
-    Q, X = dense_hidden(natural), solve(T, W)
+    Q = dense_hidden(natural)
     if phase == "I":
-        covariance, F = inverse(T), -X
+        covariance, F = inverse(T), -solve(T, W)
         mean = -_times(covariance, b_v)
         return Lattice(symmetric(Q + W.mT @ F), b_h + _times(W.mT, mean), F, mean, covariance)
-    K_inverse = inverse(symmetric(Q + W.mT @ X))
-    covariance = inverse(symmetric(T + W @ solve(Q, W.mT)))
-    mean = -_times(covariance, b_v + _times(W, _solve_vector(Q, b_h)))
-    a = TWO_PI * _times(K_inverse, _times(X.mT, b_v) - b_h)
-    return Lattice(TWO_PI**2 * K_inverse, a, TWO_PI * X @ K_inverse, mean, covariance)
+    H = solve(Q, W.mT)
+    covariance = inverse(symmetric(T + W @ H))
+    F, mean = TWO_PI * covariance @ H.mT, -_times(covariance, b_v + _times(H.mT, b_h))
+    A = TWO_PI**2 * _inverse_of_sum(Q, W, T)
+    return Lattice(A, _times(F.mT, b_v) - _times(A, b_h) / TWO_PI, F, mean, covariance)
 
 
 def lattice_to_natural(lattice: Lattice, phase: str = "I") -> Natural:
@@ -307,6 +307,18 @@ def solve(matrix: Tensor, right: Tensor) -> Tensor:
 def inverse(matrix: Tensor) -> Tensor:
     """The inverse of a positive definite matrix, symmetric."""
     return symmetric(solve(matrix, torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)))
+
+
+def _inverse_of_sum(Q: Tensor, W: Tensor, T: Tensor) -> Tensor:
+    """(Q + WᵀT⁻¹W)⁻¹ for positive definite Q and T, from a triangular factor R of the sum.
+
+    The sum is not formed: rounding in proportion to its largest eigenvalue would hide the smaller ones.
+    """
+    root = torch.linalg.solve_triangular(torch.linalg.cholesky(T), W, upper=False)
+    R = torch.linalg.qr(torch.cat([torch.linalg.cholesky(Q).mT, root], dim=-2)).R
+    identity = torch.eye(Q.shape[-1], dtype=Q.dtype, device=Q.device)
+    R_inverse = torch.linalg.solve_triangular(R, identity, upper=True)
+    return R_inverse @ R_inverse.mT
 
 
 def shapes_of(n_visible: int, n_hidden: int, hidden: str = "dense") -> tuple[tuple[int, ...], ...]:

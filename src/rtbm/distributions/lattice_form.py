@@ -10,6 +10,7 @@ from rtbm.distributions.box_quadrature import BoxQuadrature
 from rtbm.distributions.caching import cached_with_graph, cached_without_graph
 from rtbm.distributions.discrete_gaussian import DiscreteGaussian
 from rtbm.distributions.grid import Envelope
+from rtbm.distributions.line_sum import LineSum
 from rtbm.distributions.normal_box import MANY_NODES, nodes_per_box, normal_box
 from rtbm.distributions.reduction import reduce_sum
 from rtbm.errors import TooManyTermsError
@@ -17,6 +18,11 @@ from rtbm.parameters import TWO_PI, Lattice, continuous_limit, solve
 from rtbm.theta.chunks import CPU_ELEMENTS, in_chunks
 from rtbm.theta.geometry import nearest_plane
 from rtbm.theta.plan import ThetaPlan
+
+FEW_STATES, MAX_STATES = 2**10, 2**22
+"""In one dimension probabilities are sums over h where these are few, and never where they are more than the second."""
+NODES_PER_STATE = 2000
+"""Between the two, N states are summed if an integral over v would have more than this times √N nodes."""
 
 
 class Posterior(NamedTuple):
@@ -99,6 +105,8 @@ class LatticeForm:
 
     def box(self, low: Tensor, high: Tensor) -> Tensor:
         """P(low < v < high) (n,) for low, high (n, Nv): a sum over h of normal probabilities."""
+        if low.shape[1] == 1:
+            return self.line().box(low, high)
         try:
             points, log_prob = self.prior.table()
         except TooManyTermsError:
@@ -119,6 +127,23 @@ class LatticeForm:
             centres = self.lattice.mean + part @ self.lattice.F.mT
             total = total + in_chunks(probability, bounds, [centres, weight, covariance], width=nodes * len(part))
         return total
+
+    def line(self) -> LineSum | BoxQuadrature:
+        """What probabilities come from in one dimension: the cheaper one of a sum over h and an integral over v."""
+        return self._make_line() if self._wants_graph() else self._fixed_line
+
+    @cached_without_graph
+    def _fixed_line(self) -> LineSum | BoxQuadrature:
+        return self._make_line()
+
+    def _make_line(self) -> LineSum | BoxQuadrature:
+        limit = min(max(FEW_STATES, (self._quadrature.n_nodes // NODES_PER_STATE) ** 2), MAX_STATES)
+        try:
+            points, log_prob = self.prior.table(limit)
+        except TooManyTermsError:
+            return self._quadrature
+        centres = self.lattice.mean + points @ self.lattice.F.mT
+        return LineSum(centres[:, 0], log_prob.softmax(0), self._L[0, 0])
 
     @cached_with_graph
     def _quadrature(self) -> BoxQuadrature:

@@ -210,10 +210,11 @@ class VisibleDistribution(Distribution, ABC):
     def box_probability(self, low: Any, high: Any) -> Tensor:
         """P(low < v < high) (...) for corners (..., Nv), which may be infinite.
 
-        In one dimension, and where v given h has independent coordinates, a sum of error functions. In two dimensions
-        one integral is left for quadrature (about 1e-13), in more a quasi-Monte Carlo sum (about 1e-4). For diagonal
-        machines with many hidden units it is quadrature in up to three dimensions, which takes seconds a box in more
-        than one.
+        In one dimension it is a sum of error functions, or an integral of the density where that is cheaper. In more it
+        is a sum of error functions where v given h has independent coordinates. Else one integral is left for
+        quadrature in two dimensions (about 1e-13), and from three on it is a quasi-Monte Carlo sum (about 1e-4). For
+        diagonal machines with many hidden units it is quadrature in up to three dimensions, which takes seconds a box
+        in more than one.
 
         Examples
         --------
@@ -259,23 +260,35 @@ class VisibleDistribution(Distribution, ABC):
         p = check_probabilities(value, self._device)
         flat = p.reshape(-1)
         with torch.no_grad():
-            centre, width = float(self.mean), float(self.variance) ** 0.5
-            v = invert(flat.detach(), self._below, self._above, self._density, centre, width)
-        ends = v.isinf()
-        for _ in range(2):  # Newton steps that change nothing but carry the first and second derivatives
-            step = self._newton(flat, torch.where(ends, centre, v))
-            v = v + torch.where(ends, 0.0, step - step.detach())
+            v = invert(flat.detach(), self._tail, self._density, *self._scales(flat.detach()))
+        if torch.is_grad_enabled() and (flat.requires_grad or self.mean.requires_grad):
+            inside = v.isfinite()
+            for _ in range(2):  # Newton steps that change nothing but carry the first and second derivatives
+                step = self._newton(flat, torch.where(inside, v, self.mean.detach()))
+                v = v + torch.where(inside, step - step.detach(), 0.0)
         return self._shape(v, (*p.shape, 1), value)
+
+    def _scales(self, p: Tensor) -> tuple[float, float, float]:
+        """Two numbers between which the quantiles of p lie, since Gaussians bound all parts, and the finest width."""
+        sides = torch.minimum(p, 1 - p)
+        rarest = float(sides[sides > 0].min()) if bool((sides > 0).any()) else 0.5
+        ends, widths = [], []
+        for part in self._parts():
+            mean, covariance, detail, log_peak = part.envelope
+            reach = math.sqrt(2 * max(log_peak - math.log(rarest), 0.0)) * float(covariance) ** 0.5
+            ends += [float(mean) - reach, float(mean) + reach]
+            widths.append(float(detail) ** 0.5)
+        return min(ends), max(ends), min(widths)
 
     def _newton(self, p: Tensor, v: Tensor) -> Tensor:
         upper = p.detach() > 0.5
-        return torch.where(upper, self._above(v) - (1 - p), p - self._below(v)) / self._density(v)
+        excess = self._tail(v, upper) - torch.where(upper, 1 - p, p)
+        return torch.where(upper, excess, -excess) / self._density(v)
 
-    def _below(self, v: Tensor) -> Tensor:
-        return self._box(torch.full_like(v, -math.inf)[:, None], v[:, None])
-
-    def _above(self, v: Tensor) -> Tensor:
-        return self._box(v[:, None], torch.full_like(v, math.inf)[:, None])
+    def _tail(self, v: Tensor, upper: Tensor) -> Tensor:
+        """The probability above v where `upper`, and below v elsewhere."""
+        low, high = torch.where(upper, v, -math.inf), torch.where(upper, math.inf, v)
+        return self._box(low[:, None], high[:, None])
 
     def _density(self, v: Tensor) -> Tensor:
         return self._log_density(v[:, None]).exp()
