@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-CELLS = 256
+CELLS = 512
 """The first bracket of a quantile is one of so many cells of the range."""
 
 
@@ -46,13 +46,12 @@ def invert(
         error = torch.where(upper, -excess, excess)  # negative where x is too small
         left, right = torch.where(error < 0, x, left), torch.where(error < 0, right, x)
         newton, half = -error / density(x), (left + right) / 2 - x
-        good = (x + newton > left) & (x + newton < right) & (2 * newton.abs() <= step.abs())
-        step = torch.where(good, newton, half)
-        exact = error.abs() <= 4 * torch.finfo(p.dtype).eps * target
-        x = torch.where(exact, x, x + step)
+        done = newton.abs() <= 1e-8 * finest
+        inside = (x + newton > left) & (x + newton < right)
+        step = torch.where(done | (inside & (2 * newton.abs() <= step.abs())), newton, half)
+        x = x + step
         v[active] = x
-        smallest = torch.where(good, 1e-8 * finest, 0.0) + 4e-16 * (x.abs() + (high - low))
-        rest = ~exact & (step.abs() > smallest)
+        rest = ~done & (step.abs() > 4e-16 * (x.abs() + (high - low)))
         active, upper, target, left, right, x, step = (
             part[rest] for part in (active, upper, target, left, right, x, step)
         )
