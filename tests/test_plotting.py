@@ -117,6 +117,7 @@ def test_rows_with_missing_entries_are_drawn():
     assert np.isfinite(joint.get_xlim()).all()
     heights, edges, _ = top.patches[0].get_data()
     assert heights @ np.diff(edges) == pytest.approx(1)
+    assert edges[[0, -1]] == pytest.approx([np.nanmin(X[:, 0]), np.nanmax(X[:, 0])])  # no bar where there are no data
 
 
 def test_axes_end_at_the_bounds():

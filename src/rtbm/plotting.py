@@ -376,7 +376,8 @@ def _draw_line(ax: Axes, subject: _Subject, i: int, bins: int, upright: bool = T
     limits = subject.limits[i]
     if subject.rows is not None:
         column = subject.column(i)
-        counts, edges = np.histogram(column, bins, limits)
+        ends = max(limits[0], column.min()), min(limits[1], column.max())
+        counts, edges = np.histogram(column, bins, ends)
         heights, label = counts / (len(column) * np.diff(edges)), f"histogram of {subject.n_rows}"
         orientation: Any = "vertical" if upright else "horizontal"
         ax.stairs(heights, edges, fill=True, color=GREY, orientation=orientation, label=label)
