@@ -40,7 +40,7 @@ def lines() -> None:
 def planes() -> None:
     """The three two-dimensional densities."""
     names = [name for name, density in datasets.DENSITIES.items() if density.n_features == 2]
-    figure = plt.figure(figsize=(14, 5), layout="constrained")
+    figure = plt.figure(figsize=(14, 5.4), layout="constrained")
     for part, name in zip(figure.subfigures(1, 3), names, strict=True):
         model, X = default_fit(name)
         plot_joint(model, X, figure=part)

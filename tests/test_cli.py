@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,16 +12,18 @@ import pytest
 from typer.testing import CliRunner
 
 import rtbm
+from machines import dense
 from rtbm import datasets
 from rtbm.cli.app import Solver, app
+from rtbm.cli.output import describe
 from rtbm.training import SOLVERS
 
 PLANE = datasets.three_gaussians.sample(200, seed=0)
 QUICK = ("--starts", "1", "-q")
 
 
-def run(*arguments, code=0):
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
+def run(*arguments, code=0, env=None):
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env=env)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
@@ -65,6 +68,63 @@ def test_from_fit_to_picture(tmp_path, plane):
     run("plot", model, plane, "-o", tmp_path / "again.png")
     run("plot", model, "-o", tmp_path / "alone.svg")
     assert (tmp_path / "alone.svg").stat().st_size > 10_000
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_model_is_written_before_the_picture(tmp_path, plane, monkeypatch):
+    model = tmp_path / "m.rtbm"
+
+    def draw(*_):
+        assert model.is_file()
+        raise rtbm.InvalidInputError("no picture")
+
+    monkeypatch.setattr("rtbm.plotting.plot_model", draw)
+    with pytest.raises(rtbm.InvalidInputError, match="no picture"):
+        run("fit", plane, "-o", model, "--picture", tmp_path / "m.png", "--iterations", 1, *QUICK)
+    assert rtbm.load(model).n_features_in_ == 2
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_words_agree_with_numbers(tmp_path, plane):
+    model = tmp_path / "m.rtbm"
+    quick = ("-o", model, "--starts", 1, "--iterations", 1)
+    wide = {"env": {"COLUMNS": "150"}}
+    shown = run("fit", plane, "--hidden", 1, "--components", 2, *quick, **wide)
+    for words in ("lbfgs, best of 1 start: 1 iteration, stopped by the limit", "fitting", "1/1"):
+        assert words in shown
+    assert "1 row: " in run("sample", model, "-n", 1, "-o", tmp_path / "s.csv")
+    assert "log P of 200 rows: " in run("score", model, plane, "-o", tmp_path / "s.csv")
+
+
+@pytest.mark.parametrize(
+    ("members", "sizes", "words"),
+    [
+        ([[1, 0]], [1], "1 machine with 1 hidden unit (dense, phase I)"),
+        ([[2, 0], [1, 0]], [2, 2, 1], "mixture of 3 machines with 1 to 2 hidden units each (dense, phase I)"),
+        ([[1, 1]], [2], "1 Gaussian: 1 machine with 2 hidden units was no better"),
+        ([[2, 1]], [1, 1], "1 Gaussian: 2 machines with 1 hidden unit each were no better"),
+        ([[2, 2]], [1, 1], "mixture of 2 Gaussians: 2 machines with 1 hidden unit each were no better"),
+        (
+            [[2, 1], [1, 0]],
+            [1, 1, 2],
+            "mixture of 1 machine with 2 hidden units and 1 Gaussian (dense, phase I)",
+        ),
+    ],
+)
+def test_models_are_described_by_what_they_are_made_of(members, sizes, words):
+    machines = [dense(1, size) for size in sizes]
+    whole = machines[0] if len(machines) == 1 else rtbm.RTBMMixture(np.full(len(sizes), 1 / len(sizes)), machines)
+    assert describe(SimpleNamespace(distribution_=whole, summary_={"members": members})) == words
+
+
+def test_gaussians_are_counted_as_gaussians(tmp_path):
+    X = np.random.default_rng(0).normal(size=(200, 2)) + 6 * np.arange(2).repeat(100)[:, None]
+    model = rtbm.RTBMDensity(1, n_components=2, n_init=1, fallback="gaussians", random_state=0).fit(X)
+    rtbm.save(model, tmp_path / "m.rtbm")
+    assert model.n_parameters_ == 2 * 5 + 1
+    shown = run("info", tmp_path / "m.rtbm", env={"COLUMNS": "150"})
+    assert "mixture of 2 Gaussians: 2 machines with 1 hidden unit each were no better" in shown
+    assert "11" in shown
 
 
 def test_without_data_the_gamma_sample_of_the_paper_is_fitted(tmp_path):
@@ -218,6 +278,6 @@ def test_info_knows_networks_and_other_commands_refuse_them(tmp_path):
     )
     rtbm.save(network, tmp_path / "n.rtbm")
     text = run("info", tmp_path / "n.rtbm")
-    for word in ("ThetaNetClassifier", "3 theta, 1 linear", "down, up", "lbfgs, 1 starts"):
+    for word in ("ThetaNetClassifier", "3 theta, 1 linear", "down, up", "lbfgs, best of 1 start: 2 iterations"):
         assert word in text
     assert "needs a fitted RTBMDensity" in command("sample", tmp_path / "n.rtbm").stderr

@@ -1,5 +1,6 @@
 """RTBMDensity: the scikit-learn contract, and what it promises beyond."""
 
+import math
 import pickle
 import warnings
 
@@ -22,6 +23,8 @@ from machines import gaussian_score
 from rtbm import RTBMDensity, RTBMDistribution, RTBMMixture, datasets, nn
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.bounds import Bounds, make_bounds
+from rtbm.estimators.progress import counting_bar, progress_bar
+from rtbm.training import Record
 
 pd = pytest.importorskip("pandas")
 
@@ -359,3 +362,22 @@ def test_samples_follow_the_density(seed, n_hidden, n_init):
     model = RTBMDensity(n_hidden, n_init=n_init, random_state=seed, max_iter=200).fit(X)
     draws = model.sample(2000, random_state=seed)
     assert kstest(draws[:, 0], lambda v: model.cdf(np.asarray(v)[:, None])).pvalue > 1e-5
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("solver", ["lbfgs", "em", "adam", "cma"])
+def test_iterations_are_counted_from_the_start(solver):
+    model = RTBMDensity(1, solver=solver, max_iter=3, tol=0, n_init=1, fallback=None, random_state=0).fit(GAMMA[:50])
+    assert (model.n_iter_, model.history_[-1].step) == (3, 3)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_progress_ends_full_with_the_runs_that_there_were(capsys):
+    with progress_bar(5) as report:
+        for start, step in ((0, 0), (0, 1), (0, 0), (1, 0)):
+            report(start, Record(step, 0.0, math.nan, 0.0))
+    assert "3/3" in capsys.readouterr().err
+    with counting_bar(5, "fitting", shown=True) as advance:
+        advance()
+        advance()
+    assert "2/2" in capsys.readouterr().err

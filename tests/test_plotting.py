@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from machines import dense, diagonal
-from rtbm import InvalidInputError, RTBMDensity, RTBMMixture, datasets, nn
+from rtbm import InvalidInputError, RTBMDensity, RTBMDistribution, RTBMMixture, datasets, nn
 from rtbm.plotting import (
+    MAX_POINTS,
+    N_DRAWS,
     normal_components,
     plot_activations,
     plot_density,
@@ -51,7 +53,7 @@ def test_components_add_up_to_the_density():
 
 
 def test_one_dimension_with_bounds():
-    model = RTBMDensity(2, n_init=1, random_state=0, bounds=(0, None)).fit(GAMMA)
+    model = RTBMDensity(2, n_init=1, random_state=0, bounds=(0, None), fallback=None).fit(GAMMA)
     ax = plot_density(model, GAMMA)
     curve = line(ax, "fit")
     assert np.allclose(curve[1:, 1], np.exp(model.score_samples(curve[1:, :1])))
@@ -71,7 +73,7 @@ def test_two_dimensions_with_projections():
 
 
 def test_any_number_of_features():
-    for d, n_axes in ((1, 1), (2, 3), (3, 9)):
+    for d, n_axes in ((1, 1), (2, 3), (3, 6)):
         assert len(plot_model(dense(d, 1, seed=d)).axes) == n_axes
     with pytest.raises(InvalidInputError, match="at most"):
         plot_pairs(dense(7, 1))
@@ -79,6 +81,71 @@ def test_any_number_of_features():
         plot_density(dense(2, 1))
     with pytest.raises(InvalidInputError, match="data must have shape"):
         plot_density(dense(1, 1), np.zeros((5, 2)))
+
+
+def labels(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_contours_enclose_the_share_that_the_legend_says():
+    gaussian = RTBMDistribution.from_lattice([[50.0]], [0.0], [[0.0], [0.0]], [1.0, 2.0], [[2.0, 0.5], [0.5, 1.0]])
+    joint, _, _ = plot_joint(gaussian)
+    peak = 1 / (2 * np.pi * np.sqrt(2.0 - 0.25))  # of a Gaussian, of which a share q is where p > (1 − q)·peak
+    outside = joint.collections[-1].levels / peak
+    expected = np.array([0.01, 0.1, 0.5])
+    assert (np.abs(outside - expected) < 4 * np.sqrt(expected * (1 - expected) / N_DRAWS)).all()
+    assert labels(joint.figure) == ["fit, 50 % inside", "fit, 90 % inside", "fit, 99 % inside"]
+
+
+def test_of_many_rows_some_are_drawn_and_all_are_counted():
+    X = np.random.default_rng(0).uniform(size=(MAX_POINTS + 1, 3))
+    X[0] = 1e6
+    figure = plot_model(dense(3, 1, seed=3), X)
+    points = figure.axes[1].get_lines()[0]
+    assert len(points.get_xdata()) == MAX_POINTS
+    assert set(points.get_xdata()) <= set(X[:, 0])
+    assert "5,000 of 5,001 rows (1 beyond the axes)" in labels(figure)
+    assert "histogram of 5,001 rows (1 beyond the axes)" in labels(figure)
+    assert figure.axes[0].get_xlim()[1] < 100  # an outlier does not set the axes
+    assert figure.get_suptitle() == "Machine with 1 hidden unit"
+
+
+def test_rows_with_missing_entries_are_drawn():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    X[:10, 0] = np.nan
+    joint, top, _ = plot_joint(dense(2, 1, seed=0), X)
+    assert np.isfinite(joint.get_xlim()).all()
+    heights, edges, _ = top.patches[0].get_data()
+    assert heights @ np.diff(edges) == pytest.approx(1)
+    assert edges[[0, -1]] == pytest.approx([np.nanmin(X[:, 0]), np.nanmax(X[:, 0])])  # no bar where there are no data
+
+
+def test_axes_end_at_the_bounds():
+    X = np.random.default_rng(0).beta([0.8, 3, 2], [0.8, 2, 2], (200, 3))
+    model = RTBMDensity(1, bounds=(0, 1), n_init=1, max_iter=20, tol=1e-2, random_state=0).fit(X)
+    pair = model.marginal([0, 1])
+    axes = [*plot_pairs(model, X).axes, *plot_pairs(model).axes, *plot_joint(pair, X[:, :2])[:2]]
+    axes.append(plot_density(model.marginal([0]), X[:, :1]))
+    for ax in axes:
+        low, high = ax.get_xlim()
+        assert 0 <= low < high <= 1
+    low, high = plot_joint(pair)[2].get_ylim()
+    assert 0 <= low < high <= 1
+
+
+@pytest.mark.parametrize("n_machines", [1, 3])
+def test_sums_of_components_are_the_density(n_machines):
+    machines = [dense(3, 2, seed=seed) for seed in range(n_machines)]
+    model = RTBMMixture(np.full(n_machines, 1 / n_machines), machines)
+    figure = plot_pairs(model)
+    curve = figure.axes[0].get_lines()[0].get_xydata()
+    assert curve[:, 1] == pytest.approx(model.marginal([0]).log_prob(curve[:, :1].copy()).exp().numpy(), abs=1e-9)
+
+
+def test_many_components_are_not_drawn():
+    machine = RTBMDistribution.from_lattice([[0.01]], [0.0], [[1.0]], [0.0], [[0.1]])
+    assert len(normal_components(machine)) > 20
+    assert [curve.get_label() for curve in plot_density(machine).get_lines()] == ["fit"]
 
 
 def test_activations_of_networks():

@@ -187,12 +187,12 @@ def _collect(
             results[name] = numbers
     if not results:
         raise FileError(
-            f"{path}: no column holds numbers; left out: {describe(left_out or {})}; name the columns to read"
+            f"{path}: no column holds numbers; left out: {reasons(left_out or {})}; name the columns to read"
         )
     return np.stack(list(results.values())).T, list(results)  # column by column in memory, as data frames are
 
 
-def describe(left_out: Mapping[str, str]) -> str:
+def reasons(left_out: Mapping[str, str]) -> str:
     """Columns that were left out, and why, in words."""
     return ", ".join(f"{name} ({reason})" for name, reason in left_out.items())
 

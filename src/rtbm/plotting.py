@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -21,7 +22,20 @@ Floats = NDArray[np.float64]
 DARK, LIGHT, WARM, GREY = "#1b4965", "#5fa8d3", "#e07a5f", "#c8c8c8"
 SMALLEST_COMPONENT = 0.005
 """Normal components of less weight are not drawn."""
+MAX_COMPONENTS = 20
+"""More components are not drawn, since nobody can tell them apart."""
 MAX_FEATURES = 6
+MAX_POINTS = 5000
+"""Of more rows, so many are drawn as points: a picture takes as long for a million rows as for these."""
+N_DRAWS = 4000
+"""Draws from a density that tell where it lies, and which contours enclose which share of it."""
+MASSES = {0.99: 0.8, 0.9: 1.4, 0.5: 2.2}
+"""The shares of the probability that contours enclose, and the widths of the lines."""
+OUTSIDE = 0.001
+"""The share of the rows on either side of a feature that may lie beyond the axes, so that outliers do not set them."""
+MAX_NORMALS, FAINTEST = 2000, 1e-12
+"""Up to so many normal components are summed one by one, which is faster for many machines than log θ̃ of each; those
+of less weight are left out."""
 
 
 class Component(NamedTuple):
@@ -52,7 +66,8 @@ def plot_density(
     ax : Axes
         Where to draw; by default a new figure.
     components : bool
-        Whether to draw the normal distributions P(h)·N(v; mean + Fh, Σ) that a dense machine is made of.
+        Whether to draw the normal distributions P(h)·N(v; mean + Fh, Σ) that a dense machine is made of, if they are
+        few.
     legend : bool
         Whether to say which line is which.
     bins : int
@@ -68,26 +83,26 @@ def plot_density(
     """
     _check_features(density, 1)
     ax = plt.subplots(layout="constrained")[1] if ax is None else ax
-    points = None if data is None else _rows(data, 1)
-    if points is not None:
-        ax.hist(points[:, 0], bins, density=True, color=GREY, label="data")
-    v = np.linspace(*_limits(density, points)[0], 800)[:, None]
-    ax.plot(v, np.exp(_log_prob(density, v)), color=WARM, lw=2, label="fit")
+    subject = _Subject(density, data)
+    _draw_line(ax, subject, 0, bins)
     if components:
-        for i, part in enumerate(normal_components(density)):
-            label = "P(h) × normal" if i == 0 else None
-            ax.plot(v, _component_pdf(density, part, v), color=DARK, lw=0.7, label=label)
-    ax.set(ylabel="density", xlabel=_names(density)[0], ylim=(0, None))
+        v = _steps(subject.limits[0], 800)[:, None]
+        parts = normal_components(density)
+        for i, part in enumerate(parts if len(parts) <= MAX_COMPONENTS else []):
+            label = "its components" if i == 0 else None
+            ax.plot(v, _sum_of_normals([part], subject.bounds, [0], v), color=DARK, lw=0.7, label=label)
+    ax.set(ylabel="density", xlabel=subject.names[0])
     if legend:
         ax.legend(frameon=False)
     return ax
 
 
 def plot_joint(
-    density: Any, data: ArrayLike | None = None, *, figure: Figure | None = None, bins: int = 50
+    density: Any, data: ArrayLike | None = None, *, figure: Any = None, bins: int = 50, legend: bool = True
 ) -> tuple[Axes, Axes, Axes]:
     """Draw a density in two dimensions: contours over data, and both projections beside them.
 
+    The contours enclose 50, 90 and 99 % of the probability in the smallest area. Of many rows some are drawn as points.
     Returns the axes of the contours, of the upper and of the right projection.
 
     Examples
@@ -102,71 +117,67 @@ def plot_joint(
     grid = figure.add_gridspec(2, 2, width_ratios=(4, 1), height_ratios=(1, 4))
     joint = figure.add_subplot(grid[1, 0])
     top, right = figure.add_subplot(grid[0, 0], sharex=joint), figure.add_subplot(grid[1, 1], sharey=joint)
-    points = None if data is None else _rows(data, 2)
-    limits = _limits(density, points)
-    _draw_contours(joint, density, points, limits)
+    subject = _Subject(density, data)
+    _draw_contours(joint, subject, [0, 1], 150)
     for i, ax in enumerate((top, right)):
-        if points is not None:
-            ax.hist(points[:, i], bins, density=True, color=GREY, orientation="vertical" if i == 0 else "horizontal")
-        v = np.linspace(*limits[i], 400)[:, None]
-        p = np.exp(_log_prob(density.marginal([i]), v))
-        ax.plot(*((v[:, 0], p) if i == 0 else (p, v[:, 0])), color=WARM, lw=2)
+        _draw_line(ax, subject, i, bins, upright=i == 0)
         ax.tick_params(labelbottom=False, labelleft=False)
         ax.spines[["top", "right"]].set_visible(False)
-    names = _names(density)
-    joint.set(xlabel=names[0], ylabel=names[1])
+    joint.set(xlabel=subject.names[0], ylabel=subject.names[1])
+    if legend:
+        _figure_legend(figure, [joint], loc="outside lower center", ncols=2)
     return joint, top, right
 
 
-def plot_pairs(density: Any, data: ArrayLike | None = None, *, figure: Figure | None = None, bins: int = 40) -> Figure:
-    """Draw a density in several dimensions: the marginals of one feature on the diagonal, of two below it."""
+def plot_pairs(
+    density: Any, data: ArrayLike | None = None, *, figure: Any = None, bins: int = 40, legend: bool = True
+) -> Any:
+    """Draw a density in several dimensions: the marginals of one feature on the diagonal, of two below it.
+
+    Contours and points are those of `plot_joint`. Returns the figure.
+    """
     d = _n_features(density)
     if d > MAX_FEATURES:
         raise InvalidInputError(
             f"density has {d} features, and at most {MAX_FEATURES} fit into one picture: draw a marginal of some"
         )
-    figure = plt.figure(figsize=(2.2 * d, 2.2 * d), layout="constrained") if figure is None else figure
-    axes, names = figure.subplots(d, d, squeeze=False), _names(density)
-    points = None if data is None else _rows(data, d)
+    figure = plt.figure(figsize=(2.0 * d, 2.0 * d), layout="constrained") if figure is None else figure
+    grid, subject = figure.add_gridspec(d, d), _Subject(density, data)
     for i in range(d):
-        for j in range(d):
-            ax = axes[i, j]
-            if j > i:
-                ax.set_visible(False)
-            elif i == j:
-                column = None if points is None else points[:, [i]]
-                plot_density(density.marginal([i]), column, ax=ax, components=False, legend=False, bins=bins)
+        for j in range(i + 1):
+            ax = figure.add_subplot(grid[i, j])
+            if i == j:
+                _draw_line(ax, subject, i, bins)
+                ax.set_yticks([])
             else:
-                pair = density.marginal([j, i])
-                columns = None if points is None else points[:, [j, i]]
-                _draw_contours(ax, pair, columns, _limits(pair, columns))
-            ax.set(xlabel=names[j] if i == d - 1 else "", ylabel=names[i] if j == 0 and i > 0 else "")
+                _draw_contours(ax, subject, [j, i], 80)
+            ax.tick_params(labelbottom=i == d - 1, labelleft=j == 0)
+            ax.set(xlabel=subject.names[j] if i == d - 1 else "", ylabel=subject.names[i] if j == 0 and i > 0 else "")
+    if legend:
+        _figure_legend(figure, figure.axes[:2], loc="upper right", bbox_to_anchor=(1, 0.96))  # below the title
     return figure
 
 
 def plot_model(density: Any, data: ArrayLike | None = None) -> Figure:
-    """The picture that suits the number of features: `plot_density`, `plot_joint` or `plot_pairs`."""
+    """The picture that suits the number of features: `plot_density`, `plot_joint` or `plot_pairs`, with a title."""
     d = _n_features(density)
+    figure = plt.figure(figsize={1: (7, 4.5), 2: (6.5, 7)}.get(d, (2.0 * d, 2.0 * d)), layout="constrained")
     if d == 1:
-        figure, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
-        plot_density(density, data, ax=ax)
-        return figure
-    if d == 2:
-        figure = plt.figure(figsize=(6.5, 6.5), layout="constrained")
+        plot_density(density, data, ax=figure.add_subplot())
+    elif d == 2:
         plot_joint(density, data, figure=figure)
-        return figure
-    return plot_pairs(density, data)
+    else:
+        plot_pairs(density, data, figure=figure)
+    figure.suptitle(_title(density))
+    return figure
 
 
-def normal_components(density: Any) -> list[Component]:
-    """The normal distributions of weight above SMALLEST_COMPONENT that dense machines are made of, heaviest first.
+def normal_components(density: Any, smallest: float = SMALLEST_COMPONENT) -> list[Component]:
+    """The normal distributions of weight above `smallest` that dense machines are made of, heaviest first.
 
-    Diagonal machines with many hidden units have none that matter alone.
+    Diagonal machines, and dense ones with more than MAX_NORMALS of them, have none that matter alone.
     """
-    distribution = getattr(density, "distribution_", density)
-    weights = distribution.weights.tolist() if isinstance(distribution, RTBMMixture) else [1.0]
-    machines = distribution.components if isinstance(distribution, RTBMMixture) else [distribution]
-    parts = [part for w, machine in zip(weights, machines, strict=True) for part in _machine_components(machine, w)]
+    parts = [part for weight, machine in _machines(density) for part in _machine_components(machine, weight, smallest)]
     return sorted(parts, key=lambda part: -part.weight)
 
 
@@ -305,57 +316,173 @@ def _reached(module: torch.nn.Module, layers: list[ThetaLayer], data: ArrayLike 
     return [(seen[layer].min(axis=0), seen[layer].max(axis=0)) for layer in layers]
 
 
-def _machine_components(machine: RTBMDistribution, weight: float) -> list[Component]:
+class _Subject:
+    """A density that is drawn, and rows of data: the parts that all panels share."""
+
+    def __init__(self, density: Any, data: ArrayLike | None):
+        self.density, d = density, _n_features(density)
+        self.names, self.bounds = _names(density), getattr(density, "_bounds", None)
+        self.draws = _draws(density)
+        self.normals = _few_normals(density)
+        self.rows = None if data is None else _rows(data, d)
+        self.limits = [self._interval(i) for i in range(d)]
+
+    def pdf(self, features: list[int], rows: Floats) -> Floats:
+        """The density (n,) of some features."""
+        if self.normals is not None:
+            return _sum_of_normals(self.normals, self.bounds, features, rows)
+        everything = len(features) == len(self.names)
+        return np.exp(_log_prob(self.density if everything else self.density.marginal(features), rows))
+
+    def column(self, i: int) -> Floats:
+        """The known data of a feature; the draws if there are none."""
+        column = (self.draws if self.rows is None else self.rows)[:, i]
+        known = column[~np.isnan(column)]
+        return known if len(known) else self.draws[:, i]
+
+    @cached_property
+    def points(self) -> Floats:
+        """At most MAX_POINTS rows, the same each time."""
+        rows: Any = self.rows
+        chosen = np.random.default_rng(0).choice(len(rows), min(len(rows), MAX_POINTS), replace=False)
+        return rows[chosen]
+
+    @cached_property
+    def n_rows(self) -> str:
+        """How many rows there are, and how many of them are out of sight."""
+        rows: Any = self.rows
+        low, high = np.array(self.limits).T
+        beyond = int(((rows < low) | (rows > high)).any(axis=1).sum())
+        return f"{len(rows):,} row{'s' * (len(rows) != 1)}" + (f" ({beyond:,} beyond the axes)" if beyond else "")
+
+    def _interval(self, i: int) -> tuple[float, float]:
+        """Where to draw a feature: where the data and the draws lie, but for outliers, and within the bounds."""
+        ends = np.array([_inner_range(column) for column in (self.column(i), self.draws[:, i])])
+        low, high = ends[:, 0].min(), ends[:, 1].max()
+        if self.bounds is not None:
+            low, high = max(low, self.bounds.low[i]), min(high, self.bounds.high[i])
+        return float(low), float(high)
+
+
+def _inner_range(column: Floats) -> tuple[float, float]:
+    """The range of a column with a margin, but without a far OUTSIDE on either side."""
+    low, high = np.quantile(column, [OUTSIDE, 1 - OUTSIDE])
+    margin = 0.1 * (high - low) or 0.5
+    return max(low - margin, column.min() - 0.3 * margin), min(high + margin, column.max() + 0.3 * margin)
+
+
+def _draw_line(ax: Axes, subject: _Subject, i: int, bins: int, upright: bool = True) -> None:
+    """The density of one feature over a histogram; not upright, along the vertical axis."""
+    limits = subject.limits[i]
+    if subject.rows is not None:
+        column = subject.column(i)
+        ends = max(limits[0], column.min()), min(limits[1], column.max())
+        counts, edges = np.histogram(column, bins, ends)
+        heights, label = counts / (len(column) * np.diff(edges)), f"histogram of {subject.n_rows}"
+        orientation: Any = "vertical" if upright else "horizontal"
+        ax.stairs(heights, edges, fill=True, color=GREY, orientation=orientation, label=label)
+    v = _steps(limits, 800)
+    p = subject.pdf([i], v[:, None])
+    ax.plot(*((v, p) if upright else (p, v)), color=WARM, lw=2, label="fit")
+    ax.set(**dict(zip(("xlim", "ylim") if upright else ("ylim", "xlim"), (limits, (0, None)), strict=True)))
+
+
+def _draw_contours(ax: Axes, subject: _Subject, features: list[int], n_steps: int) -> None:
+    """Contours of two features that enclose shares of the probability, over points.
+
+    The level that encloses a share q is the (1 − q)-quantile of the density at its own draws.
+    """
+    if subject.rows is not None:
+        points = subject.points
+        label = ("" if len(points) == len(subject.rows) else f"{len(points):,} of ") + subject.n_rows
+        ax.plot(*points[:, features].T, ".", ms=2, alpha=0.25, color=DARK, rasterized=True, label=label)
+    x, y = (_steps(subject.limits[i], n_steps) for i in features)
+    mesh = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    p = subject.pdf(features, np.concatenate([mesh, subject.draws[:, features]]))
+    levels = np.quantile(p[len(mesh) :], [1 - mass for mass in MASSES])
+    widths = list(MASSES.values())
+    ax.contour(x, y, p[: len(mesh)].reshape(n_steps, n_steps), levels, colors=WARM, linewidths=widths)
+    for mass, width in reversed(MASSES.items()):
+        ax.plot([], [], color=WARM, lw=width, label=f"fit, {100 * mass:g} % inside")
+    ax.set(xlim=subject.limits[features[0]], ylim=subject.limits[features[1]])
+
+
+def _figure_legend(figure: Any, axes: Sequence[Axes], **options: Any) -> None:
+    handles = [handle for ax in axes for handle in ax.get_legend_handles_labels()[0]]
+    legend = figure.legend(handles=handles, frameon=False, markerscale=5, **options)
+    for handle in legend.legend_handles:
+        handle.set_alpha(1)
+
+
+def _steps(limits: tuple[float, float], n: int) -> Floats:
+    return np.linspace(*limits, n)
+
+
+def _machines(density: Any) -> list[tuple[float, RTBMDistribution]]:
+    """The machines of a density, and their weights."""
+    distribution = getattr(density, "distribution_", density)
+    if isinstance(distribution, RTBMMixture):
+        return list(zip(distribution.weights.tolist(), distribution.components, strict=True))
+    return [(1.0, distribution)]
+
+
+def _machine_components(machine: RTBMDistribution, weight: float, smallest: float) -> list[Component]:
     if machine.hidden != "dense":
         return []
     lattice = machine.lattice
     try:
-        states, log_prob = DiscreteGaussian(lattice.A, lattice.a).table()
+        states, log_prob = DiscreteGaussian(lattice.A, lattice.a).table(MAX_NORMALS)
     except TooManyTermsError:
         return []
     shares = weight * log_prob.exp()
-    means, covariance = (lattice.mean + states @ lattice.F.mT).numpy(), lattice.covariance.numpy()
+    means, covariance = (lattice.mean + states @ lattice.F.mT).cpu().numpy(), lattice.covariance.cpu().numpy()
     return [
         Component(share, mean, covariance)
         for share, mean in zip(shares.tolist(), means, strict=True)
-        if share > SMALLEST_COMPONENT
+        if share > smallest
     ]
 
 
-def _component_pdf(density: Any, part: Component, v: Floats) -> Floats:
-    """The density of a component in one dimension; with bounds, in the user's coordinates."""
-    bounds = getattr(density, "_bounds", None)
-    line, log_slope = (v, 0.0) if bounds is None else bounds.to_line(v)
-    variance = part.covariance[0, 0]
-    exponent = -0.5 * (line[:, 0] - part.mean[0]) ** 2 / variance - 0.5 * np.log(2 * np.pi * variance)
-    return part.weight * np.exp(exponent + log_slope)
+def _few_normals(density: Any) -> list[Component] | None:
+    """All normal components of a density, or None if there are too many."""
+    parts: list[Component] = []
+    for weight, machine in _machines(density):
+        found = _machine_components(machine, weight, FAINTEST)
+        if (not found and weight > FAINTEST) or len(parts) + len(found) > MAX_NORMALS:
+            return None
+        parts += found
+    return parts
 
 
-def _draw_contours(ax: Axes, density: Any, points: Floats | None, limits: list[tuple[float, float]]) -> None:
-    if points is not None:
-        ax.plot(*points[:: max(1, len(points) // 5000)].T, ".", ms=2, alpha=0.25, color=DARK, rasterized=True)
-    x, y = (np.linspace(*limit, 150) for limit in limits)
-    mesh = np.stack(np.meshgrid(x, y), axis=-1)
-    p = np.exp(_log_prob(density, mesh.reshape(-1, 2))).reshape(mesh.shape[:2])
-    levels = p.max() * np.array([0.003, 0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8])
-    ax.contour(x, y, p, levels, colors=WARM, linewidths=1.0)
-    ax.set(xlim=limits[0], ylim=limits[1])
+def _sum_of_normals(parts: list[Component], bounds: Any, features: list[int], rows: Floats) -> Floats:
+    """The density (n,) of some features of a sum of normal distributions; with bounds, in the user's coordinates.
+
+    The exponents are polynomials of second degree in the rows, so one product of matrices makes all of them.
+    """
+    line, log_slope = (rows, np.zeros(len(rows))) if bounds is None else bounds.subset(features).to_line(rows)
+    weights, means, covariances = (np.array(values) for values in zip(*parts, strict=True))
+    precisions = np.linalg.inv(covariances[:, features][:, :, features])
+    centre = weights @ means[:, features] / weights.sum()
+    means, line = means[:, features] - centre, line - centre
+    slopes = np.einsum("kij,kj->ki", precisions, means)
+    constants = np.log(weights) + 0.5 * (
+        np.linalg.slogdet(precisions / (2 * np.pi))[1] - np.einsum("ki,ki->k", slopes, means)
+    )
+    coefficients = np.column_stack([constants, slopes, -0.5 * precisions.reshape(len(parts), -1)]).T
+    total = np.empty(len(line))
+    for block in np.array_split(np.arange(len(line)), 1 + len(line) * len(parts) // 1_000_000):
+        x = line[block]
+        squares = (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+        total[block] = np.exp(np.column_stack([np.ones(len(x)), x, squares]) @ coefficients).sum(axis=1)
+    return total * np.exp(log_slope)
 
 
-def _limits(density: Any, points: Floats | None) -> list[tuple[float, float]]:
-    """Where to draw each feature: the range of the data, or of a sample of the density."""
-    if points is None:
-        if hasattr(density, "score_samples"):
-            points = density.sample(4000, random_state=0)
-        else:
-            points = density.sample((4000,), generator=torch.Generator(density.device).manual_seed(0)).cpu().numpy()
-    low, high = np.nanmin(points, axis=0), np.nanmax(points, axis=0)
-    margin = 0.03 * (high - low)
-    bounds = getattr(density, "_bounds", None)
-    low, high = low - margin, high + margin
-    if bounds is not None:
-        low, high = np.maximum(low, bounds.low), np.minimum(high, bounds.high)
-    return [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
+def _draws(density: Any) -> Floats:
+    """The same draws each time."""
+    if hasattr(density, "score_samples"):
+        return density.sample(N_DRAWS, random_state=0)
+    generator = torch.Generator(density.device).manual_seed(0)
+    return density.sample((N_DRAWS,), generator=generator).double().cpu().numpy()
 
 
 def _log_prob(density: Any, rows: Floats) -> Floats:
@@ -365,6 +492,16 @@ def _log_prob(density: Any, rows: Floats) -> Floats:
             return density.score_samples(rows)
     with torch.no_grad():
         return density.log_prob(rows).cpu().numpy()
+
+
+def _title(density: Any) -> str:
+    """What is drawn, in a few words."""
+    machines = [machine for _, machine in _machines(density)]
+    if getattr(density, "is_gaussian_", False):
+        return "Gaussians" if len(machines) > 1 else "Gaussian"
+    if len(machines) > 1:
+        return f"Mixture of {len(machines)} machines"
+    return f"Machine with {machines[0].n_hidden} hidden unit" + "s" * (machines[0].n_hidden > 1)
 
 
 def _rows(data: ArrayLike, d: int) -> Floats:

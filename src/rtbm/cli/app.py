@@ -223,9 +223,10 @@ def score(
     rows = _read_for(fitted, data, columns, header, separator, decimal)
     log_prob = fitted.set_feature_names(None).score_samples(rows)  # the columns have been chosen by name
     if output is not None:
-        from rtbm.cli.output import write_rows
+        from rtbm.cli.output import counted, write_rows
 
         write_rows(output, log_prob[:, None], ["log_prob"])
+        errors.print(f"log P of {counted(len(rows), 'row')}: {output}", highlight=False, soft_wrap=True)
     console.print(f"{log_prob.mean():.10g}", highlight=False)
 
 
@@ -241,7 +242,7 @@ def sample(
     """Draw from a density."""
     _check_output(output, "--output", TABLES, model)
     fitted = _load(model)
-    from rtbm.cli.output import write_csv, write_rows
+    from rtbm.cli.output import counted, write_csv, write_rows
 
     rows = fitted.sample(number, random_state=seed)
     names = [str(name) for name in getattr(fitted, "feature_names_in_", [])] or None
@@ -249,7 +250,7 @@ def sample(
         write_csv(sys.stdout, rows, names)
     else:
         write_rows(output, rows, names)
-        console.print(f"{number} rows: {output}", highlight=False, soft_wrap=True)
+        console.print(f"{counted(number, 'row')}: {output}", highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -10,8 +11,8 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from rtbm.distributions import RTBMMixture
-from rtbm.files import Floats, describe
+from rtbm.estimators.fitted import components
+from rtbm.files import Floats, reasons
 from rtbm.paths import write_whole
 
 
@@ -28,9 +29,23 @@ def _features(model: Any) -> str:
     return f"{model.n_features_in_}" + (f" ({', '.join(names)})" if names else "")
 
 
+REASONS = {"max_iter": "stopped by the limit on iterations", "schedule completed": "all that were asked for"}
+"""Why solvers stopped, where their own word says little."""
+
+
+def counted(number: float, noun: str) -> str:
+    """A number and a noun, as in 1 row and 2,000 rows."""
+    return f"{number:,.12g} {noun}" + "s" * (number != 1)
+
+
 def _solver_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    solver = f"{summary['solver']}, {summary['n_init']} starts, {summary['n_iter']} iterations, {summary['reason']}"
-    return [("solver", solver), ("seconds", f"{summary['seconds']:.2f}")]
+    epochs = "epoch" if summary["solver"] in ("adam", "pcd") else "iteration"
+    reason = REASONS.get(summary["reason"], summary["reason"])
+    how = f"{summary['solver']}, best of {counted(summary['n_init'], 'start')}"
+    return [
+        ("solver", f"{how}: {counted(summary['n_iter'], epochs)}, {reason}"),
+        ("seconds, all starts", f"{summary['seconds']:.2f}"),
+    ]
 
 
 def _network_rows(model: Any) -> list[tuple[str, str]]:
@@ -42,7 +57,7 @@ def _network_rows(model: Any) -> list[tuple[str, str]]:
         ("features", _features(model)),
         ("layers", ", ".join(f"{size} {name}" for size, name in layers)),
         ("free parameters", f"{model.n_parameters_}"),
-        ("observations", f"{summary['n_observations']:g}"),
+        ("observations", f"{summary['n_observations']:,.12g}"),
         ("loss", f"{summary['loss']:.6g}"),
         *_solver_rows(summary),
     ]
@@ -53,38 +68,61 @@ def _network_rows(model: Any) -> list[tuple[str, str]]:
 
 def _summary_rows(model: Any) -> list[tuple[str, str]]:
     summary, distribution = model.summary_, model.distribution_
-    parts = distribution.components if isinstance(distribution, RTBMMixture) else [distribution]
     rows = [
         ("features", _features(model)),
-        (
-            "machines",
-            f"{len(parts)}, with {_sizes(parts)} hidden units each ({parts[0].hidden}, phase {parts[0].phase})",
-        ),
+        ("model", describe(model)),
         ("free parameters", f"{model.n_parameters_}"),
-        ("observations", f"{summary['n_observations']:g}"),
+        ("observations", f"{summary['n_observations']:,.12g}"),
     ]
     if summary.get("left_out"):
-        rows.insert(1, ("left out", describe(summary["left_out"])))
+        rows.insert(1, ("left out", reasons(summary["left_out"])))
     if "log_likelihood" in summary:
-        rows.append(("log-likelihood of an observation", f"{summary['log_likelihood']:.6f}"))
+        rows.append(("mean log-likelihood", f"{summary['log_likelihood']:.6f}"))
     if hasattr(model, "weights_"):
-        shares = (model.weights_ > 0).sum()
-        rows.append(("committee", f"{shares} of {len(model.weights_)} candidates, from {model.n_folds} folds"))
+        shares = int((model.weights_ > 0).sum())
+        tried = f"{shares} of {counted(len(model.weights_), 'candidate')}, by {model.n_folds}-fold cross-validation"
+        rows.append(("committee", tried))
     else:
         rows += _solver_rows(summary)
-    if model.is_gaussian_:
-        rows.append(("note", "no better than Gaussians, which were taken instead"))
     if model._bounds.is_trivial and model.n_features_in_ <= 10:
         rows += [("mean", _numbers(distribution.mean)), ("standard deviation", _numbers(distribution.stddev))]
     elif not model._bounds.is_trivial:
-        pairs = zip(model._bounds.low, model._bounds.high, strict=True)
-        rows.append(("bounds", ", ".join(f"({low:g}, {high:g})" for low, high in pairs)))
+        ends = [_interval(low, high) for low, high in zip(model._bounds.low, model._bounds.high, strict=True)]
+        same = len(set(ends)) == 1 and len(ends) > 1
+        rows.append(("bounds", f"{ends[0]}, every feature" if same else ", ".join(ends)))
     return rows
 
 
-def _sizes(parts: Sequence[Any]) -> str:
-    smallest, largest = (choose(part.n_hidden for part in parts) for choose in (min, max))
-    return f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
+def describe(model: Any) -> str:
+    """What the distribution of a fitted density is made of: machines, or the Gaussians that were as good."""
+    parts = components(model.distribution_)
+    machines, sizes, n_gaussians = iter(parts), [], 0
+    for number, replaced_by in model.summary_["members"]:
+        mine = [part.n_hidden for part in islice(machines, number)]
+        sizes += [] if replaced_by else mine
+        n_gaussians += replaced_by
+    names = [counted(n_gaussians, "Gaussian")] if n_gaussians else []
+    names = [_machines(sizes), *names] if sizes else names
+    text = "mixture of " * (len(sizes) + n_gaussians > 1) + " and ".join(names)
+    if sizes:
+        return f"{text} ({parts[0].hidden}, phase {parts[0].phase})"
+    tried, were = _machines([part.n_hidden for part in parts]), "were" if len(parts) > 1 else "was"
+    return f"{text}: {tried} {were} no better"
+
+
+def _machines(sizes: Sequence[int]) -> str:
+    """A number of machines and their hidden units."""
+    low, high = min(sizes), max(sizes)
+    units = counted(high, "hidden unit") if low == high else f"{low} to {counted(high, 'hidden unit')}"
+    return f"{counted(len(sizes), 'machine')} with {units}" + (" each" if len(sizes) > 1 else "")
+
+
+def _interval(low: float, high: float) -> str:
+    if np.isinf(low) and np.isinf(high):
+        return "none"
+    if np.isinf(high):
+        return f"above {low:g}"
+    return f"below {high:g}" if np.isinf(low) else f"{low:g} to {high:g}"
 
 
 def _numbers(values: Any) -> str:

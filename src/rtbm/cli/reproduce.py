@@ -76,7 +76,10 @@ def _announce(names: list[str], options: Options, console: Console) -> None:
             f"{name:13s}{_number_of_seeds(seeds):>9s}   {count:24s} about {duration(seconds)}", highlight=False
         )
         total += seconds
-    console.print(f"together about {duration(total)} with {processes} processes, as measured in 2026", highlight=False)
+    console.print(
+        f"together about {duration(total)} with {processes} process{'es' * (processes > 1)}, as measured in 2026",
+        highlight=False,
+    )
 
 
 def _reproduce(name: str, options: Options, console: Console) -> None:

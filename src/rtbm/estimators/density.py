@@ -314,7 +314,8 @@ class RTBMDensity(FittedDensity):
         self.results_, self.history_ = outcome.results, best.history
         if not best.converged:
             warnings.warn(
-                f"the solver {best.solver!r} used up its {task.settings.max_iter} iterations: raise max_iter or tol",
+                f"the solver {best.solver!r} stopped at max_iter={task.settings.max_iter}: raise max_iter "
+                "(--iterations) or tol",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -331,7 +332,7 @@ class RTBMDensity(FittedDensity):
                 "n_observations": total or float(task.data.weights.sum()),
                 "solver": self.solver,
                 "n_init": len(outcome.results),
-                "n_iter": len(best.history) - 1,
+                "n_iter": best.history[-1].step,
                 "reason": best.reason,
                 "converged": best.converged,
                 "is_gaussian": simpler is not None,

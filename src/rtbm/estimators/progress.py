@@ -12,7 +12,10 @@ from rtbm.training import Record
 def progress_bar(
     n_runs: int, title: str = "fitting", is_likelihood: bool = True, unit: str = "start"
 ) -> Iterator[Report]:
-    """A bar on the error stream that advances with every run of the solver and shows what the solver last reported."""
+    """A bar on the error stream that advances with every run of the solver and shows what the solver last reported.
+
+    `n_runs` is the most runs that there may be; the bar ends full, with the number that there were.
+    """
     from rich.console import Console  # here, since only verbose fits need it
     from rich.progress import (
         BarColumn,
@@ -30,23 +33,27 @@ def progress_bar(
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task, runs, last = bar.add_task(title, total=n_runs, state=""), 0, -1
+        task, runs, last = bar.add_task(title, total=n_runs, state=""), 0, (-1, math.inf)
 
         def report(start: int, record: Record) -> None:
             nonlocal runs, last
-            runs, last = runs + (start != last), start
+            is_new = start != last[0] or record.step <= last[1]
+            runs, last = runs + is_new, (start, record.step)
             where = f"{unit} {start + 1}" if start >= 0 else "all data"
             value = f"log L + prior {-record.objective:.4f}" if is_likelihood else f"objective {record.objective:.4f}"
             known = "" if math.isnan(record.validation) else f" validation {record.validation:.4f}"
             bar.update(task, completed=runs - 1, state=f"{where} step {record.step} {value}{known}")
 
         yield report
-        bar.update(task, completed=n_runs)
+        bar.update(task, total=runs or n_runs, completed=runs or n_runs)  # n_runs is the most that there may be
 
 
 @contextlib.contextmanager
 def counting_bar(total: int, title: str, shown: bool) -> Iterator[Callable[[], None]]:
-    """A bar on the error stream that counts; or nothing, if it is not to be shown."""
+    """A bar on the error stream that counts; or nothing, if it is not to be shown.
+
+    `total` is the largest count that there may be; the bar ends full, with the count that there was.
+    """
     if not shown:
         yield lambda: None
         return
@@ -57,3 +64,4 @@ def counting_bar(total: int, title: str, shown: bool) -> Iterator[Callable[[], N
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total)
         yield lambda: bar.update(task, advance=1)
+        bar.update(task, total=bar.tasks[task].completed)

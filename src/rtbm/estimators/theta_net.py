@@ -139,7 +139,7 @@ class ThetaNet(BaseEstimator):
         best = outcome.results[outcome.best]
         if not best.converged:
             warnings.warn(
-                f"the solver {best.solver!r} used up its {task.settings.max_iter} iterations: raise max_iter or tol",
+                f"the solver {best.solver!r} stopped at max_iter={task.settings.max_iter}: raise max_iter or tol",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -151,7 +151,7 @@ class ThetaNet(BaseEstimator):
                 "n_observations": float(task.data.weights.sum()),
                 "solver": self.solver,
                 "n_init": len(outcome.results),
-                "n_iter": len(best.history) - 1,
+                "n_iter": best.history[-1].step,
                 "reason": best.reason,
                 "converged": best.converged,
                 "loss": best.objective,

@@ -161,10 +161,11 @@ def draw_two(outcome: Outcome) -> Figure:
     for part, name in zip(parts, TWO, strict=True):
         density = datasets.DENSITIES[name]
         X = density.sample(seed=0)
-        joint, _, _ = plotting.plot_joint(from_numbers(outcome[name]["machine"]), X, figure=part)
+        joint, _, _ = plotting.plot_joint(from_numbers(outcome[name]["machine"]), X, figure=part, legend=False)
+        levels = joint.collections[-1].levels  # type: ignore[attr-defined]
         x, y = (np.linspace(*limits, 120) for limits in (joint.get_xlim(), joint.get_ylim()))
         p = density.pdf(np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)).reshape(120, 120)
-        joint.contour(x, y, p, p.max() * np.array([0.03, 0.2, 0.6]), colors="black", linewidths=0.8, linestyles=":")
+        joint.contour(x, y, p, levels, colors="black", linewidths=0.8, linestyles=":")
         part.suptitle(PAPER[name].title)
     return figure
 
@@ -202,7 +203,7 @@ def draw_classifier(outcome: Outcome) -> Figure:
     left, middle, right = figure.subfigures(1, 3, width_ratios=(1.1, 1, 1))  # type: ignore[misc]
     means = [jets.images[jets.labels == label].mean(axis=0) for label in (1, 0)]
     plotting.plot_images(means, ["W boson", "quark or gluon"], figure=left)
-    joint, _, _ = plotting.plot_joint(machine, X, figure=middle)
+    joint, _, _ = plotting.plot_joint(machine, X, figure=middle, legend=False)
     joint.set(xlabel="component 1", ylabel="component 2")
     ax = right.subplots()
     E = machine.hidden_mean(X).numpy()

@@ -42,7 +42,7 @@ def adam(
     """
     vector = start.clone().requires_grad_()
     optimizer = torch.optim.Adam([vector], lr=learning_rate)
-    reason, values = SCHEDULE, []
+    reason, values, watch.first_step = SCHEDULE, [], 1
     for epoch in range(max_iter):
         set_rate(optimizer, learning_rate, epoch / max_iter)
         values.append(_epoch(family, batches, prior, total, vector, optimizer, epoch))

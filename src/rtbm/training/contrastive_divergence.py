@@ -52,7 +52,7 @@ def pcd(
     average = start.clone()
     optimizer = torch.optim.Adam([vector], lr=learning_rate)
     chosen = torch.multinomial(objective.weights, N_CHAINS, replacement=True, generator=generator)
-    chains = x[chosen]
+    chains, watch.first_step = x[chosen], 1
     for epoch in range(max_iter):
         set_rate(optimizer, learning_rate, epoch / max_iter)
         for points, weights in batches.epoch(epoch):

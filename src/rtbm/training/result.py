@@ -19,6 +19,7 @@ class Record(NamedTuple):
     """One line of a history."""
 
     step: int
+    """The number of iterations so far: 0 at the start."""
     objective: float
     """What is minimised; the negative mean log-likelihood plus prior, unless the solver has an objective of its own."""
     validation: float
@@ -40,7 +41,7 @@ class Result:
     validation : float
         The mean log-likelihood of the validation data there (NaN if there are none).
     history : list of Record
-        One for each iteration (an epoch, for solvers that take batches).
+        The start, which "adam" and "pcd" do not note, and one for each iteration (their epochs).
     reason : str
         Why it stopped: "converged", "max_iter", "early stopping", "schedule completed" (of learning rates) or
         "no further progress".
@@ -97,11 +98,14 @@ class Watch:
         self._best: tuple[float, int, Tensor] | None = None
         self._vectors: dict[int, Tensor] = {}
         self.history: list[Record] = []
+        self.first_step = 0  # 1 for solvers that do not note their start
 
     def __call__(self, vector: Tensor, objective: float) -> bool:
         """Note one iteration; returns whether to stop early."""
         validation = math.nan if self._validate is None else self._validate(vector)
-        record = Record(len(self.history), objective + self._shift, validation, time.perf_counter() - self._start)
+        record = Record(
+            self.first_step + len(self.history), objective + self._shift, validation, time.perf_counter() - self._start
+        )
         self.history.append(record)
         self._remember(record.step, vector)
         if self._report is not None:
@@ -125,7 +129,7 @@ class Watch:
         step = self.history[-1].step
         if self._best is not None:
             _, step, vector = self._best
-        chosen = self.history[step]
+        chosen = self.history[step - self.first_step]
         seconds = time.perf_counter() - self._start
         return Result(
             vector.detach().clone(),
