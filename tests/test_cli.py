@@ -281,3 +281,31 @@ def test_info_knows_networks_and_other_commands_refuse_them(tmp_path):
     for word in ("ThetaNetClassifier", "3 theta, 1 linear", "down, up", "lbfgs, best of 1 start: 2 iterations"):
         assert word in text
     assert "needs a fitted RTBMDensity" in command("sample", tmp_path / "n.rtbm").stderr
+
+
+def test_constant_and_discrete_columns_are_named(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.normal(size=60), np.full(60, 7.0), rng.integers(0, 2, 60), rng.normal(size=60)])
+    data, model, picture = tmp_path / "data.csv", tmp_path / "model.rtbm", tmp_path / "model.png"
+    np.savetxt(data, rows, delimiter=",", header="x,seven,sex,y", comments="")
+    refused = command("fit", data, *QUICK, "--hidden", 1, "--output", model)
+    assert refused.returncode == 1
+    assert "only one value of column 'seven'" in refused.stderr
+    assert "--drop-constant" in refused.stderr
+    options = ("--starts", 1, "--hidden", 1, "--output", model, "--drop-constant", "--picture", picture)
+    fitted = command("fit", data, *options)
+    assert fitted.returncode == 0, fitted.stderr
+    assert "seven (always 7)" in fitted.stdout
+    assert "column 'sex' (2 distinct values" in fitted.stderr
+    assert picture.is_file()
+    assert [line.split(",")[1] for line in run("sample", model, "-n", "3").splitlines()] == ["seven"] + ["7.0"] * 3
+    run("score", model, data)
+
+
+def test_scores_leave_out_rows_without_numbers(tmp_path, plane):
+    gaps, model = tmp_path / "gaps.csv", tmp_path / "model.rtbm"
+    gaps.write_text(plane.read_text() + ",\n" * 5)
+    run("fit", plane, *QUICK, "--hidden", 1, "--output", model)
+    scored = command("score", model, gaps)
+    assert scored.stdout == run("score", model, plane)
+    assert "5 of 205 rows" in scored.stderr

@@ -320,6 +320,9 @@ class _Subject:
     """A density that is drawn, and rows of data: the parts that all panels share."""
 
     def __init__(self, density: Any, data: ArrayLike | None):
+        kept = np.flatnonzero(np.isnan(getattr(density, "constants_", [])))
+        if len(kept) < getattr(density, "n_features_in_", 0):  # constant features are not part of the density
+            density, data = density.marginal(kept), None if data is None else np.asarray(data)[:, kept]
         self.density, d = density, _n_features(density)
         self.names, self.bounds = _names(density), getattr(density, "_bounds", None)
         self.draws = _draws(density)

@@ -130,6 +130,9 @@ def fit(
     bounds: Annotated[
         str | None, typer.Option(help="Bounds of all features, as in '0,1', or '0,' without an upper one.")
     ] = None,
+    drop_constant: Annotated[
+        bool, typer.Option("--drop-constant", help="Leave out columns with only one value.")
+    ] = False,
     starts: Annotated[int, typer.Option(min=1, help="Starts of the solver.")] = 8,
     iterations: Annotated[int | None, typer.Option(min=1, help="At most so many iterations (epochs).")] = None,
     regularization: Annotated[float, typer.Option(min=0, help="Strength of the prior against fine structure.")] = 1.0,
@@ -169,6 +172,7 @@ def fit(
             validation_fraction=validation,
             average=average,
             bounds=limits,
+            drop_constant=drop_constant,
             batch_size=batch_size,
             n_jobs=jobs,
             device=device,
@@ -221,13 +225,13 @@ def score(
     _check_table(data)
     fitted = _load(model)
     rows = _read_for(fitted, data, columns, header, separator, decimal)
-    log_prob = fitted.set_feature_names(None).score_samples(rows)  # the columns have been chosen by name
+    fitted.set_feature_names(None)  # the columns have been chosen by name
     if output is not None:
         from rtbm.cli.output import counted, write_rows
 
-        write_rows(output, log_prob[:, None], ["log_prob"])
+        write_rows(output, fitted.score_samples(rows)[:, None], ["log_prob"])
         errors.print(f"log P of {counted(len(rows), 'row')}: {output}", highlight=False, soft_wrap=True)
-    console.print(f"{log_prob.mean():.10g}", highlight=False)
+    console.print(f"{fitted.score(rows):.10g}", highlight=False)
 
 
 @app.command()
@@ -359,14 +363,20 @@ def _check_output(path: Path | None, option: str, suffixes: tuple[str, ...] | No
 
 @contextlib.contextmanager
 def _columns_by_name(names: list[str] | None) -> Iterator[None]:
-    """Let errors about features speak of columns."""
+    """Let errors and warnings about features speak of columns and of options of the command."""
+
+    def speak(message: Any) -> str:
+        text = str(message).replace("drop_constant=True", "--drop-constant")
+        return text if names is None else re.sub(r"feature (\d+)", lambda m: f"column {names[int(m[1])]!r}", text)
+
+    show = warnings.showwarning
+    warnings.showwarning = lambda message, *rest: show(speak(message), *rest)
     try:
         yield
     except InvalidInputError as error:
-        if names is None:
-            raise
-        message = re.sub(r"feature (\d+)", lambda m: f"column {names[int(m[1])]!r}", str(error))
-        raise InvalidInputError(message) from None
+        raise InvalidInputError(speak(error)) from None
+    finally:
+        warnings.showwarning = show
 
 
 def _read(

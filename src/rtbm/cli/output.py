@@ -74,8 +74,9 @@ def _summary_rows(model: Any) -> list[tuple[str, str]]:
         ("free parameters", f"{model.n_parameters_}"),
         ("observations", f"{summary['n_observations']:,.12g}"),
     ]
-    if summary.get("left_out"):
-        rows.insert(1, ("left out", reasons(summary["left_out"])))
+    left_out = summary.get("left_out", {}) | _constants(model)
+    if left_out:
+        rows.insert(1, ("left out", reasons(left_out)))
     if "log_likelihood" in summary:
         rows.append(("mean log-likelihood", f"{summary['log_likelihood']:.6f}"))
     if hasattr(model, "weights_"):
@@ -91,6 +92,13 @@ def _summary_rows(model: Any) -> list[tuple[str, str]]:
         same = len(set(ends)) == 1 and len(ends) > 1
         rows.append(("bounds", f"{ends[0]}, every feature" if same else ", ".join(ends)))
     return rows
+
+
+def _constants(model: Any) -> dict[str, str]:
+    """The features that the density does not describe, and why."""
+    names = getattr(model, "feature_names_in_", range(model.n_features_in_))
+    pairs = zip(names, model.constants_, strict=True)
+    return {str(name): f"always {value:g}" for name, value in pairs if not np.isnan(value)}
 
 
 def describe(model: Any) -> str:
