@@ -1,10 +1,15 @@
-"""Certified values from FLINT, in interval arithmetic."""
+"""Certified values from FLINT, in interval arithmetic, and moments from exact fractions and mpmath."""
+
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from rtbm.lattice import cholesky, enumerate_points, nearest_point, reduce_basis
+
 flint = pytest.importorskip("flint", reason="the certified values come from python-flint")
+mpmath = pytest.importorskip("mpmath")
 Floats = NDArray[np.float64]
 
 
@@ -30,3 +35,34 @@ def _theta(z: Floats, Q: Floats, phase: str) -> "flint.arb":
     factor = flint.acb(0, -1) if phase == "I" else flint.acb(1)
     argument = flint.acb_mat(g, 1, [factor * flint.arb(float(x)) / two_pi for x in z])
     return tau.theta(argument)[0, 0].real
+
+
+def exact_moments(z: Floats, Q: Floats) -> tuple[float, Floats, Floats, Floats, Floats]:
+    """log θ̃ and its first three derivatives in phase I, for the given numbers, and their natural size √(Q⁻¹)_ii (g,).
+
+    The lattice point in the middle and z − Qn are exact fractions, and the terms have 50 digits. The library only
+    chooses a basis and a list of points; neither can spoil the result as long as the list is long enough.
+    """
+    basis, gram = reduce_basis(Q)
+    U, exact_Q = basis.astype(object), np.vectorize(Fraction, otypes=[object])(Q)
+    G, target = U.T @ exact_Q @ U, U.T @ np.array([Fraction(x) for x in z.tolist()])
+    R, n = cholesky(gram), np.zeros(len(z), dtype=object)
+    for _ in range(10):  # towards the nearest point, from one that is only as good as float64
+        centre = np.linalg.solve(gram, (target - G @ n).astype(float))
+        n = n + np.array([int(x) for x in nearest_point(R, centre)], dtype=object)
+    s = target - G @ n
+    points = enumerate_points(R, 100.0 + (np.diag(R) ** 2).sum() / 4, np.diag(R) / 2).astype(object)
+    with mpmath.workdps(50):
+        exponents = [p @ s - p @ G @ p / 2 for p in points]
+        weights = [mpmath.exp(mpmath.mpf(e.numerator) / e.denominator) for e in map(Fraction, exponents)]
+        total = mpmath.fsum(weights)
+        probability = np.array(weights) / total
+        offset = Fraction(n @ (target + s)) / 2
+        log_theta = float(mpmath.mpf(offset.numerator) / offset.denominator + mpmath.log(total))
+        local = probability @ points
+        mean = U @ (n + local)
+        rest = (points - local) @ U.T
+        covariance = (probability[:, None] * rest).T @ rest
+        third = np.einsum("t,ti,tj,tk->ijk", probability, rest, rest, rest)
+    size = np.sqrt(np.diag(basis @ np.linalg.inv(gram) @ basis.T))
+    return log_theta, mean.astype(float), covariance.astype(float), third.astype(float), size

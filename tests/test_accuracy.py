@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from families import PHASES, matrices, problems
-from oracle import flint_log_theta
+from oracle import exact_moments, flint_log_theta
 from rtbm import ThetaPlan, log_theta, theta_moments
 from rtbm.theta.plan import block_log_theta
-from tolerances import FLOAT32, LOG_THETA, allowed
+from tolerances import FLOAT32, LAST_PLACES, LOG_THETA, MOMENTS, allowed
 
 mpmath = pytest.importorskip("mpmath")
 
@@ -90,6 +90,83 @@ def test_phase_two_with_a_large_argument_and_a_skewed_matrix() -> None:
     for evaluator in ("list", "fused"):
         value = block_log_theta(block, torch.tensor(z)[None], torch.tensor(Q), evaluator)
         assert abs(float(value) - expected) <= allowed(expected)
+
+
+def far_problem(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix with a condition of 1 to 1e13, skewed or with a wide spectrum, and an argument of 1 to 1e12."""
+    rng = np.random.default_rng(seed)
+    g = int(rng.integers(1, 4))
+    X = rng.normal(size=(g, g))
+    Q = (X @ X.T + 0.5 * np.eye(g)) * 10.0 ** rng.uniform(0.5, 2.0)
+    if seed % 2:
+        rotation, _ = np.linalg.qr(X)
+        Q = (rotation * np.geomspace(1.0, 10.0 ** rng.uniform(8, 13), g)) @ rotation.T * 10.0
+    else:
+        condition = 10.0 ** rng.uniform(4, 11)
+        while g > 1 and np.linalg.cond(Q) < condition:
+            U, (i, j) = np.eye(g), rng.permutation(g)[:2]
+            U[i, j] = rng.integers(-30, 31)
+            Q = U.T @ Q @ U
+    return rng.normal(size=g) * 10.0 ** rng.uniform(0, 12), (Q + Q.T) / 2
+
+
+def check_moments(z: np.ndarray, Q: np.ndarray) -> None:
+    value, mean, covariance, third, size = exact_moments(z, Q)
+    Q_free, z_free = torch.tensor(Q, requires_grad=True), torch.tensor(z[None], requires_grad=True)
+    by_list = ThetaPlan(Q_free).blocks[0][1].log_theta(z_free, Q_free, "list")
+    results = [theta_moments(z, Q, order=3), *(theta_moments(np.tile(z, (n, 1)), Q) for n in (1, 40))]
+    for result in results:
+        assert float((result.log_theta - value).abs().max()) <= allowed(value)
+        places = LAST_PLACES * np.spacing(np.abs(mean))
+        assert (np.abs(result.mean.numpy() - mean) <= MOMENTS * size + places).all()
+        assert (np.abs(result.covariance.numpy() - covariance) <= MOMENTS * np.outer(size, size)).all()
+    assert (np.abs(results[0].third.numpy() - third) <= MOMENTS * np.einsum("i,j,k->ijk", size, size, size)).all()
+    second = covariance + np.outer(mean, mean)
+    scale = np.sqrt(np.diag(second)) + size
+    for log_value in (log_theta(z_free, Q_free), by_list):
+        by_z, by_Q = torch.autograd.grad(log_value.sum(), (z_free, Q_free))
+        assert (np.abs(by_z.numpy()[0] - mean) <= MOMENTS * size + places).all()
+        assert (np.abs(by_Q.numpy() + second / 2) <= MOMENTS * np.outer(scale, scale)).all()
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_moments_of_far_arguments_and_badly_conditioned_matrices(seed: int) -> None:
+    check_moments(*far_problem(seed))
+
+
+def test_moments_where_rounding_of_the_centre_would_show() -> None:
+    off_diagonal = -9674471.457533453
+    Q = np.array([[2544226102.1, off_diagonal], [off_diagonal, 36787.37432394705]])
+    check_moments(np.array([-1e7, 1e7]), Q)
+
+
+@pytest.mark.parametrize("q", [0.7, 37.1])
+@pytest.mark.parametrize("size", [1e3, 1e7, 1e11, 1e14])
+def test_moments_of_far_arguments_and_diagonal_matrices(q: float, size: float) -> None:
+    z = np.array([0.123456789 * size])
+    value, mean, covariance, third, _ = exact_moments(z, np.array([[q]]))
+    found = theta_moments(z, [q], order=3)
+    assert abs(float(found.log_theta) - value) <= allowed(value)
+    assert abs(float(found.mean) - mean[0]) <= MOMENTS + LAST_PLACES * np.spacing(abs(mean[0]))
+    assert abs(float(found.covariance) - covariance[0, 0]) <= MOMENTS
+    assert abs(float(found.third) - third[0, 0, 0]) <= MOMENTS
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_far_arguments_in_phase_two(seed: int) -> None:
+    """Arguments up to 1e13, modulo 2π: the products of 2π with integers must not round."""
+    rng = np.random.default_rng(seed)
+    g = int(rng.integers(1, 4))
+    X = rng.normal(size=(g, g))
+    U = np.triu(rng.integers(-20, 21, (g, g)), 1) + np.eye(g)
+    Q = U.T @ (X @ X.T + 0.3 * np.eye(g)) @ U
+    Q, z = (Q + Q.T) / 2, rng.normal(size=g) * 10.0 ** rng.uniform(6, 13)
+    expected = flint_log_theta(z, Q, "II")
+    assert abs(float(log_theta(z, Q, phase="II")) - expected) <= allowed(expected)
+    ((_, block),) = ThetaPlan(Q, phase="II").blocks
+    assert abs(float(block.log_theta(torch.tensor(z)[None], torch.tensor(Q), "list")) - expected) <= allowed(expected)
+    expected = flint_log_theta(z, np.diag(np.diag(Q)), "II")
+    assert abs(float(log_theta(z, np.diag(Q), phase="II")) - expected) <= allowed(expected)
 
 
 @settings(max_examples=60)

@@ -5,14 +5,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from flint import acb, acb_mat, ctx
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 from rtbm import InvalidInputError, riemann_theta
+from rtbm.lattice import reduce_basis
 from tolerances import SAME, WORSE
 
+flint = pytest.importorskip("flint")
 ERROR = SAME
 
 
@@ -28,18 +29,18 @@ def make_z(g: int, seed: int, size: float = 1.0) -> np.ndarray:
 
 
 def flint_theta(z: np.ndarray, omega: np.ndarray) -> list[acb]:
-    previous, ctx.prec = ctx.prec, 200
+    previous, flint.ctx.prec = flint.ctx.prec, 200
     try:
         g = len(z)
-        tau = acb_mat(g, g, [acb(float(w.real), float(w.imag)) for w in omega.flat])
-        return tau.theta(acb_mat(g, 1, [acb(float(x.real), float(x.imag)) for x in z])).entries()
+        tau = flint.acb_mat(g, g, [flint.acb(float(w.real), float(w.imag)) for w in omega.flat])
+        return tau.theta(flint.acb_mat(g, 1, [flint.acb(float(x.real), float(x.imag)) for x in z])).entries()
     finally:
-        ctx.prec = previous
+        flint.ctx.prec = previous
 
 
 def scaled(value: acb, u: torch.Tensor) -> complex:
     """value · exp(−u), in FLINT's arithmetic so that nothing overflows."""
-    product = value * acb(-float(u)).exp()
+    product = value * flint.acb(-float(u)).exp()
     return complex(float(product.real.mid()), float(product.imag.mid()))
 
 
@@ -62,12 +63,83 @@ def test_skewed_matrices_and_large_arguments(seed: int, size: float, skew: int) 
     omega = (np.round(omega.real * 64) + 1j * np.round(make_omega(2, seed + 1).imag * 64)) / 64
     U = np.array([[1, skew], [0, 1]])
     u, w = riemann_theta(z @ U, U.T @ omega @ U, parts=True)
-    previous, ctx.prec = ctx.prec, 400
+    previous, flint.ctx.prec = flint.ctx.prec, 400
     try:
         expected = scaled(flint_theta(z @ U, U.T @ omega @ U)[0], u)
     finally:
-        ctx.prec = previous
+        flint.ctx.prec = previous
     assert abs(complex(w) - expected) <= ERROR + 1e-14 * float(u)  # exp(−u) itself is only known to the rounding of u
+
+
+def flint_part(z: np.ndarray, omega: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> complex:
+    """θ[α,β](z|Ω)·exp(−u) for any α, by θ[α,β](z) = exp(2πi(½αᵀΩα + α·(z+β))) θ(z + β + Ωα) in FLINT's arithmetic."""
+    previous, flint.ctx.prec = flint.ctx.prec, 600
+    try:
+        g = len(z)
+        tau = flint.acb_mat(g, g, [flint.acb(float(w.real), float(w.imag)) for w in omega.flat])
+        a, b = (flint.acb_mat(g, 1, [flint.acb(float(x)) for x in c]) for c in (alpha, beta))
+        argument = flint.acb_mat(g, 1, [flint.acb(float(x.real), float(x.imag)) for x in z]) + b
+        factor = (2 * acb.pi() * flint.acb(0, 1) * (a.transpose() * (tau * a / 2 + argument))[0, 0]).exp()
+        y = flint.acb_mat(g, 1, [flint.acb(float(x.imag)) for x in z])
+        Y = flint.acb_mat(g, g, [flint.acb(float(w.imag)) for w in omega.flat])
+        u = acb.pi() * (y.transpose() * Y.solve(y))[0, 0]
+        value = tau.theta(argument + tau * a)[0, 0] * factor * (-u).exp()
+        return complex(float(value.real.mid()), float(value.imag.mid()))
+    finally:
+        flint.ctx.prec = previous
+
+
+def test_a_large_real_part_of_omega() -> None:
+    expected = flint_part(np.array([0.1]), np.array([[1e15 + 1j]]), np.zeros(1), np.zeros(1))
+    assert abs(complex(riemann_theta([0.1], [[1e15 + 1j]])) - expected) <= ERROR
+
+
+@pytest.mark.parametrize("g", [1, 2, 3])
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10**6),
+    sizes=st.tuples(st.floats(0, 15), st.floats(0, 14), st.floats(-1, 3)),
+    condition=st.floats(0, 12),
+)
+def test_rounding_grows_with_the_lattice_point_alone(
+    g: int, seed: int, sizes: tuple[float, float, float], condition: float
+) -> None:
+    """The stated bound: real parts up to 1e15, any characteristic, and skewed matrices do not matter."""
+    rng = np.random.default_rng(seed)
+    real, (argument, centre, alpha, beta) = rng.normal(size=(g, g)), rng.normal(size=(4, g))
+    X = rng.normal(size=(g, g))
+    imaginary, U = X @ X.T + 0.3 * np.eye(g), np.eye(g)
+    while g > 1 and np.linalg.cond(U.T @ imaginary @ U) < 10.0 ** (condition - 2):
+        i, j = rng.permutation(g)[:2]
+        U[:, i] += rng.integers(-9, 10) * U[:, j]
+    skewed = U.T @ imaginary @ U
+    omega = 10.0 ** sizes[0] * (real + real.T) + 1j * (skewed + skewed.T) / 2
+    z = 10.0 ** sizes[1] * argument + 10.0 ** sizes[2] * 1j * (centre @ imaginary @ U)
+    assume(np.linalg.cond(skewed) < 1e13)
+    _, w = riemann_theta(z, omega, characteristic=(alpha, beta), parts=True)
+    largest = float(np.linalg.norm(np.linalg.solve(reduce_basis(omega.imag)[1], z.imag @ reduce_basis(omega.imag)[0])))
+    bound = 1e-12 + g * 1e-14 * (1 + largest)
+    assert abs(complex(w) - flint_part(z, omega, alpha, beta)) <= bound
+
+
+def test_periods_of_omega_and_z_leave_derivatives_and_gradients_unchanged() -> None:
+    """Ω + 2k, with 2k even on the diagonal, and z + integers: the numbers are binary fractions, so nothing rounds."""
+    z, omega = np.round(make_z(2, 4) * 64) / 64, np.round(make_omega(2, 4) * 64) / 64
+    moved, far = omega + 2.0**40 * np.array([[2, 1], [1, -4]]), z + np.array([3e10, -(2.0**41)])
+    results = []
+    for argument, matrix in ((z, omega), (far, moved)):
+        z_free, free = torch.tensor(argument[None], requires_grad=True), torch.tensor(matrix, requires_grad=True)
+        _, w = riemann_theta(z_free, free, derivatives=[[0.3, -1j]], parts=True)
+        gradients = torch.autograd.grad(w.real.sum() + 2 * w.imag.sum(), (z_free, free))
+        results.append([w.detach(), *gradients])
+    for here, there in zip(*results, strict=True):
+        assert torch.allclose(here, there, rtol=SAME, atol=SAME * float(here.abs().max()))
+
+
+def test_a_characteristic_with_an_argument_beyond_float64_is_an_error() -> None:
+    with pytest.raises(InvalidInputError, match=r"Re\(z\) is too large for a characteristic"):
+        riemann_theta([1e17], [[1j]], characteristic=([0.3], [0.0]))
+    assert torch.isfinite(riemann_theta([1e17], [[1j]]).abs())
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])

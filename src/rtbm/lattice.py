@@ -23,6 +23,11 @@ LARGEST_INTEGER = 2.0**50
 MAX_TERMS = 2**22
 """The largest number of lattice points that is ever enumerated."""
 
+DIGIT = 2.0**20
+"""Far lattice points are found in steps of DIGIT², DIGIT and 1, each below DIGIT times the next."""
+PART_BITS = 30
+"""Bits of the parts of a matrix that are multiplied by integers below DIGIT without rounding."""
+
 _CHERNOFF = np.geomspace(0.01, 0.7, 24)
 
 
@@ -53,12 +58,39 @@ def change_basis(Q: Floats, U: Integers) -> Floats:
     array([[1., 0.],
            [0., 2.]])
     """
+    product, unit = exact_congruence(Q, U)
+    return np.array([[entry / unit for entry in row] for row in product], dtype=float)
+
+
+def exact_congruence(Q: Floats, U: Integers) -> tuple[NDArray[Any], int]:
+    """UᵀQU without rounding: an array of Python integers, and the power of two by which they are to be divided."""
     ratios = [[float(x).as_integer_ratio() for x in row] for row in Q]
     unit = max(denominator for row in ratios for _, denominator in row)
     exact = np.array([[n * (unit // d) for n, d in row] for row in ratios], dtype=object)
     basis = U.astype(object)
-    product = basis.T @ exact @ basis
-    return np.array([[entry / unit for entry in row] for row in product], dtype=float)
+    return basis.T @ exact @ basis, unit
+
+
+def in_parts(numerators: NDArray[Any], unit: int) -> tuple[Floats, Floats, Floats]:
+    """The matrix numerators / unit as a sum of three, for exact products with integers.
+
+    The first two hold 30 bits each, on one grid for each column. So n @ part does not round for integers n below
+    DIGIT, nor for DIGIT, DIGIT², … times such integers. The third is the rest, rounded.
+
+    >>> [float(part[0, 0]) for part in in_parts(np.array([[2**70 + 2**35 + 1]], dtype=object), 2**70)]
+    [1.0, 2.9103830456733704e-11, 8.470329472543003e-22]
+    """
+    rest, parts = numerators, []
+    for _ in range(2):
+        steps = [1 << max(0, max(int(abs(x)).bit_length() for x in column) - PART_BITS) for column in rest.T]
+        rows = [[(x + step // 2) // step * step for x, step in zip(row, steps, strict=True)] for row in rest]
+        part = np.array(rows, dtype=object)
+        rest = rest - part
+        parts.append(part)
+    first, second, third = (
+        np.array([[x / unit for x in row] for row in part.tolist()], dtype=float) for part in (*parts, rest)
+    )
+    return first, second, third
 
 
 def exact_shift(A: Floats, n: Floats, a: Floats) -> Floats:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.lattice import LARGEST_INTEGER, Floats
+from rtbm.lattice import DIGIT, LARGEST_INTEGER, Floats
 from rtbm.theta import kernels
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.cost import (
@@ -21,14 +21,17 @@ from rtbm.theta.cost import (
     split_exponent,
 )
 from rtbm.theta.geometry import (
-    TWO_PI_PARTS,
+    TWO_PI,
     Congruence,
     Form,
+    Periods,
     exact_product,
+    largest_entry,
     make_form,
     make_geometry,
-    modulo_two_pi,
-    nearest_plane,
+    remove_periods,
+    two_pi_periods,
+    with_derivatives,
 )
 from rtbm.theta.series import (
     Derivatives,
@@ -54,14 +57,18 @@ class Block:
             self.geometry, form = make_geometry(Q, phase, tolerance)
         self._constants: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
         self._forms = {torch.device("cpu"): form}
-        to_lattice = np.abs(self.geometry.basis @ self.geometry.centre).sum(axis=0).max()
-        self.largest_argument = LARGEST_INTEGER / max(float(to_lattice), 1.0)
+        to_lattice = float(np.abs(self.geometry.basis @ self.geometry.centre).sum(axis=0).max())
+        self.largest_argument = LARGEST_INTEGER / max(to_lattice, 1.0)
+        if phase == "I":
+            self._near_argument = DIGIT / to_lattice
+        else:  # the basis change acts on z modulo 2π
+            self._near_argument = DIGIT * TWO_PI if np.pi * to_lattice < DIGIT else 0.0
         self.compiled: Any = None  # what the compiled pass keeps here
 
     def log_theta(self, z: Tensor, Q: Tensor, evaluator: str) -> Tensor:
         """log θ̃ (points,) for z (points, g), with the evaluator "list" or "split"; differentiable to any order."""
         form = self.form(Q)
-        s, _, offset = self.recentre(z.double(), form)
+        s, _, offset = self.recentre(z.double(), Q)
         dtype = self.dtype_for(z, evaluator)
         x, constants = (s @ form.B.mT).to(dtype), [matrix.to(dtype) for matrix in form]
         if evaluator == "list":
@@ -83,7 +90,7 @@ class Block:
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
         """log θ̃ and its z-derivatives up to `order`, from the list of terms; differentiable to any order."""
         form = self.form(Q)
-        s, n0, offset = self.recentre(z.double(), form)
+        s, centre, offset = self.recentre(z.double(), Q)
         dtype = self.dtype_for(z, "list")
         terms = self.terms(dtype, z.device)
         x, constants = (s @ form.B.mT).to(dtype), [matrix.to(dtype) for matrix in form]
@@ -92,40 +99,63 @@ class Block:
         )
         U = self.basis(z.device)
         M = form.B @ U.mT  # x-derivatives to z-derivatives
-        centre = n0 if self.phase == "I" else torch.zeros_like(n0)
         return (
             offset + 0.5 * ((s @ form.K) * s).sum(dim=1) + form.constant + log_sum,
-            *((centre + s @ form.K) @ U.mT + first.double() @ M for first in series[:1]),
+            *(centre + ((s @ form.K) @ U.mT + first.double() @ M) for first in series[:1]),
             *(U @ form.K @ U.mT + M.mT @ second.double() @ M for second in series[1:2]),
             *(torch.einsum("nabc,ai,bj,ck->nijk", third.double(), M, M, M) for third in series[2:3]),
         )
 
-    def recentre(self, z: Tensor, form: Form) -> tuple[Tensor, Tensor, Tensor]:
-        """Split off the nearest lattice point: returns s (points, g), n₀ (points, g) and the offset (points,).
+    def recentre(self, z: Tensor, Q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Split off the nearest lattice point: s (points, g), the point n (points, g) in the user's basis, the offset.
 
-        In phase II only z modulo 2π matters, and it is reduced before the basis change as well as after. The basis
-        change does not round.
+        In phase II only z modulo 2π matters, and it is reduced before the basis change as well as after; n and the
+        offset are zero. No value rounds before s is added up. Derivatives are taken in the user's basis: those of the
+        offset n·z − ½nᵀQn are n and −½nnᵀ, without rounding.
         """
         U = self.basis(z.device)
-        low = torch.zeros_like(z)
-        if self.phase == "II":
-            z, low = modulo_two_pi(z)
-        coarse, rest = exact_product(z, low, U)
+        is_first_phase, is_far = self.phase == "I", self.is_far(z)
         with torch.no_grad():
-            c = (coarse + rest) @ self._constant("centre", self.geometry.centre, z.device)
-            n0 = nearest_plane(c, self._constant("plane", self.geometry.plane, z.device))
-        if self.phase == "I":
-            s = (coarse - n0 @ form.gram) + rest
-            return s, n0, 0.5 * (n0 * (coarse + rest + s)).sum(dim=1)
-        s = ((coarse - n0 * TWO_PI_PARTS[0]) - n0 * TWO_PI_PARTS[1]) + rest
-        return s, n0, z.new_zeros(len(z))
+            high, low = z, torch.zeros_like(z)
+            if not is_first_phase:
+                _, high, low = remove_periods(high, low, two_pi_periods(z.device), is_far)
+            high, low = exact_product(high, low, U)
+            whole = high + low
+            n0, high, low = remove_periods(high, low, self._periods(z.device), is_far)
+            s = high + low
+            if is_first_phase:
+                offset = 0.5 * (n0 * (whole + s)).sum(dim=1)
+                high, low = exact_product(n0, torch.zeros_like(n0), U.mT)
+                n = high + low
+            else:
+                offset, n = z.new_zeros(len(z)), torch.zeros_like(z)
+        if torch.is_grad_enabled() and (z.requires_grad or Q.requires_grad):
+            left = z
+            if is_first_phase:
+                left = z - n @ (Q.double() + Q.double().mT) / 2
+                offset = with_derivatives(offset, 0.5 * (n * (z + left)).sum(dim=1))
+            s = with_derivatives(s, left @ U)
+        return s, n, offset
+
+    def is_far(self, z: Tensor) -> bool:
+        """Whether recentring takes more than one step, see `remove_periods`."""
+        return len(z) > 0 and largest_entry(z) > self._near_argument
+
+    def _periods(self, device: torch.device) -> Periods:
+        inverse, plane = (
+            self._constant(name, array, device)
+            for name, array in (("centre", self.geometry.centre), ("plane", self.geometry.plane))
+        )
+        parts = (self._constant(f"period {i}", part, device) for i, part in enumerate(self.geometry.periods))
+        return Periods(inverse, tuple(parts), plane)
 
     def evaluator(self, rows: Tensor) -> str:
         """The evaluator that the cost model picks for a batch: "list", "split" or "fused"."""
         n_terms = len(self.geometry.points)
         worth_splitting = len(rows) > 1 and n_terms > SMALLEST_SPLIT and self.supports("split", rows.device)
         split = self.split_size if worth_splitting else None
-        return choose_evaluator(len(rows), n_terms, split, self.supports("fused", rows.device))
+        can_fuse = self.supports("fused", rows.device) and not self.is_far(rows)
+        return choose_evaluator(len(rows), n_terms, split, can_fuse)
 
     def supports(self, evaluator: str, device: torch.device) -> bool:
         """Whether an evaluator applies here; the list always does."""

@@ -4,9 +4,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.lattice import Floats, log_gauss_sum, squared_radius
+from rtbm.lattice import DIGIT, Floats, log_gauss_sum, squared_radius
 from rtbm.theta.chunks import in_chunks
-from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS
+from rtbm.theta.geometry import (
+    TWO_PI,
+    Periods,
+    in_two_parts,
+    largest_entry,
+    remove_periods,
+    two_pi_periods,
+    with_derivatives,
+)
 from rtbm.theta.series import Derivatives
 
 
@@ -19,6 +27,7 @@ class Diagonal:
 
     def __init__(self, q: Floats, phase: str, tolerance: float):
         self.phase = phase
+        self._near_argument = DIGIT * (q.min() if phase == "I" else TWO_PI)
         dual = TWO_PI**2 / q
         oscillating, positive = (dual, q) if phase == "I" else (q, dual)
         self.oscillates = oscillating >= np.pi
@@ -34,6 +43,10 @@ class Diagonal:
         """The number of terms in all columns together."""
         columns = int(self.oscillates.sum())
         return columns * (self.n_cosines + 1) + (len(self.oscillates) - columns) * (2 * self.n_exponentials + 1)
+
+    def is_far(self, z: Tensor) -> bool:
+        """Whether recentring takes more than one step, see `remove_periods`."""
+        return z.numel() > 0 and largest_entry(z) > self._near_argument
 
     def moments(self, z: Tensor, q: Tensor, order: int) -> Derivatives:
         """log θ̃ of every column of z (points, g) and its first `order` derivatives, each (points, g)."""
@@ -52,12 +65,12 @@ class Diagonal:
     def _series(self, z: Tensor, q: Tensor, oscillates: bool, order: int) -> Derivatives:
         is_first_phase = self.phase == "I"
         with torch.no_grad():
-            n0 = (z / (q if is_first_phase else TWO_PI)).round()
+            periods = Periods(1 / q, in_two_parts(q)) if is_first_phase else two_pi_periods(z.device)
+            n0, high, low = remove_periods(z, torch.zeros_like(z), periods, self.is_far(z))
+        s = with_derivatives(high + low, z - q * n0 if is_first_phase else z)
         if is_first_phase:
-            s = z - q * n0
             value, mean = 0.5 * n0 * (z + s), n0
         else:
-            s = (z - n0 * TWO_PI_PARTS[0]) - n0 * TWO_PI_PARTS[1]
             value, mean = torch.zeros_like(z), torch.zeros_like(z)
         b, a, second = torch.ones_like(q), q, torch.zeros_like(q)
         if oscillates == is_first_phase:  # this column is Poisson-transformed

@@ -75,7 +75,8 @@ def _constants(block: Block) -> tuple[Any, ...]:
         log_size = np.log(1.0 + (points[:, :o] != 0).any(axis=1)) - 0.5 * np.einsum("ti,ij,tj->t", points, G, points)
         turns = 0.5 * np.einsum("ti,ij,tj->t", points, Psi, points) / TWO_PI
         two_pi = np.array(TWO_PI_PARTS if block.phase == "II" else (0.0, 0.0, 0.0))
-        lattice = (geometry.basis, geometry.centre, geometry.plane, geometry.gram)
+        coarse, *finer = geometry.periods
+        lattice = (geometry.basis, geometry.centre, geometry.plane, coarse, sum(finer))
         block.compiled = (
             (2 * grid_factor(geometry.basis), two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice)),
             ((B / units[:, None], slope, U @ B.T, U @ K @ U.T, float(form.constant)), o, (points, log_size, turns)),

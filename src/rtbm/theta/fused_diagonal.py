@@ -9,13 +9,13 @@ from torch import Tensor
 from rtbm.theta import diagonal_kernels, kernels
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.diagonal import Diagonal
-from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS
+from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS, in_two_parts
 from rtbm.theta.series import Derivatives, gradients_with_graph
 
 
-def can_fuse(z: Tensor) -> bool:
+def can_fuse(z: Tensor, diagonal: Diagonal) -> bool:
     """Whether the compiled pass serves these points."""
-    return kernels.AVAILABLE and not z.is_cuda
+    return kernels.AVAILABLE and not z.is_cuda and not diagonal.is_far(z)
 
 
 def fused_diagonal_log_theta(z: Tensor, q: Tensor, diagonal: Diagonal) -> Tensor:
@@ -71,8 +71,7 @@ def _columns(q: np.ndarray, diagonal: Diagonal) -> np.ndarray:
     factor = np.where(transformed, TWO_PI / q, 1.0)
     columns = np.empty((len(q), 10))
     columns[:, 0] = 1 / q if first else 1 / TWO_PI
-    columns[:, 1] = q if first else TWO_PI_PARTS[0]
-    columns[:, 2] = 0.0 if first else TWO_PI_PARTS[1]
+    columns[:, 1], columns[:, 2] = in_two_parts(torch.from_numpy(q)) if first else TWO_PI_PARTS[:2]
     columns[:, 3] = osc
     columns[:, 4] = np.where(osc, factor / TWO_PI, factor)
     columns[:, 5] = np.where(transformed, dual, q)

@@ -18,12 +18,16 @@ import torch
 from torch import Tensor
 
 from rtbm.lattice import (
+    DIGIT,
+    PART_BITS,
     Floats,
     Integers,
     change_basis,
     cholesky,
     enumerate_points,
     estimate_count,
+    exact_congruence,
+    in_parts,
     integer_inverse,
     log_gauss_sum,
     nearest_plane_matrix,
@@ -40,6 +44,17 @@ MAX_CANCELLATION = 100.0
 """An oscillating sum is used only where Σ|terms| ≤ 100 |Σ terms| is certain."""
 
 
+class Periods(NamedTuple):
+    """The steps that recentring takes: the rows of a matrix P (g, g), or the entries of a vector for a diagonal one.
+
+    P is a sum of parts whose products with integers do not round, see `lattice.in_parts`.
+    """
+
+    inverse: Tensor  # of P
+    parts: tuple[Tensor, ...]
+    plane: Tensor | None = None  # nearest-plane matrix, for a matrix P
+
+
 class Form(NamedTuple):
     """The matrices of the sum above, as tensors that remember how they came from Q."""
 
@@ -48,7 +63,6 @@ class Form(NamedTuple):
     G: Tensor  # (g, g), block-diagonal
     Psi: Tensor  # (g, g), symmetric, couples positive with oscillating coordinates
     constant: Tensor  # ()
-    gram: Tensor  # (g, g), UᵀQU
 
 
 class Geometry(NamedTuple):
@@ -58,6 +72,7 @@ class Geometry(NamedTuple):
     gram: Floats  # UᵀQU, exact to the last digit
     n_osc: int
     centre: Floats  # lattice coordinates of the argument: c = z' @ centre
+    periods: tuple[Floats, ...]  # the inverse of centre as a sum: UᵀQU (phase I) or 2π (phase II)
     plane: Floats  # nearest-plane matrix
     points: Integers  # (terms, g): one of each ±pair of the oscillating coordinates
     factor: Floats  # upper triangular R with G = RᵀR
@@ -85,7 +100,7 @@ def make_form(gram: Tensor, n_osc: int, phase: str) -> Form:
     K[t, t] = sign * inverse
     Psi[k, t], Psi[t, k] = -sign * TWO_PI * mix, -sign * TWO_PI * mix.mT
     constant = 0.5 * len(inverse) * math.log(TWO_PI) - factor.diagonal().log().sum()
-    return Form(B, K, G, Psi, constant, gram)
+    return Form(B, K, G, Psi, constant)
 
 
 def make_geometry(Q: Floats, phase: str, tolerance: float) -> tuple[Geometry, Form]:
@@ -109,7 +124,9 @@ def make_geometry(Q: Floats, phase: str, tolerance: float) -> tuple[Geometry, Fo
     plane = np.zeros_like(gram)
     plane[n_osc:, n_osc:] = nearest_plane_matrix(R[n_osc:, n_osc:])
     centre = np.linalg.inv(gram) if phase == "I" else np.eye(len(Q)) / TWO_PI
-    return Geometry(U, gram, n_osc, centre, plane, points, R), form
+    two_pi = tuple(part * np.eye(len(Q)) for part in TWO_PI_PARTS)
+    periods = in_parts(*exact_congruence(Q, U)) if phase == "I" else two_pi
+    return Geometry(U, gram, n_osc, centre, periods, plane, points, R), form
 
 
 def grid_factor(U: Floats | Integers) -> float:
@@ -131,14 +148,54 @@ def exact_product(z: Tensor, low: Tensor, U: Tensor) -> tuple[Tensor, Tensor]:
     return coarse, ((z - high) + low) @ U
 
 
-def modulo_two_pi(z: Tensor) -> tuple[Tensor, Tensor]:
-    """z modulo 2π as a number and its rounding error, exact for |z| up to about 6·10⁶."""
-    with torch.no_grad():
-        periods = (z / TWO_PI).round()
-    exact = z - periods * TWO_PI_PARTS[0]
-    reduced = exact - periods * TWO_PI_PARTS[1]
-    error = (exact - reduced) - periods * TWO_PI_PARTS[1]
-    return reduced, (error - periods * TWO_PI_PARTS[2]).detach()
+def remove_periods(high: Tensor, low: Tensor, periods: Periods, is_far: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The integers n₀ (points, g) next to (high + low)P⁻¹, and high + low − n₀P, again as a sum that does not round.
+
+    `is_far` says that n₀ may exceed DIGIT. It is then found digit by digit: each step makes the argument smaller by
+    DIGIT, and its rounding error is kept in the low part.
+    """
+    n0 = torch.zeros_like(high)
+    for scale in (DIGIT**2, DIGIT, 1.0) if is_far else (1.0,):
+        c = _times(high + low, periods.inverse) / scale
+        n = scale * (c.round() if periods.plane is None else nearest_plane(c, periods.plane))
+        n0 = n0 + n
+        for part in periods.parts[:2]:
+            step = _times(n, part)
+            left = high - step
+            taken = high - left
+            low = low + ((high - (left + taken)) + (taken - step))
+            high = left
+        for part in periods.parts[2:]:
+            low = low - _times(n, part)
+    return n0, high, low
+
+
+def in_two_parts(q: Tensor) -> tuple[Tensor, Tensor]:
+    """A vector as a sum whose products with integers below DIGIT do not round (Dekker's splitting)."""
+    shifted = q * (2.0 ** (53 - PART_BITS) + 1)
+    high = shifted - (shifted - q)
+    return high, q - high
+
+
+def two_pi_periods(device: torch.device) -> Periods:
+    """The period 2π in every coordinate."""
+    inverse, *parts = torch.tensor([1 / TWO_PI, *TWO_PI_PARTS], dtype=torch.float64, device=device)
+    return Periods(inverse, tuple(parts))
+
+
+def _times(x: Tensor, P: Tensor) -> Tensor:
+    return x @ P if P.ndim == 2 else x * P
+
+
+def with_derivatives(value: Tensor, expression: Tensor) -> Tensor:
+    """An exact value with the derivatives of an expression for it that rounds."""
+    return value + (expression - expression.detach()) if expression.requires_grad else value
+
+
+def largest_entry(z: Tensor) -> float:
+    """max |z|, or NaN if there is one."""
+    low, high = z.detach().aminmax()
+    return max(float(high), -float(low))
 
 
 class Congruence(torch.autograd.Function):

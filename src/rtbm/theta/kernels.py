@@ -149,9 +149,9 @@ def change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, spare):
 
 @compiled
 def recentre(geometry, w, whole, low, c, n0, s, spare):
-    """Nearest plane: n0, and s + low minus n0 in the place of s (`Block.recentre`); c and spare are work space."""
-    two_pi, centre, plane, gram = geometry[1], geometry[3], geometry[4], geometry[5]
-    g = gram.shape[0]
+    """Nearest plane: n0, and s + low minus n0 in the place of s (`remove_periods`); c and spare are work space."""
+    centre, plane, periods, finer = geometry[3], geometry[4], geometry[5], geometry[6]
+    g = plane.shape[0]
     for i in range(g - 1, -1, -1):
         combine(w, c + i, centre, i, whole)
         for b in range(WIDTH):
@@ -162,12 +162,10 @@ def recentre(geometry, w, whole, low, c, n0, s, spare):
             w[n0 + i, b] = (w[spare, b] + ROUND) - ROUND
             w[c + i, b] -= w[n0 + i, b]
     for i in range(g):
-        if two_pi[0] != 0.0:
-            for b in range(WIDTH):
-                w[s + i, b] = (w[s + i, b] - w[n0 + i, b] * two_pi[0]) - w[n0 + i, b] * two_pi[1]
-        else:
-            for j in range(g):
-                add_scaled(w, s + i, -gram[i, j], n0 + j)
+        for j in range(g):
+            add_scaled(w, s + i, -periods[j, i], n0 + j)
+        for j in range(g):
+            add_scaled(w, low + i, -finer[j, i], n0 + j)
         add_scaled(w, s + i, 1.0, low + i)
 
 
@@ -259,9 +257,9 @@ def write_mean(w, n0, x, first, spare, U, slope, back, is_first_phase, result, b
     """result = U(n₀ + Ks) + M·first with M = back; without n₀ in phase II."""
     for i in range(U.shape[0]):
         fill(w, spare, 0.0)
+        for j in range(U.shape[1] if is_first_phase else 0):  # first, since integers do not round
+            add_scaled(w, spare, U[i, j], n0 + j)
         for j in range(U.shape[1]):
-            if is_first_phase:
-                add_scaled(w, spare, U[i, j], n0 + j)
             add_scaled(w, spare, U[i, j] * slope[j], x + j)
             add_scaled(w, spare, back[i, j], first + j)
         for b in range(count):

@@ -12,6 +12,7 @@ from rtbm.theta.block import Block
 from rtbm.theta.diagonal import Diagonal
 from rtbm.theta.fused import fused_log_theta, fused_moments
 from rtbm.theta.fused_diagonal import can_fuse, fused_diagonal_log_theta, fused_diagonal_moments
+from rtbm.theta.geometry import largest_entry
 from rtbm.theta.series import Derivatives
 from rtbm.validation import (
     as_real,
@@ -154,8 +155,7 @@ class ThetaPlan:
         if not torch.equal(self.Q, self._snapshot):
             raise InvalidInputError("Q was changed in place after this plan was made: make a new ThetaPlan")
         rows = z.to(torch.promote_types(z.dtype, self.Q.dtype)).reshape(-1, self.g)
-        low, high = (float(end) for end in rows.detach().aminmax()) if len(rows) else (0.0, 0.0)
-        largest = max(high, -low)
+        largest = largest_entry(rows) if len(rows) else 0.0
         if not largest <= self._largest:
             check_finite(rows, "z")
             raise InvalidInputError(
@@ -172,7 +172,7 @@ class ThetaPlan:
 
     def _diagonal_log_theta(self, rows: Tensor, diagonal: Diagonal) -> Tensor:
         z, q = self._diagonal_part(rows)
-        if can_fuse(z):
+        if can_fuse(z, diagonal):
             return fused_diagonal_log_theta(z, q, diagonal)
         return diagonal.moments(z, q, 0)[0].sum(dim=1)
 
@@ -180,7 +180,7 @@ class ThetaPlan:
         """log θ̃ summed over the columns, and the derivatives in each."""
         z, q = self._diagonal_part(rows)
         differentiable = torch.is_grad_enabled() and (z.requires_grad or q.requires_grad)
-        if can_fuse(z) and order <= 2 and not differentiable:
+        if can_fuse(z, diagonal) and order <= 2 and not differentiable:
             return fused_diagonal_moments(z, q, diagonal, order)
         value, *derivatives = diagonal.moments(z, q, order)
         return value.sum(dim=1), *derivatives
