@@ -28,7 +28,7 @@ def make_z(g: int, seed: int, size: float = 1.0) -> np.ndarray:
     return size * (rng.normal(size=g) + 1j * rng.normal(size=g))
 
 
-def flint_theta(z: np.ndarray, omega: np.ndarray) -> list[acb]:
+def flint_theta(z: np.ndarray, omega: np.ndarray) -> list["flint.acb"]:
     previous, flint.ctx.prec = flint.ctx.prec, 200
     try:
         g = len(z)
@@ -38,7 +38,7 @@ def flint_theta(z: np.ndarray, omega: np.ndarray) -> list[acb]:
         flint.ctx.prec = previous
 
 
-def scaled(value: acb, u: torch.Tensor) -> complex:
+def scaled(value: "flint.acb", u: torch.Tensor) -> complex:
     """value · exp(−u), in FLINT's arithmetic so that nothing overflows."""
     product = value * flint.acb(-float(u)).exp()
     return complex(float(product.real.mid()), float(product.imag.mid()))
@@ -79,10 +79,10 @@ def flint_part(z: np.ndarray, omega: np.ndarray, alpha: np.ndarray, beta: np.nda
         tau = flint.acb_mat(g, g, [flint.acb(float(w.real), float(w.imag)) for w in omega.flat])
         a, b = (flint.acb_mat(g, 1, [flint.acb(float(x)) for x in c]) for c in (alpha, beta))
         argument = flint.acb_mat(g, 1, [flint.acb(float(x.real), float(x.imag)) for x in z]) + b
-        factor = (2 * acb.pi() * flint.acb(0, 1) * (a.transpose() * (tau * a / 2 + argument))[0, 0]).exp()
+        factor = (2 * flint.acb.pi() * flint.acb(0, 1) * (a.transpose() * (tau * a / 2 + argument))[0, 0]).exp()
         y = flint.acb_mat(g, 1, [flint.acb(float(x.imag)) for x in z])
         Y = flint.acb_mat(g, g, [flint.acb(float(w.imag)) for w in omega.flat])
-        u = acb.pi() * (y.transpose() * Y.solve(y))[0, 0]
+        u = flint.acb.pi() * (y.transpose() * Y.solve(y))[0, 0]
         value = tau.theta(argument + tau * a)[0, 0] * factor * (-u).exp()
         return complex(float(value.real.mid()), float(value.imag.mid()))
     finally:
