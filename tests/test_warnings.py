@@ -20,8 +20,9 @@ def test_deprecations_inside_other_packages_do_not_fail_tests(category):
             warn_in(ours, category)
 
 
-def test_other_warnings_fail_tests_wherever_they_come_from():
-    for module in ("torch.nn", "rtbm.nn"):
+def test_advice_of_torch_does_not_fail_tests_and_all_else_does():
+    warn_in("torch._inductor.compile_fx", UserWarning)
+    for module in ("torch.nn", "scipy.optimize", "rtbm.nn"):
         with pytest.raises(RuntimeWarning):
             warn_in(module, RuntimeWarning)
     with pytest.raises(UserWarning):
