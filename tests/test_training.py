@@ -73,7 +73,8 @@ def test_solvers_for_dense_machines_find_the_same_optimum():
             assert result.objective == pytest.approx(objective.value(result.vector), abs=1e-9)
         assert result.seconds >= result.history[-1].seconds > 0
         assert result.evaluations > 0
-        assert [record.step for record in result.history] == list(range(len(result.history)))
+        first = int(name == "adam")  # which does not note its start
+        assert [record.step for record in result.history] == list(range(first, first + len(result.history)))
 
 
 def test_adam_improves_on_the_start_with_and_without_batches():
