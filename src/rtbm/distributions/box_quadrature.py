@@ -15,7 +15,7 @@ from rtbm.errors import TooManyNodesError
 PANEL = 5.0
 """Panels are so many widths of the finest detail long, and have so many nodes:"""
 PANEL_NODES = 22
-LINE_PANEL, LINE_NODES = 1.0, 10
+LINE_PANEL, LINE_NODES = 2.5, 16
 """In one dimension panels are shorter, since each interval needs the nodes of two pieces of panels at most."""
 MAX_LINE_NODES = 40 * MAX_NODES
 """The largest number of nodes in one dimension, where they are evaluated once."""

@@ -20,9 +20,8 @@ from rtbm.theta.geometry import nearest_plane
 from rtbm.theta.plan import ThetaPlan
 
 FEW_STATES, MAX_STATES = 2**10, 2**22
-"""In one dimension probabilities are sums over h where these are few, and never where they are more than the second."""
-NODES_PER_STATE = 2000
-"""Between the two, N states are summed if an integral over v would have more than this times √N nodes."""
+"""In one dimension probabilities are sums over h if there are at most FEW_STATES of them, or no more than an integral
+over v would have nodes, and never if there are more than MAX_STATES."""
 
 
 class Posterior(NamedTuple):
@@ -137,7 +136,7 @@ class LatticeForm:
         return self._make_line()
 
     def _make_line(self) -> LineSum | BoxQuadrature:
-        limit = min(max(FEW_STATES, (self._quadrature.n_nodes // NODES_PER_STATE) ** 2), MAX_STATES)
+        limit = min(max(FEW_STATES, self._quadrature.n_nodes), MAX_STATES)
         try:
             points, log_prob = self.prior.table(limit)
         except TooManyTermsError:
