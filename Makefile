@@ -12,6 +12,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all
 help:
 	@echo "make demo        set up, then fit the paper's gamma sample (summary; model and picture in build/)"
 	@echo "make test        set up, then lint, types, layers, tests and doctests"
+	@echo "make test-all    make test, and what takes long: paper runs, clusters, the code in documents, browsers"
 	@echo "make test-random the tests with cases that hypothesis draws afresh"
 	@echo "make lint        the checks without the tests"
 	@echo "make docs        the documentation, in build/docs"
@@ -40,10 +41,13 @@ lint: $(READY)-test
 	$(BIN)/lint-imports
 
 test: lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: lint
 	$(BIN)/python -m pytest
 
 test-random: $(READY)-test
-	$(BIN)/python -m pytest --hypothesis-profile random
+	$(BIN)/python -m pytest -m "not slow" --hypothesis-profile random
 
 docs: $(READY)-docs
 	$(BIN)/python docs/pictures.py

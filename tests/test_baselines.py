@@ -7,6 +7,7 @@ from rtbm import datasets
 from rtbm.paper import baselines
 
 
+@pytest.mark.slow
 def test_the_binary_machine_is_normalised_and_fits():
     X, others = datasets.gamma.sample(800, seed=0), datasets.gamma.sample(2000, seed=1)
     model = baselines.BinaryBoltzmann(seed=0).fit(X)
@@ -19,6 +20,7 @@ def test_the_binary_machine_is_normalised_and_fits():
     assert np.array_equal(again.score_samples(v), model.score_samples(v))
 
 
+@pytest.mark.slow
 def test_the_binary_machine_in_two_dimensions():
     X = datasets.three_gaussians.sample(500, seed=0)
     model = baselines.BinaryBoltzmann(max_iter=60, seed=0).fit(X)
@@ -43,6 +45,7 @@ def test_the_flow_is_normalised_and_leaves_the_global_generator_alone():
 
 
 @pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.slow
 def test_tuned_estimators_are_no_worse_than_bad_guesses(quick):
     X, others = datasets.three_gaussians.sample(400, seed=0), datasets.three_gaussians.sample(2000, seed=1)
     mixture, kernel = baselines.tuned_gaussian_mixture(X, 0, quick), baselines.tuned_kernels(X, 0, quick)

@@ -1,7 +1,10 @@
 """The command: what it writes and prints, and its exit codes."""
 
+import io
 import subprocess
 import sys
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +17,7 @@ from typer.testing import CliRunner
 import rtbm
 from machines import dense
 from rtbm import datasets
+from rtbm.cli import main
 from rtbm.cli.app import Solver, app
 from rtbm.cli.output import describe
 from rtbm.training import SOLVERS
@@ -22,16 +26,34 @@ PLANE = datasets.three_gaussians.sample(200, seed=0)
 QUICK = ("--starts", "1", "-q")
 
 
-def run(*arguments, code=0, env=None):
-    result = CliRunner().invoke(app, [str(a) for a in arguments], env=env)
+def run(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
     return result.output
 
 
+def unwrapped(shown):
+    """The cells of a table without frames and line breaks."""
+    return " ".join(shown.replace("│", " ").split())
+
+
 def command(*arguments):
-    """The command in a process of its own, as a user starts it."""
+    """The command as a user starts it, with what it prints on both streams, but in this process."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("default")
+        patch.setattr(sys, "argv", ["rtbm", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
+
+
+def process(*arguments):
+    """The command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "rtbm", *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False
     )
@@ -88,8 +110,7 @@ def test_the_model_is_written_before_the_picture(tmp_path, plane, monkeypatch):
 def test_words_agree_with_numbers(tmp_path, plane):
     model = tmp_path / "m.rtbm"
     quick = ("-o", model, "--starts", 1, "--iterations", 1)
-    wide = {"env": {"COLUMNS": "150"}}
-    shown = run("fit", plane, "--hidden", 1, "--components", 2, *quick, **wide)
+    shown = unwrapped(run("fit", plane, "--hidden", 1, "--components", 2, *quick))
     for words in ("lbfgs, best of 1 start: 1 iteration, stopped by the limit", "fitting", "1/1"):
         assert words in shown
     assert "1 row: " in run("sample", model, "-n", 1, "-o", tmp_path / "s.csv")
@@ -122,7 +143,7 @@ def test_gaussians_are_counted_as_gaussians(tmp_path):
     model = rtbm.RTBMDensity(1, n_components=2, n_init=1, fallback="gaussians", random_state=0).fit(X)
     rtbm.save(model, tmp_path / "m.rtbm")
     assert model.n_parameters_ == 2 * 5 + 1
-    shown = run("info", tmp_path / "m.rtbm", env={"COLUMNS": "150"})
+    shown = unwrapped(run("info", tmp_path / "m.rtbm"))
     assert "mixture of 2 Gaussians: 2 machines with 1 hidden unit each were no better" in shown
     assert "11" in shown
 
@@ -256,7 +277,7 @@ def test_columns_with_units_in_brackets(tmp_path):
 def test_models_and_data_must_match(tmp_path, plane):
     run("fit", plane, "-o", tmp_path / "m.rtbm", *QUICK)
     np.save(tmp_path / "three.npy", np.zeros((5, 3)))
-    result = command("score", tmp_path / "m.rtbm", tmp_path / "three.npy")
+    result = process("score", tmp_path / "m.rtbm", tmp_path / "three.npy")
     assert result.returncode == 1
     assert "has 3 columns, and the model 2" in result.stderr
     rtbm.save(rtbm.load(tmp_path / "m.rtbm").distribution_, tmp_path / "d.rtbm")

@@ -65,14 +65,14 @@ def test_a_fit_that_returns_can_be_evaluated(solver):
 
 
 def test_a_solver_goes_back_to_where_the_density_can_be_evaluated(monkeypatch):
-    """A solver that ends at a covariance of 1e-30 after steps of one tenth each."""
+    """A solver that ends at a covariance of 1e-60 after steps of 1e-10 each."""
     X = datasets.gamma.sample(100)
 
     def shrink(objective, start, watch, **_):
         vector = start
-        for _ in range(31):
+        for _ in range(6):
             watch(vector, objective.value(vector))
-            vector = torch.cat([vector[:-1], vector[-1:] - 0.5 * math.log(10)])
+            vector = torch.cat([vector[:-1], vector[-1:] - 5 * math.log(10)])
         return watch.result(vector, "converged", 1, "em")
 
     monkeypatch.setattr("rtbm.training.solvers.em", shrink)

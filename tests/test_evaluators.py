@@ -248,6 +248,7 @@ def test_cost_model_uses_each_evaluator_where_it_pays() -> None:
     assert chosen(crowded, 10_000) == "split"
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded_for_a_million_points() -> None:
     script = """
         import resource, torch

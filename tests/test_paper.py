@@ -34,6 +34,7 @@ def test_the_signal_and_its_noise():
     assert np.array_equal(y, datasets.time_series.sample(20_000, seed=3)[1])
 
 
+@pytest.mark.slow
 def test_the_time_series_beats_the_paper_inside_and_stays_near_the_bound_beyond():
     record = timeseries._run_one(timeseries.BEST, 1, True)
     truth = timeseries._run_one(timeseries.TRUTH, 1, True)
@@ -42,6 +43,7 @@ def test_the_time_series_beats_the_paper_inside_and_stays_near_the_bound_beyond(
     assert record["beyond"] < 3 * truth["beyond"] + 0.05
 
 
+@pytest.mark.slow
 def test_tables_and_verdicts_of_the_time_series(monkeypatch):
     kept = {name: timeseries.METHODS[name] for name in (timeseries.BEST, "tanh 5-3-2")}
     monkeypatch.setattr(timeseries, "METHODS", kept)
@@ -57,6 +59,7 @@ def test_tables_and_verdicts_of_the_time_series(monkeypatch):
     plt.close(figure)
 
 
+@pytest.mark.slow
 def test_iris_shows_the_papers_curves(monkeypatch):
     monkeypatch.setattr(iris, "QUICK_ITERATIONS", 300)
     outcome, _ = run(iris.EXPERIMENT, 6, True)
@@ -82,6 +85,7 @@ def test_both_kinds_of_units_see_the_same_splits_and_the_test_follows_the_mean()
     assert iris._p_values(tanh, tanh) == (1.0, 1.0)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, monkeypatch):
     monkeypatch.setattr(iris, "QUICK_ITERATIONS", 20)
     result = CliRunner().invoke(app, ["reproduce", "iris", "--quick", "--seeds", "2", "-o", str(tmp_path / "new")])
@@ -141,6 +145,7 @@ def test_every_method_is_fed_something_that_is_made():
 
 
 @pytest.mark.parametrize("module", [jets, digits])
+@pytest.mark.slow
 def test_methods_run_on_the_same_splits(module):
     kept = [module.LOGISTIC, module.TREES]
     methods = {name: module.METHODS[name] for name in kept}
@@ -281,6 +286,7 @@ def test_the_exact_conditional_is_the_ratio_of_densities():
     assert np.allclose(covariance, conditionals.SCALE * 6 / 4, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_conditionals_of_a_machine_beat_those_of_a_gaussian():
     outcome, _ = run(conditionals.EXPERIMENT, 5, True, 1)
     assert [verdict.status for verdict in conditionals.verdicts(outcome)] == [REPRODUCED] * 3
@@ -306,6 +312,7 @@ def test_real_data_have_a_density(name):
     assert min(len(np.unique(column)) for column in X.T) > 10
 
 
+@pytest.mark.slow
 def test_real_data_run(monkeypatch):
     monkeypatch.setattr(realdata, "METHODS", {name: realdata.METHODS[name] for name in ("GMM", "KDE")})
     records = realdata._run_one("iris", 0, True)

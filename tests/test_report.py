@@ -55,6 +55,7 @@ def page(tmp_path_factory):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 @pytest.mark.parametrize("width", [1200, 500])
+@pytest.mark.slow
 def test_the_page_opens_in_a_browser(page, width):
     seen = visit(page, width)
     assert seen.images == seen.loaded == 2
@@ -64,6 +65,7 @@ def test_the_page_opens_in_a_browser(page, width):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.slow
 def test_the_browser_sees_what_is_wrong(tmp_path):
     bad = tmp_path / "bad.html"
     bad.write_text(

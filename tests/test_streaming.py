@@ -33,6 +33,7 @@ def two_processes(*arguments):
     assert result.returncode == 0, result.stderr[-3000:]
 
 
+@pytest.mark.slow
 def test_two_processes_take_the_steps_of_one(tmp_path):
     two_processes(WORKER, "array", "-", tmp_path / "out")
     ours = [np.load(tmp_path / f"out.{rank}.npy") for rank in (0, 1)]
@@ -41,6 +42,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
     assert np.allclose(ours[0], single, atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_file_and_may_have_loaders_of_different_length(tmp_path):
     pq.write_table(pa.table({"x": X[:, 0]}), tmp_path / "x.parquet", row_group_size=300)
     np.save(tmp_path / "x.npy", X)
@@ -53,6 +55,7 @@ def test_two_processes_share_a_file_and_may_have_loaders_of_different_length(tmp
         assert weight @ np.abs(ours[0] - best) < (0.03 if kind == "file" else 0.2)
 
 
+@pytest.mark.slow
 def test_the_command_runs_under_torchrun(tmp_path):
     np.save(tmp_path / "x.npy", X[:300])
     model = tmp_path / "m.rtbm"
@@ -130,6 +133,7 @@ def test_streams_need_adam_and_a_file():
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_starts_run_on_a_dask_cluster():
     distributed = pytest.importorskip("distributed")
     alone = RTBMDensity(2, n_init=4, random_state=0).fit(X[:300])

@@ -139,6 +139,8 @@ def integer_inverse(U: Integers) -> Integers:
     array([[       1, -1000000],
            [       0,        1]])
     """
+    if (np.eye(len(U)) == U).all():  # most bases are reduced already
+        return U.copy()
     try:
         approximate = np.linalg.inv(U)
     except np.linalg.LinAlgError:

@@ -88,6 +88,8 @@ def warn_of_spikes(x: Floats, names: list[str]) -> None:
 def _spike(column: Floats) -> str | None:
     """What makes a spike of a column, in words; None if nothing does."""
     values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
+    if not len(values):
+        return None
     n, size, top = counts.sum(), len(values), int(counts.argmax())
     found = top if size <= FEW_VALUES and n >= REPEATS * size else None
     inner, bound = (INNER_SHARE, INNER_RATIO), (BOUND_SHARE, BOUND_RATIO)

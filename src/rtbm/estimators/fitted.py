@@ -58,13 +58,12 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        X, weights = X[weights > 0], weights[weights > 0]
+        X = np.where(weights[:, None] > 0, X, np.nan)
         self.constants_ = np.full(X.shape[1], np.nan)
-        if len(X):
-            self._leave_out_constants(X)
-        rows = X[:, self._kept]
+        make_bounds(self.bounds, X.shape[1]).check(X, self._names())
+        self._leave_out_constants(X)
         self._make_bounds()
-        self._bounds.check(rows, self._names())
+        rows = X[:, self._kept]
         warn_of_spikes(rows, self._names())
         return distinct_rows(rows, weights)
 
