@@ -1,6 +1,6 @@
 """Machines to draw from, and their densities straight from the definition, in 40 digits."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,20 +103,25 @@ def _quadratic(covariance: Floats, v: Floats, F: Floats, mean: Floats, h: mpmath
     return (rest.T * mpmath.lu_solve(mpmath.matrix(covariance.tolist()), rest))[0] / 2
 
 
-def log_prob_bound(make: Callable[..., RTBMDistribution], parameters: Iterable[Any], v: Any) -> torch.Tensor:
-    """How far two ways to log P(v) (n,) of a machine make(*parameters) may be apart.
+def rounding_bound(terms: Callable[..., Sequence[torch.Tensor]], parameters: Iterable[Any]) -> torch.Tensor:
+    """How far a sum of terms(*parameters), each (n,), may be from another way to the same number.
 
-    Rounding errors of a stable computation are like a relative error ε of each parameter as a whole, so log P carries
-    ε Σ_p |p| |∂ log P/∂p|, a condition number of the machine at v; and ε |log P| for the result itself.
+    Rounding errors of a stable computation are like a relative error ε of each parameter as a whole. So each term
+    carries ε Σ_p |p| |∂ term/∂p|, its condition number, and ε |term|; terms that cancel do not lose their errors.
     """
-    leaves = [torch.as_tensor(part, dtype=D).clone().requires_grad_() for part in (*parameters, v)]
-    log_prob = make(*leaves[:-1]).log_prob(leaves[-1])
-    bounds = []
-    for value in log_prob.reshape(-1):
-        gradients = torch.autograd.grad(value, leaves, retain_graph=True, materialize_grads=True)
-        size = sum(float(p.detach().norm() * g.norm()) for p, g in zip(leaves, gradients, strict=True))
-        bounds.append(LOG_PROB + ROUNDINGS * np.finfo(float).eps * (size + abs(float(value.detach()))))
-    return torch.tensor(bounds, dtype=D).reshape(log_prob.shape)
+    leaves = [torch.as_tensor(part, dtype=D).clone().requires_grad_() for part in parameters]
+    sizes = []
+    for term in terms(*leaves):
+        for value in term:
+            gradients = torch.autograd.grad(value, leaves, retain_graph=True, materialize_grads=True)
+            size = sum(float(p.detach().norm() * g.norm()) for p, g in zip(leaves, gradients, strict=True))
+            sizes.append(size + abs(float(value.detach())))
+    return LOG_PROB + ROUNDINGS * np.finfo(float).eps * torch.tensor(sizes, dtype=D).reshape(-1, len(term)).sum(0)
+
+
+def log_prob_bound(make: Callable[..., RTBMDistribution], parameters: Iterable[Any], v: Any) -> torch.Tensor:
+    """How far two ways to log P(v) (n,), v (n, Nv), of a machine make(*parameters) may be apart."""
+    return rounding_bound(lambda *given: [make(*given[:-1]).log_prob(given[-1])], (*parameters, v))
 
 
 def integral(machine, function=None, spacing: float = 0.55) -> torch.Tensor:

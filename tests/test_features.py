@@ -6,6 +6,7 @@ import warnings
 import joblib
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_digits, load_iris
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -341,6 +342,7 @@ def test_a_failed_fit_leaves_nothing(iris):
             model.transform(iris[0])
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch does not fork once it has started threads for a GPU")
 def test_other_backends_of_joblib(iris):
     expected = RTBMFeatures(1, random_state=0).fit_transform(iris[0])
     with joblib.parallel_backend("multiprocessing", n_jobs=2):
