@@ -170,7 +170,7 @@ def test_rows_out_of_reach_do_not_hide_how_a_candidate_does(gamma, monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*linearly dependent:RuntimeWarning", "ignore::rtbm.SpikeWarning")
 def test_conventions_of_scikit_learn():
     check_estimator(
-        RTBMDensityCV([{"n_hidden": 1, "n_init": 1, "max_iter": 20}], n_folds=2, random_state=0), on_skip=None
+        RTBMDensityCV([{"n_hidden": 1, "n_init": 1, "max_iter": 3}], n_folds=2, random_state=0), on_skip=None
     )
 
 

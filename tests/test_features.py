@@ -28,9 +28,9 @@ pd = pytest.importorskip("pandas")
 
 @parametrize_with_checks(
     [
-        RTBMFeatures(1, max_iter=20),
+        RTBMFeatures(1, max_iter=5),
         RTBMClassifier(max_iter=30),
-        RTBMClassifier(1, max_iter=20, classifier="bayes"),
+        RTBMClassifier(1, max_iter=5, classifier="bayes"),
     ]
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

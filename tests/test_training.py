@@ -60,7 +60,7 @@ def test_solvers_for_dense_machines_find_the_same_optimum():
     best = solve(objective, start_of(objective, z, weights), Settings("lbfgs", tol=1e-12))
     noise = torch.randn(len(best.vector), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     near = best.vector + 0.05 * noise  # so that all see the same optimum
-    settings = {"lbfgs": 300, "em": 2000, "cma": 300, "adam": 300}
+    settings = {"lbfgs": 300, "em": 2000, "cma": 150, "adam": 300}
     found = {
         name: solve(objective, near, Settings(name, max_iter=max_iter, tol=1e-10, seed=1, learning_rate=0.01))
         for name, max_iter in settings.items()
