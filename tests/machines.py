@@ -1,6 +1,7 @@
 """Machines to draw from, and their densities straight from the definition, in 40 digits."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,9 +120,17 @@ def rounding_bound(terms: Callable[..., Sequence[torch.Tensor]], parameters: Ite
     return LOG_PROB + ROUNDINGS * np.finfo(float).eps * torch.tensor(sizes, dtype=D).reshape(-1, len(term)).sum(0)
 
 
-def log_prob_bound(make: Callable[..., RTBMDistribution], parameters: Iterable[Any], v: Any) -> torch.Tensor:
-    """How far two ways to log P(v) (n,), v (n, Nv), of a machine make(*parameters) may be apart."""
-    return rounding_bound(lambda *given: [make(*given[:-1]).log_prob(given[-1])], (*parameters, v))
+def log_prob_bound(machine: RTBMDistribution, v: Any) -> torch.Tensor:
+    """How far two ways to log P(v) (n,), v (n, Nv), of a machine may be apart.
+
+    Machines take their natural parameters to the lattice form, so both are rounded.
+    """
+    *natural, phase = machine.natural
+    forms = (partial(RTBMDistribution, phase=phase), natural), (RTBMDistribution.from_lattice, machine.lattice)
+    return sum(
+        rounding_bound(lambda *given, make=make: [make(*given[:-1]).log_prob(given[-1])], (*parameters, v))
+        for make, parameters in forms
+    )
 
 
 def integral(machine, function=None, spacing: float = 0.55) -> torch.Tensor:

@@ -49,7 +49,7 @@ def test_the_same_for_drawn_machines(data: st.DataObject) -> None:
     for i in range(2):
         conditional = machine.conditional({i: float(v[i])})
         parts = machine.marginal(i).log_prob(v[i : i + 1]) + conditional.log_prob(v[1 - i : 2 - i])
-        bound = log_prob_bound(RTBMDistribution.from_lattice, machine.lattice, v[None])
+        bound = log_prob_bound(machine, v[None])
         assert float((parts - machine.log_prob(v)).abs()) <= bound
 
 

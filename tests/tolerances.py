@@ -21,8 +21,8 @@ def allowed(log_theta: float) -> float:
     return LOG_THETA + LAST_PLACES * float(np.spacing(abs(log_theta)))
 
 
-ROUNDINGS = 100
-"""Two ways to log P may differ as if each parameter had been rounded so many times: see `machines.log_prob_bound`."""
+ROUNDINGS = 10
+"""Two ways to one number may differ as if each parameter had been rounded so many times: see `machines.rounding_bound`."""
 LOG_PROB = 1e-10
 """Absolute error of log P at points where the parameters determine it to that accuracy."""
 INTEGRAL = 1e-9
