@@ -22,7 +22,7 @@ def allowed(log_theta: float) -> float:
 
 
 ROUNDINGS = 10
-"""Two ways to one number may differ as if each parameter had been rounded so many times: see `machines.rounding_bound`."""
+"""Two ways to one number may differ as if each parameter had been rounded so often: see `machines.rounding_bound`."""
 LOG_PROB = 1e-10
 """Absolute error of log P at points where the parameters determine it to that accuracy."""
 INTEGRAL = 1e-9
