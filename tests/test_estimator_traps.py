@@ -34,7 +34,7 @@ def test_few_points_are_a_gaussian(n):
 
 def test_mixtures_of_data_with_many_gaps():
     X = with_gaps(60, 3, 0.7)
-    model = quick(1, n_components=3).fit(X)
+    model = quick(1, n_components=3, tol=1e-4).fit(X)
     assert np.isfinite(model.score(X[~np.isnan(X).all(axis=1)]))
 
 
@@ -54,7 +54,7 @@ def test_em_says_when_there_are_too_many_states():
 @pytest.mark.filterwarnings("ignore::rtbm.SpikeWarning", "ignore:.*cannot be evaluated:RuntimeWarning")
 def test_a_fit_that_returns_can_be_evaluated(solver):
     """Maximum likelihood of two values: the covariance goes to zero, as far as the solver lets it."""
-    for seed in range(3):
+    for seed in range(2):
         binary = np.random.default_rng(seed).integers(0, 2, (50, 1)).astype(float)
         options = {"max_iter": 60} if solver in ("adam", "cma") else {}
         with warnings.catch_warnings():
