@@ -54,7 +54,7 @@ def test_em_says_when_there_are_too_many_states():
 @pytest.mark.filterwarnings("ignore::rtbm.SpikeWarning", "ignore:.*cannot be evaluated:RuntimeWarning")
 def test_a_fit_that_returns_can_be_evaluated(solver):
     """Maximum likelihood of two values: the covariance goes to zero, as far as the solver lets it."""
-    for seed in range(2):
+    for seed in range(3):
         binary = np.random.default_rng(seed).integers(0, 2, (50, 1)).astype(float)
         options = {"max_iter": 60} if solver in ("adam", "cma") else {}
         with warnings.catch_warnings():
