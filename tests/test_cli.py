@@ -221,6 +221,17 @@ def test_streams(tmp_path):
     assert rtbm.load(tmp_path / "m.rtbm").summary_["solver"] == "adam"
 
 
+def test_large_files_are_read_in_blocks(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", datasets.gamma.sample(500))
+    run("fit", tmp_path / "x.npy", "--stream", "-o", tmp_path / "asked.rtbm", *QUICK)
+    monkeypatch.setattr("rtbm.estimators.sources.LARGE", 499)
+    run("fit", tmp_path / "x.npy", "-o", tmp_path / "large.rtbm", "--starts", 1)
+    asked, large = (rtbm.load(tmp_path / name) for name in ("asked.rtbm", "large.rtbm"))
+    assert large.summary_["log_likelihood"] == asked.summary_["log_likelihood"]
+    with pytest.raises(rtbm.InvalidInputError, match="drop_constant=True"):
+        run("fit", tmp_path / "x.npy", "--drop-constant", "-o", tmp_path / "none.rtbm")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -232,7 +243,7 @@ def test_streams(tmp_path):
         (("fit", "--device", "nonsense"), 1, "device must be"),
         (("fit", "--seed", "9999999999"), 2, "--seed"),
         (("fit", "--validation", "2"), 2, "--validation"),
-        (("fit", "--stream"), 2, "needs a file and --solver adam"),
+        (("fit", "--stream"), 2, "needs a file and --solver lbfgs"),
         (("fit", "one.csv"), 1, "minimum of 2"),
         (("fit", "flat.csv"), 1, "only one value of column 'a'"),
         (("fit", "flat.csv", "--bounds", "2,"), 1, "in row 0 of column 'b'"),

@@ -8,6 +8,7 @@ from families import PHASES, typical
 from rtbm import (
     DiscreteGaussian,
     InvalidInputError,
+    RTBMDensity,
     RTBMDistribution,
     ThetaPlan,
     datasets,
@@ -17,6 +18,8 @@ from rtbm import (
     theta_moments,
 )
 from rtbm.parameters import count, map_tensors, unpack
+from rtbm.training import Family
+from rtbm.training.statistics import Likelihood
 from tolerances import FLOAT32, LOG_THETA, MOMENTS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -151,3 +154,30 @@ def test_theta_layer_under_autocast_and_compile() -> None:
     with torch.autocast("cuda"):
         assert torch.equal(layer(v), expected)
     assert torch.allclose(torch.compile(layer)(v), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("d", "g", "K"), [(1, 2, 1), (2, 2, 1), (1, 4, 1), (2, 4, 1), (3, 2, 1), (2, 1, 3), (5, 2, 2)])
+def test_sums_over_the_data(d: int, g: int, K: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rtbm.training.statistics.likelihood.TOLERANCE", 1e-13)  # tables with all digits
+    family = Family(d, g, n_components=K)
+    generator = torch.Generator().manual_seed(0)
+    vector = 0.5 * torch.randn(family.n_parameters, dtype=torch.float64, generator=generator)
+    x = 1.5 * torch.randn(5000, d, dtype=torch.float64, generator=generator)
+    x[0] *= 30
+    weights = torch.rand(5000, dtype=torch.float64, generator=generator)
+    weights /= weights.sum()
+    here, there = (Likelihood(family, x.to(device), weights.to(device)) for device in ("cpu", "cuda"))
+    value, gradient = here.with_gradient(vector)
+    other, by_gpu = there.with_gradient(vector.cuda())
+    assert abs(value - other) < 1e-11
+    assert np.allclose(gradient, by_gpu, rtol=0, atol=1e-10 * max(1.0, np.abs(gradient).max()))
+    assert torch.allclose(here.log_prob(vector), there.log_prob(vector.cuda()).cpu(), rtol=0, atol=1e-9)
+
+
+def test_fits_are_those_of_the_cpu() -> None:
+    X = datasets.correlated_mixture.sample(2000, seed=1)
+    models = [
+        RTBMDensity(1, n_components=2, n_init=1, random_state=0, device=device).fit(X) for device in (None, "cuda")
+    ]
+    scores = [model.score(X) for model in models]
+    assert abs(scores[0] - scores[1]) < 1e-6

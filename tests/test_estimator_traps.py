@@ -47,7 +47,7 @@ def test_automatic_choice_with_a_feature_that_a_fold_lacks():
 
 def test_em_says_when_there_are_too_many_states():
     with pytest.raises(InvalidInputError, match=r"em.*lbfgs"):
-        quick(6, solver="em").fit(np.random.default_rng(1).exponential(size=(300, 1)))
+        quick(9, solver="em").fit(np.random.default_rng(1).exponential(size=(300, 3)))
 
 
 @pytest.mark.parametrize("solver", ["em", "lbfgs", "adam", "cma"])

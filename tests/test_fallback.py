@@ -64,6 +64,7 @@ def test_with_missing_entries_one_gaussian_is_the_rival():
 
 
 @pytest.mark.filterwarnings("ignore::rtbm.SpikeWarning")
+@pytest.mark.filterwarnings("ignore:.*cannot be evaluated:RuntimeWarning")  # without a prior, a machine becomes a spike
 def test_clusters_without_width_do_no_harm():
     X = np.concatenate([np.full((40, 2), 3.0), np.random.default_rng(0).normal(size=(60, 2))])
     for strength in (0.0, 1.0):

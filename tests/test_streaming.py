@@ -125,9 +125,9 @@ def test_wrong_streams_are_explained(source, message):
         adam().fit_stream(source)
 
 
-def test_streams_need_adam_and_a_file():
+def test_streams_need_a_solver_and_a_file():
     with pytest.raises(InvalidInputError, match="adam"):
-        RTBMDensity().fit_stream([X])
+        RTBMDensity(solver="cma").fit_stream([X])
     with pytest.raises(FileError, match="no such file"):
         adam().fit_stream("nowhere.npy")
 

@@ -1,12 +1,10 @@
 """The solvers: one objective, one kind of result, the same optimum."""
 
 import math
-from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rtbm import datasets
 from rtbm.errors import InvalidInputError
@@ -34,7 +32,7 @@ def problem(n_hidden=2, hidden="dense", name="gamma", n_components=1, strength=1
     mean, (root, _) = moments(x, weights).mean, standardisation(moments(x, weights))
     z = (x - mean) @ np.linalg.inv(root).T
     family = Family(x.shape[1], n_hidden, hidden=hidden, n_components=n_components)
-    prior = Prior(strength, torch.from_numpy(local_widths(z, weights)))
+    prior = Prior(strength, local_widths(z, weights))
     return Objective(family, torch.from_numpy(z), torch.from_numpy(weights), prior), z, weights
 
 
@@ -250,27 +248,3 @@ def test_batches_share_the_rows_among_processes_and_epochs():
     assert [len(rows) for rows, _ in LoaderBatches(loader).epoch(0)] == [5, 5]
     with pytest.raises(InvalidInputError, match="iterate over once for each epoch"):
         LoaderBatches(iter([x]))
-
-
-class CountOperations(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.counts = Counter()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.counts[function.overloadpacket.__name__] += 1
-        return function(*args, **(kwargs or {}))
-
-
-def test_a_step_on_data_with_gaps_takes_one_pass_for_each_pattern():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(200, 2))
-    x[:20, 0] = x[20:40, 1] = np.nan
-    family = Family(2, 2)
-    objective = Objective(family, torch.tensor(x), torch.ones(200).double(), Prior(1.0, torch.ones(2).double()))
-    vector = 0.1 * torch.ones(family.n_parameters, dtype=torch.float64)
-    objective.with_gradient(vector)  # makes the table of states
-    with CountOperations() as operations:
-        objective.with_gradient(vector)
-    assert operations.counts["exp_"] == 3  # complete rows, and two patterns
-    assert not [name for name in operations.counts if "unique" in name or "sort" in name]

@@ -41,6 +41,8 @@ BOOLEANS = {"true": 1.0, "false": 0.0}
 BLOCK_ROWS = 65_536
 SAMPLE_ROWS = 1000
 """Rows of a CSV file that are looked at to tell columns of numbers from text before all are read."""
+READ_BYTES = 2**20
+"""Columns of Parquet files are read so many bytes at a time."""
 BLOCK_BYTES = 2**22
 """CSV is parsed in blocks of so many bytes; a row must fit into one."""
 
@@ -381,12 +383,22 @@ def _open_npy(path: Path) -> np.ndarray:
     """The array in a .npy file, as a memory map (n, d)."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")  # refuses archives (.npz) and pickles
-    except (ValueError, OSError, EOFError) as error:
-        hint = "save one array with numpy.save, not an archive with numpy.savez"
-        raise FileError(f"{path}: not a .npy file of numbers ({error}): {hint}") from None
+    except ValueError as error:
+        if "mmap length is greater" in str(error):
+            raise FileError(
+                f"{path}: the file ends before its last row, after {path.stat().st_size} bytes: copy it again"
+            ) from None
+        raise _not_npy(path, error) from None
+    except (OSError, EOFError) as error:
+        raise _not_npy(path, error) from None
     if array.ndim not in (1, 2) or array.dtype.kind not in "fiub":
         raise FileError(f"{path}: must hold numbers of shape (n,) or (n, d), got {array.dtype} {array.shape}")
     return array[:, None] if array.ndim == 1 else array
+
+
+def _not_npy(path: Path, error: Exception) -> FileError:
+    hint = "save one array with numpy.save, not an archive with numpy.savez"
+    return FileError(f"{path}: not a .npy file of numbers ({error}): {hint}")
 
 
 def _open_parquet(path: Path) -> Any:
@@ -394,13 +406,33 @@ def _open_parquet(path: Path) -> Any:
     from pyarrow.parquet import ParquetFile
 
     try:
-        return ParquetFile(path)
+        return ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES)  # else all row groups are held in memory
     except (ArrowInvalid, OSError) as error:
         raise FileError(f"{path}: not a Parquet file ({error})") from None
 
 
+@contextlib.contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (ArrowException, OSError) as error:
+        raise FileError(f"{path}: cannot be read to its end as Parquet ({error})") from None
+
+
+def _first_rows(file: Any, columns: list[str]) -> Any:
+    """The first rows of a Parquet file, as an Arrow table."""
+    import pyarrow as pa
+
+    batch = next(file.iter_batches(BLOCK_ROWS, row_groups=[0], columns=columns), None)
+    return file.read_row_group(0, columns=columns) if batch is None else pa.table(batch)
+
+
 def _npy_rows(path: Path, rows: np.ndarray, chosen: Sequence[str], where: str = "") -> Floats:
-    values = np.asarray(rows[:, [int(number) for number in chosen]], dtype=np.float64)
+    columns = [int(number) for number in chosen]
+    is_all = columns == list(range(rows.shape[1]))
+    values = np.asarray(rows if is_all else rows[:, columns], dtype=np.float64)
     _check_finite(values, values.T, chosen, f"{path}: {where}")
     return values
 
@@ -419,13 +451,24 @@ def _parquet_rows(
     return values, names
 
 
+def count_numbers(path: Any, columns: Sequence[str] | None = None) -> int:
+    """How many numbers a .npy or Parquet file holds in some columns, or in all, by its header."""
+    path = existing_table(path)
+    if table_kind(path) == ".npy":
+        rows, width = _open_npy(path).shape
+    else:
+        metadata = _open_parquet(path).metadata
+        rows, width = metadata.num_rows, metadata.num_columns
+    return int(rows * (width if columns is None else len(columns)))
+
+
 class FileRows:
     """The rows of a .npy or Parquet file that need not fit into memory, in batches.
 
     A .npy file is a memory map, read in blocks; a Parquet file is read by row groups. Each epoch takes the blocks in a
     new order and shuffles the rows of each. In several processes, each takes its share of the blocks.
 
-    Columns are left out as in `read_table`, but the first row group alone decides whether a column is text.
+    Columns are left out as in `read_table`, but the first rows alone decide whether a column is text.
 
     Parameters
     ----------
@@ -446,6 +489,8 @@ class FileRows:
         The names of the columns.
     left_out : dict
         Columns that are not read, and why.
+    n_rows : int
+        The number of rows of the file.
     """
 
     def __init__(
@@ -464,13 +509,13 @@ class FileRows:
         if table_kind(self.path) == ".npy":
             array = _open_npy(self.path)
             self._chosen, left_out = _choose(self.path, columns, [str(i) for i in range(array.shape[1])])
-            self._n_blocks = math.ceil(len(array) / BLOCK_ROWS)
+            self.n_rows, self._n_blocks = len(array), math.ceil(len(array) / BLOCK_ROWS)
         else:
             file = _open_parquet(self.path)
             self._chosen, left_out = _parquet_columns(self.path, file, columns)
-            self._n_blocks = file.num_row_groups
+            self.n_rows, self._n_blocks = file.metadata.num_rows, file.num_row_groups
             if self._n_blocks:
-                first = file.read_row_group(0, columns=self._chosen)
+                first = _first_rows(file, self._chosen)
                 _, self._chosen = _parquet_rows(self.path, first, self._chosen, left_out, "block 0, ")
         self.names = None if table_kind(self.path) == ".npy" else self._chosen
         self.left_out = left_out or {}
@@ -484,6 +529,42 @@ class FileRows:
             for begin in range(0, len(rows), self._batch_size):
                 batch = rows[order[begin : begin + self._batch_size]]
                 yield batch, np.ones(len(batch))
+
+    @property
+    def n_columns(self) -> int:
+        """The number of columns that are read."""
+        return len(self._chosen)
+
+    def in_order(self, size: int) -> Iterator[tuple[int, Floats]]:
+        """The share of this process, in order: the number of the first row, and `size` rows or fewer, again and again.
+
+        Shares are equal to one row. Pages of a Parquet file are read one after the other, and not whole row groups.
+        """
+        first, last = (self.n_rows * i // self._world for i in (self._rank, self._rank + 1))
+        if self.names is None:
+            array = _open_npy(self.path)
+            for begin in range(first, last, size):
+                rows = array[begin : min(begin + size, last)]
+                yield begin, _npy_rows(self.path, rows, self._chosen, f"from row {begin} on, ")
+            return
+        for begin, table in self._parquet_tables(first, last, size):
+            yield begin, _parquet_rows(self.path, table, self._chosen, None, f"from row {begin} on, ")[0]
+
+    def _parquet_tables(self, first: int, last: int, size: int) -> Iterator[tuple[int, Any]]:
+        """The rows from first to last as Arrow tables, and the number of the first row of each."""
+        import pyarrow as pa
+
+        file = _open_parquet(self.path)
+        edges = np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))])
+        groups = np.flatnonzero((edges[1:] > first) & (edges[:-1] < last)).tolist()
+        begin = int(edges[groups[0]]) if groups else 0
+        batches = file.iter_batches(size, row_groups=groups, columns=self._chosen, use_threads=False)
+        with _parquet_errors(self.path):
+            for batch in batches if groups else ():
+                low, high = max(first - begin, 0), min(last - begin, len(batch))
+                if low < high:
+                    yield begin + low, pa.table(batch.slice(low, high - low))
+                begin += len(batch)
 
     def _read(self, blocks: Sequence[int] | np.ndarray) -> Iterator[Floats]:
         if self.names is None:

@@ -28,7 +28,7 @@ DIGIT = 2.0**20
 PART_BITS = 30
 """Bits of the parts of a matrix that are multiplied by integers below DIGIT without rounding."""
 
-_CHERNOFF = np.geomspace(0.01, 0.7, 24)
+CHERNOFF = np.geomspace(0.01, 0.7, 24)
 
 
 def cholesky(Q: Floats) -> Floats:
@@ -310,17 +310,17 @@ def log_tail(norms: Floats, radius2: float) -> float:
     >>> round(log_tail(np.array([2 * np.pi]), 60.4), 1)  # log 1e-12
     -27.6
     """
-    return float((tail_spread(norms).sum(-1) - 0.5 * (1 - _CHERNOFF) * radius2).min())
+    return float((tail_spread(norms).sum(-1) - 0.5 * (1 - CHERNOFF) * radius2).min())
 
 
 def tail_spread(norms: Floats) -> Floats:
     """log Σ_k exp(−½ s d k²) for each norm d (...) and each s of the Chernoff grid. Returns (grid, ...)."""
-    return log_gauss_sum(np.multiply.outer(_CHERNOFF, norms))
+    return log_gauss_sum(np.multiply.outer(CHERNOFF, norms))
 
 
 def radius_from_spread(spread: Floats, log_smallest: Floats | float, tolerance: float) -> Floats:
     """R² from `tail_spread` summed over the coordinates (grid, ...); see `squared_radius`."""
-    s = _CHERNOFF.reshape(-1, *([1] * (spread.ndim - 1)))
+    s = CHERNOFF.reshape(-1, *([1] * (spread.ndim - 1)))
     return (2 / (1 - s) * (spread - math.log(tolerance) - log_smallest)).min(axis=0)
 
 

@@ -52,6 +52,8 @@ class PaperExperiment(StrEnum):
     all = "all"
 
 
+STREAMED = (Solver.lbfgs, Solver.em, Solver.adam)
+"""Solvers for files that are read in blocks."""
 TABLES, PICTURES = (".csv", ".npy"), (".png", ".pdf", ".svg")
 
 
@@ -141,7 +143,12 @@ def fit(
     ] = None,
     average: Annotated[bool, typer.Option("--average", help="Average over all good starts.")] = False,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Read the file in blocks (.npy, .parquet), with --solver adam.")
+        bool,
+        typer.Option(
+            "--stream",
+            help="Read the file (.npy, .parquet) in blocks, again in each step, with --solver lbfgs, em or adam; by "
+            "default if it holds more than 2·10⁷ numbers.",
+        ),
     ] = False,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Rows in a batch of adam and pcd.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Starts that run at the same time (-1: one for each core).")] = None,
@@ -149,13 +156,18 @@ def fit(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same model.")] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")] = False,
 ) -> None:
-    """Fit a density to data and save it."""
+    """Fit a density to data and save it.
+
+    Files that hold more than 2·10⁷ numbers (.npy, .parquet) need not fit into memory. Several processes share their
+    rows: torchrun --nproc-per-node 4 -m rtbm fit large.parquet
+    """
     _check_output(output, "--output", None, data)
     _check_output(picture, "--picture", PICTURES, data, output)
     n_hidden, limits = _hidden(hidden), _bounds(bounds)
     _check_table(data)
-    if stream and (data is None or solver is not Solver.adam):
-        raise typer.BadParameter("--stream needs a file and --solver adam", param_hint="--stream")
+    if stream and (data is None or solver not in STREAMED):
+        raise typer.BadParameter("--stream needs a file and --solver lbfgs, em or adam", param_hint="--stream")
+    stream = stream or (solver in STREAMED and _is_large(data, columns))
     from rtbm.cli.processes import is_first_process, process_group
     from rtbm.estimators import RTBMDensity
 
@@ -337,6 +349,16 @@ def _bounds(text: str | None) -> tuple[float | None, float | None] | None:
         message = f"must be LOW,HIGH with LOW < HIGH, one of which may be empty, got {text!r}"
         raise typer.BadParameter(message, param_hint="--bounds") from None
     return low, high
+
+
+def _is_large(path: Path | None, columns: str | None) -> bool:
+    """Whether a file is better read in blocks than at once."""
+    if path is None or table_kind(path) not in (".npy", ".parquet"):
+        return False
+    from rtbm.estimators.sources import LARGE
+    from rtbm.files import count_numbers
+
+    return count_numbers(path, _split(columns)) > LARGE
 
 
 def _split(columns: str | None) -> list[str] | None:

@@ -111,10 +111,13 @@ def distinct_rows(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
     kept = (weights > 0) & ~np.isnan(x).all(axis=1)
     if not kept.any():
         raise InvalidInputError("X and sample_weight: there is no row with numbers and a positive weight")
-    x, weights, d = x[kept], weights[kept], x.shape[1]
-    keys, index = np.unique(np.hstack([np.nan_to_num(x), np.isnan(x)]), axis=0, return_inverse=True)
-    rows = np.where(keys[:, d:] > 0, np.nan, keys[:, :d])
-    return rows, np.bincount(index.reshape(-1), weights, len(rows)).astype(np.float64)
+    x, weights = x[kept], weights[kept]
+    absent = np.isnan(x)
+    keys = np.hstack([np.nan_to_num(x), absent]) if absent.any() else x
+    order = np.lexsort(keys.T[::-1])
+    keys = keys[order]
+    is_new = np.concatenate([[True], (keys[1:] != keys[:-1]).any(axis=1)])
+    return x[order][is_new], np.bincount(np.cumsum(is_new) - 1, weights[order]).astype(np.float64)
 
 
 def check_labelled(estimator: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, np.ndarray, Floats]:

@@ -1,6 +1,7 @@
 """Density estimation by Riemann-Theta Boltzmann machines, with the conventions of scikit-learn."""
 
 import contextlib
+import io
 import math
 import warnings
 from collections.abc import Sequence
@@ -21,10 +22,10 @@ from rtbm.estimators.checks import (
     check_flag,
     check_jobs,
     check_number,
-    distinct_rows,
     split_rows,
+    warn_of_spikes,
 )
-from rtbm.estimators.fallback import find_simpler, without_strays
+from rtbm.estimators.fallback import Whole, find_simpler, without_strays
 from rtbm.estimators.fitted import FittedDensity, component_weights, components, is_large
 from rtbm.estimators.fitting import (
     NOT_LIKELIHOOD,
@@ -32,15 +33,38 @@ from rtbm.estimators.fitting import (
     Task,
     from_standard,
     like,
+    log_scales,
     standardise,
+    to_standard,
 )
 from rtbm.estimators.progress import progress_bar
 from rtbm.estimators.search import Outcome, Report, count_runs, search
 from rtbm.estimators.selection import choose_n_hidden, most_runs
-from rtbm.estimators.streaming import LineBatches, as_batches, count_features, fit_stream, survey
+from rtbm.estimators.sources import (
+    AnySource,
+    Described,
+    agree_on_columns,
+    is_dask,
+    is_source,
+    open_source,
+    plain_errors,
+    work_on,
+)
+from rtbm.estimators.streaming import (
+    EXACT,
+    Line,
+    LineBatches,
+    fit_exactly,
+    fit_stream,
+    open_batches,
+    standardise_sample,
+    survey,
+    survey_batches,
+)
+from rtbm.lattice import Floats
 from rtbm.parameters import HIDDEN
 from rtbm.training import SOLVERS, Result, Settings
-from rtbm.training.distributed import gather_objects
+from rtbm.training.distributed import gather_objects, together
 from rtbm.training.family import FAILURES, Density
 from rtbm.training.solvers import DEFAULT_ITERATIONS
 from rtbm.validation import check_choice, check_integer
@@ -50,6 +74,8 @@ SMOOTHED = ("lbfgs", "adam", "cma")
 FALLBACKS = ("gaussian", "gaussians")
 EVALUATED_ROWS = 30
 """After a fit the density is evaluated on about this many rows, to see that it can be."""
+MODERATE = 12.0
+"""A density can be evaluated if no free parameter of its machines is larger."""
 AVERAGED_WITHIN = 0.01
 """With `average`, starts count whose objective is at most this much worse than the best."""
 
@@ -207,16 +233,35 @@ class RTBMDensity(FittedDensity):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the density to data.
 
+        Data that need not fit into memory are read a block at a time: all starts run on a sample of 20,000 rows, and
+        the best one goes on with all data, each step one pass over them (`solver` "lbfgs" or "em"; for "adam" see
+        `fit_stream`). Under torch.distributed each process takes its share of a file or a memory map, or its own
+        blocks, and all end with the same density.
+
         Parameters
         ----------
-        X : (n_samples, n_features)
-            Array or data frame. NaN entries are missing, and are integrated out.
+        X : (n_samples, n_features), path, blocks, or Dask array or data frame
+            Array or data frame. NaN entries are missing, and are integrated out. In blocks are read: the path of a .npy
+            or Parquet file, a memory map of more than 2·10⁷ numbers, a list of arrays (rows, n_features) or of pairs
+            (rows, weights), anything else that yields those each time it is iterated over, and Dask collections, whose
+            partitions stay on their workers.
         y : ignored
             For pipelines.
-        sample_weight : (n_samples,)
+        sample_weight : (n_samples,), default=None
             How often each row counts: a weight of 0 is as if the row were absent, 2 as if it were there twice. The sum
-            of the weights is the number of observations that the prior is compared with.
+            of the weights is the number of observations that the prior is compared with. For arrays and memory maps.
+
+        Examples
+        --------
+        >>> from rtbm import RTBMDensity, datasets
+        >>> X = datasets.gamma.sample(1000, seed=1)
+        >>> model = RTBMDensity(n_init=1, random_state=0).fit([X[:300], X[300:]])
+        >>> bool(abs(model.score(X) - RTBMDensity(n_init=1, random_state=0).fit(X).score(X)) < 1e-4)
+        True
         """
+        in_blocks = not isinstance(X, np.memmap) or (self.solver in EXACT and not self._needs_memory())
+        if in_blocks and is_source(X):
+            return self._fit_source(X, None, sample_weight)
         self._check_parameters()
         self._forget()
         rows, weights = self._prepare(X, sample_weight)
@@ -236,19 +281,20 @@ class RTBMDensity(FittedDensity):
         return gather_objects(int(check_random_state(self.random_state).randint(2**31)))[0]
 
     def fit_stream(self, source: Any, columns: Sequence[str] | None = None) -> Self:
-        """Fit the density to data that need not fit into memory, with solver="adam".
+        """Fit the density to data that need not fit into memory.
 
-        One pass draws a sample and finds a start on it, by L-BFGS from `n_init` starts; then Adam takes `max_iter`
-        epochs of batches. Under torch.distributed each process reads its share of a file, or its own loader, and all
-        end with the same density.
+        With solver "lbfgs" or "em" this is `fit` with a choice of columns. With "adam", one pass draws a sample and
+        finds a start on it, by L-BFGS from `n_init` starts; then Adam takes `max_iter` epochs of batches, in which
+        steps are many and cheap. Under torch.distributed each process reads its share of a file, or its own loader, and
+        all end with the same density.
 
         Parameters
         ----------
-        source : path, DataLoader, or iterable of batches
+        source : path, DataLoader, iterable of batches, or what else `fit` reads in blocks
             A .npy or .parquet file, which is read in blocks or row groups; or batches (rows, n_features), or pairs of
             those and weights (rows,), that can be iterated over once for each epoch.
-        columns : sequence of str
-            The columns of a file to read.
+        columns : sequence of str, default=None
+            The columns of a file to read; by default all that hold numbers.
 
         Examples
         --------
@@ -259,32 +305,83 @@ class RTBMDensity(FittedDensity):
         >>> model.sample(2).shape
         (2, 1)
         """
+        return self._fit_source(source, columns, None)
+
+    def _fit_source(self, source: Any, columns: Sequence[str] | None, weights: Any) -> Self:
+        """Fit data that are read in blocks or batches."""
         self._check_parameters()
+        self._check_for_source(source, weights)
         self._forget()
-        if self.drop_constant:
-            raise InvalidInputError("fit_stream cannot drop constant features: choose the others by columns")
-        if self.solver != "adam" or self.n_hidden == "auto" or self.validation_fraction is not None:
-            raise InvalidInputError(
-                'fit_stream needs solver="adam", a number n_hidden and validation_fraction=None, got '
-                f"solver={self.solver!r}, n_hidden={self.n_hidden!r}, validation_fraction={self.validation_fraction!r}"
-            )
         seed = self._seed()
-        batches = as_batches(source, columns, self.batch_size, seed)
-        self.n_features_in_ = count_features(batches)
+        if self.solver == "adam":
+            self._fit_batches(source, columns, seed)
+            return self
+        rows = together(lambda: open_source(source, columns, weights))
+        described = agree_on_columns(rows.describe)
+        self._set_columns(described)
+        with plain_errors():
+            state = work_on(rows, lambda everything: self._fit_exactly(everything, seed))
+        self.__dict__.update(torch.load(io.BytesIO(state), map_location=self.device or "cpu", weights_only=False))
+        self.summary_["left_out"] = dict(described.left_out)
+        return self
+
+    def _check_for_source(self, source: Any, weights: Any) -> None:
+        """Check that the parameters suit data that are read in blocks."""
+        if self.solver not in (*EXACT, "adam") or (self.solver == "adam" and is_dask(source)):
+            raise InvalidInputError(
+                f'data that are read in blocks need solver="lbfgs" or "em" (or "adam", but not with Dask), got '
+                f"{self.solver!r}"
+            )
+        if self._needs_memory():
+            raise InvalidInputError(
+                "data that are read in blocks need a number n_hidden, validation_fraction=None, drop_constant=False "
+                f"and average=False, got n_hidden={self.n_hidden!r}, validation_fraction={self.validation_fraction!r}, "
+                f"drop_constant={self.drop_constant!r}, average={self.average!r}: load a sample that fits into memory "
+                "for these"
+            )
+        if weights is not None and not isinstance(source, np.memmap):
+            raise InvalidInputError("sample_weight is for arrays: give blocks as pairs (rows, weights)")
+
+    def _needs_memory(self) -> bool:
+        """Whether parameters are set that need all data in memory."""
+        is_auto = isinstance(self.n_hidden, str)
+        return is_auto or self.validation_fraction is not None or self.drop_constant or self.average
+
+    def _set_columns(self, described: Described) -> None:
+        self.n_features_in_ = int(described.n_features or 0)
         self.constants_ = np.full(self.n_features_in_, np.nan)
-        self.set_feature_names(getattr(batches, "names", None))
+        self.set_feature_names(described.names)
         self._make_bounds()
-        lines = LineBatches(batches, self._bounds, self._names())
-        seen = survey(lines, seed)
-        rows, weights = distinct_rows(seen.rows, seen.weights)
-        _, log_slope = self._bounds.to_line(self._bounds.from_line(rows))
-        data = standardise(rows, weights, log_slope, self._names(), seen.has_missing, seen.moments)
+
+    def _fit_exactly(self, source: AnySource, seed: int) -> bytes:
+        """Fit all data of a source; returns what a fit sets, in a form that other processes can be sent."""
+        line = Line(self._bounds, self._names())
+        seen = survey(source, line, seed)
+        data = standardise_sample(seen, self._names())
+        warn_of_spikes(self._bounds.from_line(seen.sample.rows), self._names())
         task = self._task(data, None, seed, self.n_hidden)
         with self._progress(count_runs(task) + 1) as report:
-            result = fit_stream(replace(task, report=report), lines, seen.total)
+            outcome, whole = fit_exactly(replace(task, report=report), source, line, seen)
+        self._take(task, outcome, seen.total, whole)
+        log_prob = whole.gaussian if self.is_gaussian_ else whole.log_prob
+        self.summary_["log_likelihood"] = log_prob - data.log_volume
+        buffer, parameters = io.BytesIO(), self.get_params(deep=False)
+        torch.save({name: value for name, value in self.__dict__.items() if name not in parameters}, buffer)
+        return buffer.getvalue()
+
+    def _fit_batches(self, source: Any, columns: Sequence[str] | None, seed: int) -> None:
+        """Fit the sample, and go on with Adam over batches."""
+        batches, described = open_batches(source, columns, self.batch_size, seed)
+        self._set_columns(described)
+        line = Line(self._bounds, self._names())
+        with plain_errors():
+            seen = survey_batches(batches, line, seed)
+            data = standardise_sample(seen, self._names())
+            task = self._task(data, None, seed, self.n_hidden)
+            with self._progress(count_runs(task) + 1) as report:
+                result = fit_stream(replace(task, report=report), LineBatches(batches, line, data), seen.total)
         self._take(task, Outcome([result], 0), seen.total)
-        self.summary_["left_out"] = getattr(batches, "left_out", {})
-        return self
+        self.summary_["left_out"] = dict(described.left_out)
 
     def _progress(self, n_runs: int, title: str = "fitting") -> contextlib.AbstractContextManager[Report | None]:
         is_likelihood = self.solver not in NOT_LIKELIHOOD
@@ -305,10 +402,11 @@ class RTBMDensity(FittedDensity):
             outcome = search(replace(task, report=report))
         self._take(task, outcome)
 
-    def _take(self, task: Task, outcome: Outcome, total: float | None = None) -> None:
+    def _take(self, task: Task, outcome: Outcome, total: float | None = None, whole: Whole | None = None) -> None:
         """Keep an outcome: undo the standardisation, and replace the fit by a Gaussian where that is no worse.
 
-        `total` is the number of observations if the data of the task are but a sample.
+        `total` is the number of observations if the data of the task are but a sample, and `whole` what is known of
+        all data.
         """
         best = self._evaluable(task, outcome.results[outcome.best])
         self.results_, self.history_ = outcome.results, best.history
@@ -319,12 +417,14 @@ class RTBMDensity(FittedDensity):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        simpler = find_simpler(task, best.vector, self.fallback, total)
+        simpler = find_simpler(task, best.vector, self.fallback, total, whole)
         vectors = [best.vector if simpler is None else simpler.vector]
         if simpler is None and self.average:
             good = [r for r in outcome.results if r.objective <= best.objective + AVERAGED_WITHIN]
             vectors = [self._evaluable(task, result).vector for result in good]
-        self._set_distribution(_average([self._density(task, without_strays(task, vector)) for vector in vectors]))
+        vectors = [without_strays(task, vector) for vector in vectors]
+        self._set_distribution(_average([self._density(task, vector) for vector in vectors]))
+        self._fit_result = task.family, vectors, task.data.mean, task.data.root
         self._set_summary(
             {
                 "n_hidden": task.n_hidden,
@@ -346,8 +446,25 @@ class RTBMDensity(FittedDensity):
         root, mean = (torch.from_numpy(part).to(machine.device) for part in (task.data.root, task.data.mean))
         return machine.affine(root, mean).detach()
 
+    def _held_out_log_prob(self, X: Floats) -> Floats:
+        """log P(x) (n_samples,) of each row, right to 1e-7 on average, without the preparations for exact values."""
+        family, vectors, mean, root = self._fit_result
+        line, log_slope = self._bounds.to_line(X)
+        z = torch.from_numpy(np.ascontiguousarray(to_standard(line, mean, root))).to(vectors[0].device)
+        try:
+            columns = torch.stack([family.log_prob(vector, z) for vector in vectors], 1)
+        except FAILURES:
+            return self._log_prob(X)
+        log_prob = columns.logsumexp(1) - math.log(len(vectors))
+        return log_prob.cpu().numpy() - log_scales(line, root) + log_slope
+
     def _evaluable(self, task: Task, result: Result) -> Result:
-        """A result, or its latest iteration whose density can be evaluated on some of the data."""
+        """A result, or its latest iteration whose density can be evaluated on some of the data.
+
+        Parameters of moderate size need no trial.
+        """
+        if task.hidden == "dense" and float(result.vector.abs().max()) < MODERATE:
+            return result
         step = max(1, len(task.data.z) // EVALUATED_ROWS)
         rows = torch.from_numpy(from_standard(task.data.z[::step], task.data.mean, task.data.root))
         reason = None

@@ -1,22 +1,21 @@
 """Density estimation by a committee of machines that cross-validation chooses and weighs."""
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import joblib
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from rtbm.distributions import RTBMMixture
-from rtbm.errors import InvalidInputError, SpikeWarning
+from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import check_flag, check_jobs
 from rtbm.estimators.density import RTBMDensity
 from rtbm.estimators.fitted import FittedDensity, component_weights, components
-from rtbm.estimators.parallel import in_parallel
+from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
 from rtbm.estimators.progress import counting_bar
+from rtbm.estimators.sources import is_source
 from rtbm.lattice import Floats
 from rtbm.validation import check_choice, check_integer
 
@@ -144,6 +143,11 @@ class RTBMDensityCV(FittedDensity):
         self._check_parameters()
         for name in ("distribution_", "candidates_", "held_out_", "weights_"):
             self.__dict__.pop(name, None)  # if this fit fails, nothing must be left of an earlier one
+        if is_source(X):
+            raise InvalidInputError(
+                "X: a committee needs all data in memory, as an array: load them or a sample of them, or fit a single "
+                "RTBMDensity, which takes files, blocks and Dask collections of any size"
+            )
         rows, weights = self._prepare(X, sample_weight)
         if len(rows) < 2 * self.n_folds:
             raise InvalidInputError(
@@ -268,12 +272,15 @@ def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats) -> Floats
 
 
 def _with_costs(counts: Floats, costs: Floats, total: float) -> Floats:
-    """counts/(μ + costs) with sum 1, for costs from 0 on, by bisection of 0 < μ ≤ total."""
-    low, high = 0.0, total
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if (counts / (middle + costs)).sum() > 1 else (low, middle)
-    shares = counts / (high + costs)
+    """counts/(μ + costs) with sum 1, for costs from 0 on, by Newton's method for a convex function of μ."""
+    μ = max(total - costs.max(), 1e-9 * total)
+    for _ in range(50):
+        shares = counts / (μ + costs)
+        step = (shares.sum() - 1) / (shares / (μ + costs)).sum()
+        μ += step
+        if step <= 1e-12 * total:
+            break
+    shares = counts / (μ + costs)
     return shares / shares.sum()
 
 
@@ -336,10 +343,12 @@ class _Folds(NamedTuple):
             )
             for j, k in pairs
         )
-        for (j, k), (fit, values) in zip(pairs, in_parallel(self.n_jobs, calls), strict=True):
-            machines[j].append(fit)
-            log_prob[self.numbers == k, j] = values
-            self.advance()
+        n = len(self.rows)
+        with threads_for(n), without_warnings():
+            for (j, k), (fit, values) in zip(pairs, in_parallel(self.n_jobs, calls, n <= THREADED_ROWS), strict=True):
+                machines[j].append(fit)
+                log_prob[self.numbers == k, j] = values
+                self.advance()
 
 
 def _fit_one(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) -> tuple[RTBMDensity, Floats]:
@@ -347,16 +356,14 @@ def _fit_one(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) 
 
     Cross-validation judges it as it is, and so it need not have converged.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.simplefilter("ignore", SpikeWarning)
+    with without_warnings():
         try:
             model.fit(rows, sample_weight=weights)
         except InvalidInputError as error:
             raise InvalidInputError(
                 f"without one of the folds there is no fit, so take fewer n_folds: {error}"
             ) from None
-    log_prob = model.score_samples(others)
+    log_prob = model._held_out_log_prob(others)
     within = np.isfinite(log_prob)
     lowest = log_prob[within].min() if within.any() else -OUT_OF_REACH
     return model, np.where(within, log_prob, lowest - OUT_OF_REACH)

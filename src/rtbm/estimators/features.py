@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from rtbm.errors import InvalidInputError, RTBMError, SpikeWarning
+from rtbm.errors import InvalidInputError, RTBMError
 from rtbm.estimators.checks import (
     check_flag,
     check_jobs,
@@ -24,10 +24,9 @@ from rtbm.estimators.checks import (
     is_constant,
 )
 from rtbm.estimators.density import RTBMDensity
-from rtbm.estimators.parallel import in_parallel
+from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
 from rtbm.estimators.patches import Patch, check_options, make_patches
 from rtbm.estimators.progress import progress_bar
-from rtbm.estimators.search import threads_for
 from rtbm.lattice import Floats
 from rtbm.validation import check_choice
 
@@ -219,9 +218,9 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         n_machines = len(patches) * len(members)
         bar = progress_bar(n_machines, "fitting", unit="machine") if self.verbose else contextlib.nullcontext()
         fitted, unfinished = [], 0
-        with bar as report:
+        with bar as report, without_warnings():
             calls = (joblib.delayed(_fit_density)(job) for job in jobs())
-            for i, density in enumerate(in_parallel(self.n_jobs, calls)):
+            for i, density in enumerate(in_parallel(self.n_jobs, calls, len(X) <= THREADED_ROWS)):
                 if report is not None:
                     report(i, density.history_[-1])
                 fitted.append(density)
@@ -353,10 +352,7 @@ def _spread_out(rows: Floats, weights: Floats, variances: Floats) -> tuple[Float
 
 def _fit_density(job: Job) -> RTBMDensity:
     """A density, without the warnings that concern a single one."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.simplefilter("ignore", SpikeWarning)
-        warnings.filterwarnings("ignore", ".*linearly dependent.*", RuntimeWarning)
+    with without_warnings():
         return RTBMDensity(**job.options).fit(job.rows, sample_weight=job.weights)
 
 

@@ -4,16 +4,17 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import joblib
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.search import Report, threads_for
+from rtbm.estimators.parallel import THREADED_ROWS, threads_for
+from rtbm.estimators.search import Report
 from rtbm.lattice import Floats
 from rtbm.training import Family, Objective, Prior, Record, Result, Settings, Watch, make_start, solve
 from rtbm.training.family import FAILURES
@@ -25,9 +26,13 @@ from rtbm.training.starts import (
     moments,
     standardisation,
 )
+from rtbm.training.statistics import Memory, make_blocks
 
 NOT_LIKELIHOOD = ("score_matching", "pcd")
 """Solvers with an objective of their own."""
+SAMPLED = ("lbfgs", "em")
+SAMPLE_ROWS = 20_000
+"""Rows of a sample on which a fit to many more is prepared. Rows are sorted, so every so many-th is a good sample."""
 FLOOR = 1e-4
 """The smallest eigenvalue of the correlation of features that counts as a width of the data."""
 
@@ -70,14 +75,36 @@ class Task:
             self.data.z.shape[1], self.n_hidden, n_components=self.n_components, hidden=self.hidden, phase=self.phase
         )
 
+    @property
+    def threads(self) -> bool:
+        """Whether starts that run at the same time are threads of one process."""
+        return len(self.data.z) <= THREADED_ROWS
+
     def objective(self, family: Family) -> Objective:
         """The objective on the training data."""
+        return Objective(family, self._x, self._weights, self._prior, self._source)
+
+    @cached_property
+    def _prior(self) -> Prior:
         z, weights = self.data.z, self.data.weights
-        prior = Prior(self.regularization, self._tensor(local_widths(z, weights)))
-        if self.smoothness > 0:
-            steps = ladder(z, weights, self.n_hidden, 0, np.random.default_rng(0), binary=True).F.norm(dim=0)
-            prior = prior._replace(smoothness=self.smoothness, steps=steps.to(self.device or "cpu"))
-        return Objective(family, self._tensor(z), self._tensor(weights), prior)
+        prior = Prior(self.regularization, local_widths(z, weights))
+        if self.smoothness == 0:
+            return prior
+        steps = ladder(z, weights, self.n_hidden, 0, np.random.default_rng(0), binary=True).F.norm(dim=0)
+        return prior._replace(smoothness=self.smoothness, steps=steps.numpy())
+
+    @cached_property
+    def _x(self) -> Tensor:
+        return self._tensor(self.data.z)
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        return self._tensor(self.data.weights)
+
+    @cached_property
+    def _source(self) -> Memory:
+        """The data in blocks, which all starts share."""
+        return Memory(make_blocks(self._x, self._weights / self._weights.sum()))
 
     def validate(self, family: Family) -> Callable[[Tensor], float] | None:
         """The mean log-likelihood of the validation data as a function of the vector, or None."""
@@ -106,6 +133,15 @@ class Task:
         start = make_start(self.family, self.data.z, self.data.weights, index, self.settings.seed, labels, binary)
         return start.to(self.device or "cpu")
 
+    def smaller(self) -> "Task | None":
+        """The same task on a sample of SAMPLE_ROWS rows, for solvers that take all data in each step."""
+        step = len(self.data.z) // SAMPLE_ROWS
+        if step < 2 or self.settings.solver not in SAMPLED:
+            return None
+        z, weights = self.data.z[::step], self.data.weights[::step]
+        weights = weights * (self.data.weights.sum() / weights.sum())
+        return replace(self, data=self.data._replace(z=np.ascontiguousarray(z), weights=weights))
+
     def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
         """One start, or its continuation from a vector."""
         with threads_for(len(self.data.z)):
@@ -121,10 +157,10 @@ class Task:
         from sklearn.cluster import KMeans  # half a second, which only mixtures need
 
         filled = np.nan_to_num(self.data.z)
-        n_clusters = min(self.n_components, len(filled))
+        n_distinct = len(np.unique(filled, axis=0)) if np.isnan(self.data.z).any() else len(filled)
+        n_clusters = min(self.n_components, n_distinct)
         kmeans = KMeans(n_clusters, n_init=1, random_state=(self.settings.seed + index) % 2**32)
-        with joblib.parallel_config("sequential"), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters
+        with joblib.parallel_config("sequential"):
             return kmeans.fit(filled, sample_weight=self.data.weights).labels_
 
     def _tensor(self, array: Floats) -> Tensor:
@@ -203,8 +239,12 @@ def from_standard(z: Floats, mean: Floats, root: Floats) -> Floats:
 
 
 def _log_volume(x: Floats, root: Floats, weights: Floats, log_slope: Floats) -> float:
-    """The mean of log P(z) − log P(x). With missing entries root is diagonal, and only those present count."""
-    log_scale = np.linalg.slogdet(root)[1]
+    """The mean of log P(z) − log P(x)."""
+    return float(weights @ (log_scales(x, root) - log_slope) / weights.sum())
+
+
+def log_scales(x: Floats, root: Floats) -> Floats:
+    """log P(z) − log P(x) (n,). With missing entries root is diagonal, and only those present count."""
     if np.isnan(x).any():
-        log_scale = ~np.isnan(x) @ np.log(np.diag(root))
-    return float(weights @ (log_scale - log_slope) / weights.sum())
+        return ~np.isnan(x) @ np.log(np.diag(root))
+    return np.full(len(x), np.linalg.slogdet(root)[1])

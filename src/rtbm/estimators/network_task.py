@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from rtbm.estimators.search import Report, threads_for
+from rtbm.estimators.parallel import threads_for
+from rtbm.estimators.search import Report
 from rtbm.lattice import Floats
 from rtbm.nn.networks import affine_layers, make_network
 from rtbm.training import Result, Settings, Watch
@@ -44,6 +45,7 @@ class NetworkTask:
     device: str | None
     report: Report | None = field(default=None, repr=False)
     screen: bool = True
+    threads: bool = False  # dropout takes its numbers from one source for all threads
 
     def network(self, index: int = 0) -> nn.Sequential:
         """The network, with initial values of a start."""
@@ -64,6 +66,9 @@ class NetworkTask:
         if self.initialization == "auto" and index % 2 == 0:
             tune(network, *self.data, seed=self.settings.seed + index, greedy=index == 0)
         return parameters_to_vector(network.parameters()).detach().to(self.device or "cpu")
+
+    def smaller(self) -> None:
+        """Networks are trained on all data."""
 
     def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
         """One start, or its continuation from a vector."""

@@ -1,13 +1,81 @@
 """Calls that joblib runs at the same time, with results as they come where the backend allows it."""
 
+import contextlib
+import functools
+import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import joblib
+import torch
 from joblib.parallel import get_active_backend
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import ThreadpoolController
+
+from rtbm.errors import SpikeWarning
+
+THREADED_ROWS = 50_000
+"""Up to so many rows a fit takes one thread, and fits of densities that run at the same time share a process."""
 
 
-def in_parallel(n_jobs: int | None, calls: Iterable[Any]) -> Iterator[Any]:
-    """The results of `joblib.delayed` calls in their order."""
+def in_parallel(n_jobs: int | None, calls: Iterable[Any], threads: bool = False) -> Iterator[Any]:
+    """The results of `joblib.delayed` calls in their order.
+
+    With `threads` they run in threads instead of processes, which take longer to start, unless another backend of
+    joblib has been chosen.
+    """
     is_lazy = getattr(get_active_backend()[0], "supports_return_generator", False)
-    yield from joblib.Parallel(n_jobs=n_jobs, return_as="generator" if is_lazy else "list")(calls)
+    prefer = "threads" if threads else None
+    yield from joblib.Parallel(n_jobs=n_jobs, return_as="generator" if is_lazy else "list", prefer=prefer)(calls)
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Without what concerns a single one of many fits, in the main thread of a process, whose other threads follow."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", SpikeWarning)
+        warnings.filterwarnings("ignore", ".*linearly dependent.*", RuntimeWarning)
+        yield
+
+
+@contextlib.contextmanager
+def threads_for(rows: int) -> Iterator[None]:
+    """One thread of BLAS, and of torch for small data, as before afterwards; may be nested, and used in threads."""
+    with _limits.lock:
+        if _limits.depth == 0:
+            _limits.before = torch.get_num_threads()
+            _limits.blas = _blas().limit(limits=1, user_api="blas")
+            if rows <= THREADED_ROWS:
+                torch.set_num_threads(1)
+        _limits.depth += 1
+    try:
+        yield
+    finally:
+        with _limits.lock:
+            _limits.depth -= 1
+            if _limits.depth == 0:
+                torch.set_num_threads(_limits.before)
+                _limits.blas.restore_original_limits()
+
+
+class _Limits:
+    """What the outermost of all present limits has to restore."""
+
+    def __init__(self) -> None:
+        self.lock, self.depth, self.before = threading.Lock(), 0, 1
+        self.blas: Any = None
+
+
+_limits = _Limits()
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    import scipy.linalg  # noqa: F401  its BLAS counts, and has to be there when libraries are looked for
+
+    return ThreadpoolController()

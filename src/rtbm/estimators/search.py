@@ -1,13 +1,11 @@
 """Several starts of one solver, and the choice among their results."""
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 import joblib
-import torch
 from torch import Tensor
 
 from rtbm.estimators.parallel import in_parallel
@@ -18,8 +16,9 @@ SCREENED = ("lbfgs", "em")
 SCREENING_ITERATIONS = 30
 OUTPERFORMED = "outperformed by other starts"
 FINALISTS = 3
-THREADED_ROWS = 50_000
-"""Up to so many rows one thread is faster than several."""
+POLISHING_TOL = 0.1
+"""The tolerance of steps with all data, relative to that on a sample: they start near the optimum, where steps are
+small, and would else end before it."""
 
 Report = Callable[[int, Record], None]
 """Called with the number of a start and each of its records."""
@@ -45,8 +44,15 @@ class Task(Protocol):
         """The number of starts that run at the same time."""
 
     @property
+    def threads(self) -> bool:
+        """Whether starts that run at the same time are threads of one process."""
+
+    @property
     def report(self) -> Report | None:
         """Where to tell of progress."""
+
+    def smaller(self) -> "Task | None":
+        """The same task on a sample of its data, if they are so many that this pays."""
 
     def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
         """One start, or its continuation from a vector."""
@@ -70,11 +76,27 @@ def is_screened(task: Task) -> bool:
 
 def count_runs(task: Task) -> int:
     """How often the solver will run."""
-    return task.n_init + (FINALISTS if is_screened(task) else 0)
+    return task.n_init + (FINALISTS if is_screened(task) else 0) + (task.smaller() is not None)
 
 
 def search(task: Task) -> Outcome:
-    """Run all starts, and take the best by validation if there is any, else by the objective."""
+    """Run all starts, and take the best by validation if there is any, else by the objective.
+
+    Where the task has a smaller version, on a sample of its data, all starts run there. Only the best one then goes on
+    with all data, from a fit that is as good as one.
+    """
+    smaller = task.smaller()
+    if smaller is None:
+        return _search(task)
+    results, best = _search(smaller)
+    settings = replace(task.settings, tol=POLISHING_TOL * task.settings.tol)
+    whole = replace(task, settings=settings)  # type: ignore[type-var]
+    (final,) = _run_all(whole, [(best, results[best].vector)], settings.max_iter)
+    results = [*results[:best], joined(results[best], final), *results[best + 1 :]]
+    return Outcome(results, best)
+
+
+def _search(task: Task) -> Outcome:
     indices = list(range(task.n_init))
     if is_screened(task):
         screening = _run_all(task, [(i, None) for i in indices], SCREENING_ITERATIONS)
@@ -84,7 +106,7 @@ def search(task: Task) -> Outcome:
         finals = _run_all(task, [(i, screening[i].vector) for i in chosen], left)
         results = [replace(result, reason=OUTPERFORMED) for result in screening]
         for i, final in zip(chosen, finals, strict=True):
-            results[i] = _joined(screening[i], final)
+            results[i] = joined(screening[i], final)
     else:
         results = _run_all(task, [(i, None) for i in indices], task.settings.max_iter)
     best = min(indices, key=lambda i: _rank(results[i]))
@@ -97,23 +119,11 @@ def _run_all(task: AnyTask, jobs: list[tuple[int, Tensor | None]], max_iter: int
     quiet = replace(task, report=None)  # type: ignore[type-var]
     calls = (joblib.delayed(quiet.run)(index, vector, max_iter, None) for index, vector in jobs)
     results = []
-    for (index, _), result in zip(jobs, in_parallel(task.n_jobs, calls), strict=True):
+    for (index, _), result in zip(jobs, in_parallel(task.n_jobs, calls, task.threads), strict=True):
         if task.report is not None:
             task.report(index, result.history[-1])
         results.append(result)
     return results
-
-
-@contextlib.contextmanager
-def threads_for(rows: int) -> Iterator[None]:
-    """One torch thread for small data, as before afterwards."""
-    threads = torch.get_num_threads()
-    if rows <= THREADED_ROWS:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _rank(result: Result) -> float:
@@ -122,7 +132,7 @@ def _rank(result: Result) -> float:
     return value if math.isfinite(value) else math.inf
 
 
-def _joined(first: Result, second: Result) -> Result:
+def joined(first: Result, second: Result) -> Result:
     """One result of a start and its continuation."""
     steps, seconds = len(first.history), first.seconds
     later = [r._replace(step=r.step + steps - 1, seconds=r.seconds + seconds) for r in second.history[1:]]

@@ -1,115 +1,301 @@
-"""Fitting data that need not fit into memory: one pass to get to know them, then Adam on batches."""
+"""Fitting data that need not fit into memory: one pass to get to know them, then all of them in each step, or Adam."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.bounds import Bounds
-from rtbm.estimators.fitting import Standardised, Task, to_standard
-from rtbm.estimators.search import search
+from rtbm.estimators.checks import distinct_rows
+from rtbm.estimators.fallback import Whole, gaussian_vector
+from rtbm.estimators.fitting import SAMPLE_ROWS, Standardised, Task, standardise, to_standard
+from rtbm.estimators.parallel import threads_for
+from rtbm.estimators.search import POLISHING_TOL, Outcome, joined, search
+from rtbm.estimators.sources import (
+    AnySource,
+    Chunk,
+    Described,
+    ItemChunks,
+    Rows,
+    agree_on_columns,
+    check_shapes,
+    describe_file,
+    is_path,
+    to_floats,
+)
 from rtbm.files import FileRows
 from rtbm.lattice import Floats
 from rtbm.training import Result
 from rtbm.training.adam import adam
 from rtbm.training.batches import Batch, Batches, LoaderBatches
-from rtbm.training.distributed import gather_objects, rank_and_world, same_for_all
+from rtbm.training.distributed import collect, rank_and_world, same_for_all, together
+from rtbm.training.em import em, em_then_lbfgs
+from rtbm.training.objective import SourceObjective
 from rtbm.training.solvers import DEFAULT_ITERATIONS
-from rtbm.training.starts import Moments, moment_sums, moments_from_sums
+from rtbm.training.starts import Moments, MomentSums
+from rtbm.training.statistics import Block, make_blocks
 
-SAMPLE_ROWS = 20_000
-"""Rows that are drawn from the stream to find a start."""
+EXACT = ("lbfgs", "em")
+"""Solvers that take all data in each step, wherever they are."""
 POLISHING_RATE = 0.1
-"""The first step size over the stream, relative to the learning rate: the start is a fit already."""
+"""The first step size of Adam over the stream, relative to the learning rate: the start is a fit already."""
 ALL_DATA = -1
-"""Stands for the number of a start in reports on the stream."""
+"""Stands for the number of a start in reports on all data."""
 FILE_BATCH = 4096
 """Rows in a batch of a file."""
+COARSE_BITS = 24
+"""Moments are rounded to so many bits. So the order of summation, which processes and partitions change, has no
+influence on the coordinates in which a fit begins."""
 
 
-class Survey(NamedTuple):
-    """What one pass over a stream tells."""
+class Line(NamedTuple):
+    """Checks rows, and takes their bounds away."""
+
+    bounds: Bounds
+    names: list[str]
+
+    def __call__(self, chunk: Chunk) -> tuple[Floats, Floats, Floats]:
+        """Rows on the line (n, d), their weights and log slopes (n,). Rows that count nothing or are empty are gone."""
+        rows, weights = chunk.rows, np.ones(len(chunk.rows)) if chunk.weights is None else chunk.weights
+        check_shapes(rows, weights, len(self.names))
+        if np.isinf(rows).any() or not (weights >= 0).all():
+            raise InvalidInputError("a batch holds infinite numbers or negative weights")
+        counts = weights > 0
+        if np.isnan(rows).any():
+            counts &= ~np.isnan(rows).all(axis=1)
+        if not counts.all():
+            rows, weights = rows[counts], weights[counts]
+        if self.bounds.is_trivial:
+            return rows, weights, np.zeros(len(rows))
+        self.bounds.check(rows, self.names)
+        line, log_slope = self.bounds.to_line(rows)
+        return line, weights, log_slope
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Makes blocks of standardised points, on a device, of chunks."""
+
+    line: Line
+    mean: Floats
+    root: Floats
+    total: float
+    device: str | None
+
+    def __call__(self, chunk: Chunk) -> list[Block]:
+        """The blocks of a chunk; the weights of all blocks have sum 1."""
+        rows, weights, _ = self.line(chunk)
+        z = np.ascontiguousarray(to_standard(rows, self.mean, self.root))
+        x, w = (torch.from_numpy(part).to(self.device or "cpu") for part in (z, weights / self.total))
+        return [block._replace(rows=block.rows[:0]) for block in make_blocks(x, w)]
+
+
+class Sample(NamedTuple):
+    """Rows with the smallest keys: a uniform sample of all rows that depends on nothing but their numbers."""
+
+    keys: np.ndarray  # (m,)
+    rows: Floats  # (m, d): on the line
+    weights: Floats  # (m,)
+    log_slope: Floats  # (m,)
+
+    def plus(self, *others: "Sample") -> "Sample":
+        """The sample of all parts."""
+        joint = Sample(*(np.concatenate(parts) for parts in zip(self, *others, strict=True)))
+        if len(joint.keys) <= SAMPLE_ROWS:
+            return joint
+        chosen = np.argpartition(joint.keys, SAMPLE_ROWS)[:SAMPLE_ROWS]
+        return Sample(*(part[chosen] for part in joint))
+
+
+class Seen(NamedTuple):
+    """What one pass over a part of the data tells."""
 
     total: float  # the sum of all weights
-    moments: Moments  # of all rows
-    has_missing: bool  # in any row
-    rows: Floats  # (m, d): a random sample, on the line
-    weights: Floats  # (m,)
+    sums: MomentSums
+    log_slope: float  # the weighted sum
+    has_missing: bool
+    sample: Sample
+
+    def plus(self, other: "Seen") -> "Seen":
+        """What is known of both parts."""
+        return Seen(
+            self.total + other.total,
+            self.sums.plus(other.sums),
+            self.log_slope + other.log_slope,
+            self.has_missing or other.has_missing,
+            self.sample.plus(other.sample),
+        )
 
 
-def as_batches(source: Any, columns: Any, batch_size: int | None, seed: int) -> Batches:
-    """Batches from a path of a .npy or Parquet file, a DataLoader, or anything that has batches already."""
-    if isinstance(source, str) or hasattr(source, "__fspath__"):
-        return FileRows(source, columns, batch_size or FILE_BATCH, seed, *rank_and_world())
-    return source if hasattr(source, "epoch") else LoaderBatches(source)
+@dataclass(frozen=True)
+class Survey:
+    """Looks once at all rows of a part."""
+
+    line: Line
+    seed: int
+    offsets: list[int]  # the numbers of the first rows of the parts
+
+    def __call__(self, number: int, chunks: Iterable[Chunk]) -> Seen:
+        """What one part tells."""
+        d = len(self.line.names)
+        empty = Sample(np.empty(0, dtype=np.uint64), np.empty((0, d)), np.empty(0), np.empty(0))
+        seen = Seen(0.0, MomentSums(np.zeros(d), np.zeros((3, d, d))), 0.0, False, empty)
+        offset, last = self.offsets[number] if self.offsets else 0, np.uint64(2**64 - 1)
+        for chunk in chunks:
+            keys = _keys(chunk.begin + offset, len(chunk.rows), self.seed)
+            rows, weights, log_slope = self.line(chunk)
+            if not len(rows):
+                continue
+            if len(rows) < len(keys):  # which of them count nothing is rarely asked
+                keys = keys[_counting(chunk)]
+            near = keys <= last
+            sample = seen.sample.plus(Sample(keys[near], rows[near], weights[near], log_slope[near]))
+            last = sample.keys.max() if len(sample.keys) == SAMPLE_ROWS else last
+            missing = bool(np.isnan(rows).any())
+            own = Seen(float(weights.sum()), MomentSums.of(rows, weights), float(weights @ log_slope), missing, empty)
+            seen = seen.plus(own)._replace(sample=sample)
+        return seen
 
 
-def count_features(batches: Batches) -> int:
-    """The number of features of a stream. A process may have no batches of its own, as long as another one has."""
-    first, _ = next(iter(batches.epoch(0)), (None, None))
-    shapes = [shape for shape in gather_objects(None if first is None else tuple(np.shape(first))) if shape is not None]
-    if not shapes or len(shapes[0]) != 2:
-        got = shapes[0] if shapes else "nothing"
-        raise InvalidInputError(f"source must give batches of shape (rows, n_features), got {got}")
-    return int(shapes[0][1])
+def _counting(chunk: Chunk) -> np.ndarray:
+    """Which rows have numbers and a positive weight."""
+    is_empty = np.isnan(chunk.rows).all(axis=1)
+    return np.logical_not(is_empty if chunk.weights is None else is_empty | (chunk.weights <= 0))
+
+
+def _keys(begin: int, n: int, seed: int) -> np.ndarray:
+    """Random numbers (n,) that depend on the numbers of rows and the seed alone (the mixer of SplitMix64)."""
+    z = np.arange(begin, begin + n, dtype=np.uint64)
+    z += np.uint64(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
+    for shift, factor in ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53), (33, 1)):
+        z ^= z >> np.uint64(shift)
+        z *= np.uint64(factor)
+    return z
+
+
+def count_rows(number: int, chunks: Iterable[Chunk]) -> int:
+    """The number of rows of a part."""
+    return sum(len(chunk.rows) for chunk in chunks)
+
+
+def survey(source: AnySource, line: Line, seed: int) -> Seen:
+    """One pass over a source, after another one that counts rows where their numbers are not known."""
+    offsets = []
+    if not source.is_numbered:
+        counts = source.gather(count_rows)
+        offsets = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(int).tolist()
+    return _joint(source.gather(Survey(line, seed, offsets)))
+
+
+def _joint(parts: list[Seen]) -> Seen:
+    """What all parts tell; the sample is sorted."""
+    seen = parts[0]
+    for part in parts[1:]:
+        seen = seen.plus(part)
+    if len(seen.sample.keys) < 2:
+        raise InvalidInputError(f"there are {len(seen.sample.keys)} rows of positive weight: at least 2 are needed")
+    order = np.lexsort(seen.sample.rows.T[::-1])
+    return seen._replace(sample=Sample(*(part[order] for part in seen.sample)))
+
+
+def known_moments(sums: MomentSums) -> Moments:
+    """The moments of all data, rounded; see COARSE_BITS."""
+    mean, covariance = sums.moments()
+    scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    if not np.isfinite(scale).all() or not np.isfinite(mean).all():
+        raise InvalidInputError("X has values whose squares leave float64: change the unit")
+    unit = np.where(scale > 0, np.exp2(np.floor(np.log2(np.where(scale > 0, scale, 1.0))) - COARSE_BITS), 0.0)
+    areas = np.outer(unit, unit) * 2.0**COARSE_BITS
+    return Moments(_rounded(mean, unit), _rounded(covariance, areas))
+
+
+def _rounded(value: Floats, unit: Floats) -> Floats:
+    """Multiples of a unit; unchanged where it is 0."""
+    return np.where(unit > 0, np.round(value / np.where(unit > 0, unit, 1.0)) * unit, value)
+
+
+def standardise_sample(seen: Seen, names: list[str]) -> Standardised:
+    """The sample in the coordinates that the moments of all data suggest, with weights of the sum of all."""
+    rows, weights = distinct_rows(seen.sample.rows, seen.sample.weights)
+    weights = weights * (seen.total / weights.sum())
+    data = standardise(rows, weights, np.zeros(len(rows)), names, seen.has_missing, known_moments(seen.sums))
+    return data._replace(log_volume=_log_volume(seen, data.root))
+
+
+def _log_volume(seen: Seen, root: Floats) -> float:
+    """The mean of log P(z) − log P(x) over all data."""
+    if not seen.has_missing:
+        return float(np.linalg.slogdet(root)[1]) - seen.log_slope / seen.total
+    shares = np.diag(seen.sums.sums[0]) / seen.total
+    return float(shares @ np.log(np.diag(root))) - seen.log_slope / seen.total
+
+
+class Exact(NamedTuple):
+    """The outcome of a fit to all data of a source."""
+
+    outcome: Outcome
+    whole: Whole
+
+
+def fit_exactly(task: Task, source: AnySource, line: Line, seen: Seen) -> Exact:
+    """Run all starts on the sample, and then the best one on all data, each step one pass over them."""
+    settings, report, family, data = task.settings, task.report, task.family, task.data
+    results, best = search(task)
+    source.prepare(Preparation(line, data.mean, data.root, seen.total, task.device))
+    objective = SourceObjective(family, source, seen.total, task.objective(family).prior, task.device or "cpu")
+    watch = task.watch(family, None if report is None else lambda record: report(ALL_DATA, record))
+    minimise = em if settings.solver == "em" else em_then_lbfgs
+    tol = POLISHING_TOL * settings.tol
+    with threads_for(int(min(seen.total, 2**62))):
+        final = minimise(objective, results[best].vector, watch, max_iter=settings.max_iter, tol=tol)
+        log_prob = objective.likelihood.value(final.vector)
+        gaussian = _gaussian_log_prob(task, objective, seen)
+    results = [*results[:best], joined(results[best], final), *results[best + 1 :]]
+    return Exact(Outcome(results, best), Whole(log_prob, gaussian))
+
+
+def _gaussian_log_prob(task: Task, objective: SourceObjective, seen: Seen) -> float:
+    """The mean log P of the Gaussian of all data; without gaps it follows from their moments."""
+    if seen.has_missing:
+        return objective.likelihood.value(gaussian_vector(task))
+    inverse = np.linalg.inv(task.data.root)
+    variance = np.diag(inverse @ seen.sums.moments().covariance @ inverse.T)
+    return -0.5 * float((np.log(2 * np.pi) + variance).sum())
+
+
+def open_batches(source: Any, columns: Any, batch_size: int | None, seed: int) -> tuple[Batches, Described]:
+    """Batches of a .npy or Parquet file, a DataLoader, or anything that has batches already; and their columns."""
+    if is_path(source):
+        size = batch_size or FILE_BATCH
+        file = together(lambda: FileRows(source, columns, size, seed, *rank_and_world()))
+        return file, agree_on_columns(lambda: describe_file(file))
+    batches = source if hasattr(source, "epoch") else together(lambda: LoaderBatches(source))
+    return batches, agree_on_columns(ItemChunks(batches).describe)
+
+
+def survey_batches(batches: Batches, line: Line, seed: int) -> Seen:
+    """One pass over the batches of all processes."""
+    rank, world = rank_and_world()
+    look = Survey(line, seed, [number << 40 for number in range(world)])
+    return _joint([parts[0] for parts in collect(lambda: Rows(ItemChunks(batches), rank).gather(look))])
 
 
 class LineBatches:
-    """Batches with bounds removed and, once it is known, the standardisation applied."""
+    """Batches with bounds removed and the standardisation applied."""
 
-    def __init__(self, batches: Batches, bounds: Bounds, names: list[str]):
-        self._batches, self._bounds, self._names = batches, bounds, names
-        self.data: Standardised | None = None
+    def __init__(self, batches: Batches, line: Line, data: Standardised):
+        self._batches, self._line, self._data = batches, line, data
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of one epoch."""
         for points, weights in self._batches.epoch(number):
-            rows, w = _numpy(points), _numpy(weights)
-            if rows.ndim != 2 or rows.shape[1] != len(self._names) or w.shape != rows.shape[:1]:
-                raise InvalidInputError(
-                    f"a batch must have shape (rows, {len(self._names)}) and weights (rows,), got {rows.shape} and "
-                    f"{w.shape}"
-                )
-            if np.isinf(rows).any() or not (w >= 0).all():
-                raise InvalidInputError("a batch holds infinite numbers or negative weights")
-            rows, w = rows[w > 0], w[w > 0]
-            if not len(rows):
-                continue
-            self._bounds.check(rows, self._names)
-            rows, _ = self._bounds.to_line(rows)
-            if self.data is not None:
-                rows = to_standard(rows, self.data.mean, self.data.root)
-            yield torch.from_numpy(np.ascontiguousarray(rows)), torch.from_numpy(np.ascontiguousarray(w))
-
-
-def survey(batches: Batches, seed: int) -> Survey:
-    """One pass: moments, and a uniform sample of rows, the same in all processes."""
-    rank, _ = rank_and_world()
-    rng, total, sums, has_missing = np.random.default_rng([seed, rank]), 0.0, np.zeros(()), False
-    origin = next((o for o in gather_objects(_origin(batches)) if o is not None), None)
-    if origin is None:
-        raise InvalidInputError("the stream has no rows of positive weight: at least 2 are needed")
-    kept: list[np.ndarray] = []  # key, weight, row: the rows with the smallest random keys are the sample
-    for points, weights in batches.epoch(0):
-        x, w = points.numpy(), weights.numpy()
-        total, sums = total + float(w.sum()), sums + moment_sums(x, w, origin)
-        has_missing = has_missing or bool(np.isnan(x).any())
-        kept.append(np.column_stack([rng.random(len(x)), w, x]))
-        if sum(map(len, kept)) > 4 * SAMPLE_ROWS:
-            kept = [_smallest(np.concatenate(kept))]
-    kept.append(np.empty((0, 2 + len(origin))))  # this process may have no rows
-    parts = gather_objects((total, sums, has_missing, _smallest(np.concatenate(kept))))
-    totals, all_sums, gaps, samples = zip(*parts, strict=True)
-    sample = _smallest(np.concatenate(samples))
-    if len(sample) < 2:
-        raise InvalidInputError(f"the stream has {len(sample)} rows of positive weight: at least 2 are needed")
-    sample = sample[np.lexsort(sample[:, 2:].T[::-1])]
-    known = moments_from_sums(sum(all_sums), origin)
-    return Survey(sum(totals), known, any(gaps), sample[:, 2:], sample[:, 1])
+            rows, w, _ = self._line(Chunk(0, to_floats(points), to_floats(weights)))
+            if len(rows):
+                z = to_standard(rows, self._data.mean, self._data.root)
+                yield torch.from_numpy(np.ascontiguousarray(z)), torch.from_numpy(np.ascontiguousarray(w))
 
 
 def fit_stream(task: Task, batches: LineBatches, total: float) -> Result:
@@ -119,7 +305,6 @@ def fit_stream(task: Task, batches: LineBatches, total: float) -> Result:
     outcome = search(replace(task, settings=quick))
     start = same_for_all(outcome.results[outcome.best].vector)
     family = task.family
-    batches.data = task.data
     watch = task.watch(family, None if report is None else lambda record: report(ALL_DATA, record))
     return adam(
         family,
@@ -131,20 +316,3 @@ def fit_stream(task: Task, batches: LineBatches, total: float) -> Result:
         max_iter=settings.max_iter,
         learning_rate=POLISHING_RATE * settings.learning_rate,
     )
-
-
-def _origin(batches: Batches) -> Floats | None:
-    """A point among the data, relative to which sums lose no digits; None if there are no rows."""
-    for points, _ in batches.epoch(0):
-        x = points.numpy()
-        count = (~np.isnan(x)).sum(axis=0)
-        return np.nansum(x, axis=0) / np.maximum(count, 1)
-    return None
-
-
-def _smallest(rows: np.ndarray) -> np.ndarray:
-    return rows if len(rows) <= SAMPLE_ROWS else rows[np.argpartition(rows[:, 0], SAMPLE_ROWS)[:SAMPLE_ROWS]]
-
-
-def _numpy(value: Any) -> np.ndarray:
-    return value.detach().cpu().double().numpy() if isinstance(value, Tensor) else np.asarray(value, dtype=np.float64)

@@ -27,8 +27,9 @@ from rtbm.estimators.checks import (
     split_rows,
 )
 from rtbm.estimators.network_task import NetworkTask, Rows, absorb
+from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.progress import progress_bar
-from rtbm.estimators.search import Outcome, count_runs, search, threads_for
+from rtbm.estimators.search import Outcome, count_runs, search
 from rtbm.lattice import Floats
 from rtbm.nn.networks import ACTIVATIONS
 from rtbm.parameters import HIDDEN

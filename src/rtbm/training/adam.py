@@ -5,11 +5,13 @@ import math
 import torch
 from torch import Tensor
 
+from rtbm.lattice import Floats
 from rtbm.training.batches import Batch, Batches
-from rtbm.training.distributed import sum_over_processes
+from rtbm.training.distributed import attempt, gather_objects, raise_first, sum_over_processes
 from rtbm.training.family import FAILURES, Family
 from rtbm.training.objective import Prior
 from rtbm.training.result import EARLY_STOPPING, SCHEDULE, Result, Watch
+from rtbm.training.statistics import Likelihood
 
 FINAL_RATE = 0.01
 LARGEST_GRADIENT = 10.0
@@ -70,16 +72,19 @@ def _epoch(
     """One pass over the data; returns the mean objective on the way."""
     iterator, loss, seen = iter(batches.epoch(number)), 0.0, 0.0
     while True:
-        sums = sum_over_processes(_sums(family, vector, next(iterator, None)))
+        sums, error = attempt(lambda: _sums(family, vector, next(iterator, None)))
+        sums = sum_over_processes(vector.new_full((4 + len(vector),), math.nan) if error else sums)
+        if bool(sums[2].isnan()):  # nothing else makes this one NaN
+            raise_first(gather_objects(error))
         value, weight, running, failed = sums[:4].tolist()
         if not running:  # no process has a batch left
             mean = loss / seen if seen else math.inf
-            return mean + float(prior.penalty(family, vector.detach())) / total
+            return mean + prior.penalty(family, _numpy(vector))[0] / total
         loss, seen = loss + value, seen + weight
         if failed or weight == 0:
             continue
-        (pull,) = torch.autograd.grad(prior.penalty(family, vector), vector)
-        gradient = sums[4:] / weight + pull / total
+        _, pull = prior.penalty(family, _numpy(vector))
+        gradient = sums[4:] / weight + torch.from_numpy(pull).to(vector.device) / total
         vector.grad = gradient * min(1.0, LARGEST_GRADIENT / max(float(gradient.norm()), 1e-300))
         optimizer.step()
 
@@ -94,10 +99,14 @@ def _sums(family: Family, vector: Tensor, batch: Batch | None) -> Tensor:
     if not len(x):
         return result
     try:
-        loss = -(weights @ family.log_prob(vector, x))
-        (gradient,) = torch.autograd.grad(loss, vector)
+        total = float(weights.sum())
+        value, gradient = Likelihood(family, x, weights / total).with_gradient(vector)
     except FAILURES:
         result[3] = 1.0
         return result
-    result[0], result[1], result[4:] = loss.detach(), weights.sum(), gradient
+    result[0], result[1], result[4:] = -total * value, total, -total * torch.from_numpy(gradient)
     return result
+
+
+def _numpy(vector: Tensor) -> Floats:
+    return vector.detach().cpu().numpy()

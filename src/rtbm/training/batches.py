@@ -62,7 +62,7 @@ class ArrayBatches:
 class LoaderBatches:
     """Batches of a `torch.utils.data.DataLoader`, or of anything that can be iterated over again and again.
 
-    Its items are arrays (b, Nv), or pairs of those and weights (b,), or a `TensorDataset`'s lists.
+    Its items are arrays or data frames (b, Nv), or pairs of those and weights (b,), or a `TensorDataset`'s lists.
     """
 
     def __init__(self, loader: Iterable[Any]):
@@ -82,6 +82,10 @@ class LoaderBatches:
             set_epoch(number)
         for item in self._loader:
             x, *rest = item if isinstance(item, list | tuple) else (item,)
-            points = torch.as_tensor(x).double()
-            weights = torch.as_tensor(rest[0]).double() if rest else points.new_ones(len(points))
-            yield points, weights
+            points = _tensor(x)
+            yield points, _tensor(rest[0]) if rest else points.new_ones(len(points))
+
+
+def _tensor(values: Any) -> Tensor:
+    """Numbers in float64. Arrays are copied, since those of a memory map cannot be written to."""
+    return values.double() if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.float64))

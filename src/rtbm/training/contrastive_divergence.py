@@ -61,8 +61,9 @@ def pcd(
                 chains = gibbs.visible(gibbs.hidden(chains, generator), generator)
             machine = family.machine(vector)
             loss = weights @ machine.free_energy(points) / weights.sum() - machine.free_energy(chains).mean()
-            loss = loss + objective.prior.penalty(family, vector) / objective.total
-            (vector.grad,) = torch.autograd.grad(loss, vector)
+            (gradient,) = torch.autograd.grad(loss, vector)
+            _, pull = objective.prior.penalty(family, vector.detach().cpu().numpy())
+            vector.grad = gradient + torch.from_numpy(pull).to(gradient) / objective.total
             optimizer.step()
         average = vector.detach() if epoch < max_iter // 2 else 0.95 * average + 0.05 * vector.detach()
         if watch(average.clone(), monitor.value(average)):

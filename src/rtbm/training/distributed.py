@@ -1,8 +1,13 @@
 """Sums over the processes of torch.distributed, and what they do when there is only one."""
 
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor, distributed
+
+from rtbm.errors import RTBMError
 
 
 def is_distributed() -> bool:
@@ -19,7 +24,8 @@ def sum_over_processes(tensor: Tensor) -> Tensor:
     """The sum of a tensor over all processes, the same in each of them."""
     if is_distributed():
         tensor = tensor.clone()
-        distributed.all_reduce(tensor)
+        with _connected():
+            distributed.all_reduce(tensor)
     return tensor
 
 
@@ -27,8 +33,19 @@ def same_for_all(tensor: Tensor) -> Tensor:
     """The tensor of the first process, in each of them."""
     if is_distributed():
         tensor = tensor.clone()
-        distributed.broadcast(tensor, src=0)
+        with _connected():
+            distributed.broadcast(tensor, src=0)
     return tensor
+
+
+def broadcast_object(value: Any) -> Any:
+    """The value of the first process, in each of them."""
+    if not is_distributed():
+        return value
+    values = [value]
+    with _connected():
+        distributed.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def gather_objects(value: Any) -> list[Any]:
@@ -36,5 +53,54 @@ def gather_objects(value: Any) -> list[Any]:
     if not is_distributed():
         return [value]
     values: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(values, value)
+    with _connected():
+        distributed.all_gather_object(values, value)
     return values
+
+
+def attempt(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """What a function returns, or else the error that it raises, in a form that other processes can be sent."""
+    try:
+        return function(), None
+    except Exception as error:
+        return None, portable(error)
+
+
+def together(function: Callable[[], Any]) -> Any:
+    """What a function returns in this process, unless it fails in any: then all processes raise the error."""
+    value, error = attempt(function)
+    raise_first(gather_objects(error))
+    return value
+
+
+def collect(function: Callable[[], Any]) -> list[Any]:
+    """What a function returns in each process. An error in one of them is raised in all."""
+    outcomes = gather_objects(attempt(function))
+    raise_first([error for _, error in outcomes])
+    return [value for value, _ in outcomes]
+
+
+def raise_first(errors: list[Exception | None]) -> None:
+    """Raise the first error, if there is one."""
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def portable(error: Exception) -> Exception:
+    """An error that can be pickled: itself, or an RTBMError with its message."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RTBMError(str(error))
+    return error
+
+
+@contextlib.contextmanager
+def _connected() -> Iterator[None]:
+    """Say that another process has died, by no RTBMError, which solvers would take for a step that failed."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise ConnectionError(f"another process of this fit has ended or cannot be reached ({reason})") from None

@@ -1,27 +1,19 @@
 """The densities that are fitted, as functions of one vector of free parameters."""
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from rtbm import nn
 from rtbm.distributions import RTBMDistribution, RTBMMixture
-from rtbm.distributions.missing import Pattern, missing_patterns
-from rtbm.errors import RTBMError, TooManyTermsError
-from rtbm.parameters import HIDDEN, count, pack, unpack
-from rtbm.training.tables import MAX_STATES, StateMixture, TabulatedMachine
+from rtbm.errors import RTBMError
+from rtbm.lattice import Floats
+from rtbm.parameters import HIDDEN, count, log_cholesky, pack, triangle_of, unpack
+from rtbm.training.statistics import Likelihood
 from rtbm.validation import check_choice, check_integer
-
-TOLERANCE = 1e-7
-"""Bounds the error of the average log P while a dense machine is fitted."""
 
 FAILURES = (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError, ArithmeticError)
 """What evaluating a density raises where its parameters leave float64."""
-FAR_SHARE = 0.02
-"""The share of the points that may be too far out for a table."""
-
 Density = RTBMDistribution | RTBMMixture
 
 
@@ -56,8 +48,6 @@ class Family:
         self.n_components = check_integer(n_components, "n_components", 1)
         self.hidden = check_choice(hidden, "hidden", HIDDEN)
         self.phase = check_choice(phase, "phase", ("I", "II"))
-        self._tables = [TabulatedMachine(n_visible, n_hidden) for _ in range(n_components)]
-        self._has_far_points = False
 
     def __repr__(self) -> str:
         return (
@@ -94,61 +84,13 @@ class Family:
         """The vector of some machines and logits: the inverse of `split`."""
         return torch.cat([*machines, logits] if self.n_components > 1 else machines)
 
-    def log_prob(self, vector: Tensor, x: Tensor, patterns: list[Pattern] | None = None) -> Tensor:
-        """log P (n,) at points x (n, Nv), differentiable in the vector. NaN entries are integrated out.
+    def log_prob(self, vector: Tensor, x: Tensor) -> Tensor:
+        """log P (n,) at points x (n, Nv), without a graph. NaN entries are integrated out.
 
-        `patterns` are those of `missing_patterns(x)`, which are the same in every step of a fit.
-
-        Dense machines are summed over tables of hidden states as long as these are moderate in size, with an error of
-        the average log P below TOLERANCE. Points that are too far out for such a table, all points if the table would
-        be too long, and diagonal machines take theta functions.
+        The average is right to 1e-7 for dense machines (see `Likelihood`). `distribution(vector).log_prob(x)` is exact,
+        and differentiable.
         """
-        if self.hidden == "dense":
-            try:
-                return self._tabulated(vector, x, missing_patterns(x) if patterns is None else patterns)
-            except TooManyTermsError:
-                pass
-        return self.distribution(vector).log_prob(x)
-
-    def _tabulated(self, vector: Tensor, x: Tensor, patterns: list[Pattern]) -> Tensor:
-        if not self._has_far_points:
-            try:
-                return self.tabulate(vector, x, patterns=patterns)[0]
-            except TooManyTermsError:
-                self._has_far_points = True
-        log_prob, log_missing, _ = self.tabulate(vector, x, max(1, int(FAR_SHARE * len(x))), patterns)
-        far = log_missing - log_prob.detach() > math.log(TOLERANCE)
-        if not bool(far.any()):
-            return log_prob
-        return log_prob.index_put((far,), self.distribution(vector).log_prob(x[far]))
-
-    def tabulate(
-        self, vector: Tensor, x: Tensor, n_far: int = 0, patterns: list[Pattern] | None = None
-    ) -> tuple[Tensor, float, list[StateMixture]]:
-        """log P (n,) over tables of hidden states, a bound on the log of what is missing, and each machine's mixture.
-
-        The tables are accurate enough for all points but the `n_far` least likely ones. A TooManyTermsError says that
-        such tables would be too large.
-        """
-        machines, logits = self.split(vector)
-        log_weights = logits.log_softmax(0)
-        log_tolerance = math.log(TOLERANCE / len(machines))
-        for _ in range(3):
-            pairs = zip(self._tables, machines, strict=True)
-            results = [table.log_prob(machine, x, patterns) for table, machine in pairs]
-            columns = torch.stack([column for column, _, _ in results], 1)
-            log_prob = columns[:, 0] if len(machines) == 1 else (columns + log_weights).logsumexp(1)
-            log_error = _log_error(log_prob.detach(), n_far)
-            if not math.isfinite(log_error):  # the parameters leave float64: theta functions say how
-                break
-            missing = [w + bound for w, (_, bound, _) in zip(log_weights.tolist(), results, strict=True)]
-            slack = [log_tolerance - log_error - bound for bound in missing]
-            for table, value in zip(self._tables, slack, strict=True):
-                table.allow(value)
-            if min(slack) >= 0:
-                total = float(torch.tensor(missing, dtype=torch.float64).logsumexp(0))
-                return log_prob, total, [mixture for _, _, mixture in results]
-        raise TooManyTermsError(MAX_STATES, MAX_STATES)
+        return Likelihood(self, x, torch.full_like(x[:, 0], 1 / max(len(x), 1))).log_prob(vector)
 
     def distribution(self, vector: Tensor) -> Density:
         """The distribution of a vector; gradients flow to it."""
@@ -168,18 +110,23 @@ class Family:
             return pack(distribution.unconstrained)
         return self.join([pack(c.unconstrained) for c in distribution.components], distribution.logits)
 
+    def affine(self, vector: Tensor, root: Floats, mean: Floats) -> Tensor:
+        """The vector of the machine of v' = root v + mean, for one machine."""
+        M, c = torch.from_numpy(np.ascontiguousarray(root)).to(vector), torch.from_numpy(mean).to(vector)
+        if self.hidden == "diagonal":
+            return self.vector(self.machine(vector).affine(M, c))
+        free = unpack(vector, self.n_visible, self.n_hidden)
+        half = M @ triangle_of(free.visible_scale)
+        moved = free._replace(
+            weights=M @ free.weights,
+            visible_centre=M @ free.visible_centre + c,
+            visible_scale=log_cholesky(half @ half.mT),
+        )
+        return pack(moved)
+
     def module(self, vector: Tensor) -> nn.RTBM | nn.RTBMMixture:
         """A torch module with the parameters of a vector."""
         distribution = self.distribution(vector.detach())
         if isinstance(distribution, RTBMMixture):
             return nn.RTBMMixture.from_distribution(distribution)
         return nn.RTBM.from_distribution(distribution)
-
-
-def _log_error(log_prob: Tensor, n_far: int) -> float:
-    """The log of the error of log P for a unit of missing density: the mean over points, or the largest but some."""
-    if not len(log_prob):
-        return 0.0
-    if n_far == 0:
-        return float((-log_prob).logsumexp(0)) - math.log(len(log_prob))
-    return -float(log_prob.kthvalue(min(n_far + 1, len(log_prob))).values)

@@ -5,13 +5,17 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from rtbm.lattice import Floats
 from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Result, Watch
 
 MEMORY = 20
 INFINITE = 1e10
 """Stands for the objective where parameters leave float64, unless objectives are that large themselves; the line search
 then turns back."""
+FIRST_SEGMENT = 10
+"""Iterations until coordinates are scaled anew; each time twice as many."""
 
 
 class Differentiable(Protocol):
@@ -19,35 +23,75 @@ class Differentiable(Protocol):
 
     evaluations: int
 
-    def with_gradient(self, vector: torch.Tensor) -> tuple[float, torch.Tensor]:
+    def with_gradient(self, vector: Tensor) -> tuple[float, Tensor]:
         """Value and gradient; the value is infinite where the parameters leave float64."""
 
 
+class _Shift:
+    """Coordinates relative to a vector, where value and gradient are known."""
+
+    length = 1.0
+
+    def __init__(self, origin: Floats, value: float, gradient: Floats):
+        self.origin, self.value, self.gradient = origin, value, gradient
+
+    def to_vector(self, u: Floats) -> Floats:
+        return self.origin + u
+
+    def to_scaled(self, gradient: Floats) -> Floats:
+        return gradient
+
+
 def lbfgs(
-    objective: Differentiable, start: torch.Tensor, watch: Watch, *, max_iter: int, tol: float, name: str = "lbfgs"
+    objective: Differentiable, start: Tensor, watch: Watch, *, max_iter: int, tol: float, name: str = "lbfgs"
 ) -> Result:
     """Minimise by L-BFGS with a line search (scipy), until an iteration improves the objective by less than `tol`.
 
-    Where parameters leave float64 the objective counts as a large number, so the line search turns back.
+    Where parameters leave float64 the objective counts as a large number, so the line search turns back. An objective
+    that has a `scaling` is minimised in the coordinates that it gives, which are found anew every so often.
     """
     from scipy.optimize import minimize  # here, so that nothing else needs scipy
 
-    def evaluate(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = objective.with_gradient(torch.from_numpy(vector.copy()).to(start))
-        return min(value, cap), gradient.cpu().numpy()
+    def to_tensor(vector: Floats) -> Tensor:
+        return torch.from_numpy(np.array(vector)).to(start)
 
-    stopped, cap = False, math.inf
+    def coordinates_at(vector: Floats) -> Any:
+        scaling = objective.scaling(to_tensor(vector)) if hasattr(objective, "scaling") else None
+        if scaling is not None:
+            return scaling
+        value, gradient = objective.with_gradient(to_tensor(vector))
+        return _Shift(vector, value, gradient.cpu().numpy())
+
+    def evaluate(u: Floats) -> tuple[float, Floats]:
+        if not u.any():
+            return min(here.value, cap), here.to_scaled(here.gradient)
+        value, gradient = objective.with_gradient(to_tensor(here.to_vector(u)))
+        return min(value, cap), here.to_scaled(gradient.cpu().numpy())
+
+    stopped = False
+    done = max(0, len(watch.history) - 1)  # iterations of another solver, from which this one takes over
 
     def note(intermediate_result: Any) -> None:
-        nonlocal stopped
-        stopped = watch(torch.from_numpy(intermediate_result.x.copy()).to(start), float(intermediate_result.fun))
+        nonlocal stopped, done
+        done += 1
+        stopped = watch(to_tensor(here.to_vector(intermediate_result.x)), float(intermediate_result.fun))
         if stopped:
             raise StopIteration
 
-    first, _ = evaluate(start.cpu().numpy())
-    cap = max(INFINITE, 10 * abs(first)) if math.isfinite(first) else INFINITE
-    watch(start, first)
-    options = {"maxiter": max_iter, "maxfun": 3 * max_iter, "maxcor": MEMORY, "ftol": tol, "gtol": 0.1 * tol**0.5}
-    found = minimize(evaluate, start.cpu().numpy(), jac=True, method="L-BFGS-B", callback=note, options=options)
+    here, segment = coordinates_at(start.cpu().numpy()), FIRST_SEGMENT
+    cap = max(INFINITE, 10 * abs(here.value)) if math.isfinite(here.value) else INFINITE
+    if not watch.history:
+        watch(start, min(here.value, cap))
+    while True:
+        left = max_iter - done
+        iterations = left if isinstance(here, _Shift) else min(segment, left)
+        gtol = 0.1 * tol**0.5 * here.length
+        options = {"maxiter": iterations, "maxfun": 3 * left, "maxcor": MEMORY, "ftol": tol, "gtol": gtol}
+        zeros = np.zeros(len(here.origin))
+        found = minimize(evaluate, zeros, jac=True, method="L-BFGS-B", callback=note, options=options)
+        vector, segment = here.to_vector(found.x), 2 * segment
+        if stopped or found.status != 1 or done >= max_iter:
+            break
+        here = coordinates_at(vector)
     reason = EARLY_STOPPING if stopped else {0: CONVERGED, 1: MAX_ITER}.get(found.status, STALLED)
-    return watch.result(torch.from_numpy(found.x.copy()).to(start), reason, objective.evaluations, name)
+    return watch.result(to_tensor(vector), reason, objective.evaluations, name)

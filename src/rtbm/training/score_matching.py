@@ -1,12 +1,14 @@
 """Score matching for diagonal machines: no normaliser is needed, so the number of visible units does not matter."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from rtbm.errors import InvalidInputError
 from rtbm.parameters import Natural, constrain, unpack
 from rtbm.theta import ThetaPlan
-from rtbm.training.family import Family
+from rtbm.training.family import FAILURES, Family
 from rtbm.training.lbfgs import lbfgs
 from rtbm.training.objective import Objective
 from rtbm.training.result import Result, Watch
@@ -31,16 +33,35 @@ class ScoreMatching(Objective):
         ∇ log P = −Tv − b_v + W ∇ log ϑ(u)        Δ log P = −tr T + Σ_i |w_i|² (log ϑ_i)''(u_i)
     """
 
-    def __call__(self, vector: Tensor) -> Tensor:
-        """The value (), differentiable in the vector."""
+    def with_gradient(self, vector: Tensor) -> tuple[float, Tensor]:
+        """Value and gradient; the value is infinite where the parameters leave float64."""
+        self.evaluations += 1
+        free = vector.detach().requires_grad_()
+        try:
+            value = self.match(free)
+            (gradient,) = torch.autograd.grad(value, free)
+        except FAILURES:
+            return math.inf, torch.zeros_like(vector)
+        penalty, by_penalty = self._penalty(vector)
+        gradient += torch.from_numpy(by_penalty).to(gradient)
+        total = float(value.detach()) + penalty
+        if not (math.isfinite(total) and bool(torch.isfinite(gradient).all())):
+            return math.inf, torch.zeros_like(vector)
+        return total, gradient
+
+    def value(self, vector: Tensor) -> float:
+        """The value alone."""
+        return float(self.match(vector.detach()).detach()) + self._penalty(vector)[0]
+
+    def match(self, vector: Tensor) -> Tensor:
+        """The value () without the prior, differentiable in the vector."""
         natural = constrain(unpack(vector, self.family.n_visible, self.family.n_hidden, "diagonal"))
         assert isinstance(natural, Natural)
         T, W, Q, b_v, b_h, _ = natural
         slope, curvature = _derivatives(self.x @ W + b_h, Q)
         score = slope @ W.mT - self.x @ T - b_v
         laplacian = curvature @ W.square().sum(0) - T.trace()
-        penalty = self.prior.penalty(self.family, vector) / self.total
-        return penalty + self.weights @ (0.5 * score.square().sum(1) + laplacian)
+        return self.weights @ (0.5 * score.square().sum(1) + laplacian)
 
 
 def _derivatives(u: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,9 +8,8 @@ from rtbm.training.adam import adam
 from rtbm.training.batches import ArrayBatches
 from rtbm.training.contrastive_divergence import pcd
 from rtbm.training.distributed import rank_and_world
-from rtbm.training.em import em
+from rtbm.training.em import em, em_then_lbfgs
 from rtbm.training.evolution import cma
-from rtbm.training.lbfgs import lbfgs
 from rtbm.training.objective import Objective
 from rtbm.training.result import Result, Watch
 from rtbm.training.score_matching import score_matching
@@ -55,11 +54,12 @@ def solve(objective: Objective, start: Tensor, settings: Settings, watch: Watch 
 
     Examples
     --------
+    >>> import numpy as np
     >>> import torch
     >>> from rtbm.training import Family, Objective, Prior, Settings, solve
     >>> x = torch.linspace(-2, 2, 50, dtype=torch.float64)[:, None]
     >>> family = Family(1, 1)
-    >>> objective = Objective(family, x, torch.ones(50, dtype=torch.float64), Prior(1.0, torch.ones(1).double()))
+    >>> objective = Objective(family, x, torch.ones(50, dtype=torch.float64), Prior(1.0, np.ones(1)))
     >>> result = solve(objective, torch.zeros(family.n_parameters, dtype=torch.float64), Settings("lbfgs"))
     >>> result.reason, result.solver
     ('converged', 'lbfgs')
@@ -67,7 +67,7 @@ def solve(objective: Objective, start: Tensor, settings: Settings, watch: Watch 
     watch = watch or Watch()
     name, max_iter, tol = check_choice(settings.solver, "solver", SOLVERS), settings.max_iter, settings.tol
     if name == "lbfgs":
-        return lbfgs(objective, start, watch, max_iter=max_iter, tol=tol)
+        return em_then_lbfgs(objective, start, watch, max_iter=max_iter, tol=tol)
     if name == "em":
         return em(objective, start, watch, max_iter=max_iter, tol=tol)
     if name == "cma":

@@ -166,9 +166,7 @@ def _cluster_start(family: Family, x: Floats, weights: Floats, index: int, rng: 
     local_moments = moments(x, weights)
     mean, (root, _) = local_moments.mean, standardisation(local_moments, floor=1e-3)
     local = (np.nan_to_num(x - mean)) @ np.linalg.inv(root).T
-    vector = _one_start(family.single(), local, weights, index, rng)
-    moved = family.single().distribution(vector).affine(torch.from_numpy(root), torch.from_numpy(mean))
-    return family.single().vector(moved)
+    return family.single().affine(_one_start(family.single(), local, weights, index, rng), root, mean)
 
 
 class Moments(NamedTuple):
@@ -196,6 +194,36 @@ def moments_from_sums(sums: Floats, origin: Floats) -> Moments:
     cross = first.T * mean[:, None]  # mean_i Σ w x_j
     covariance = (second - cross - cross.T) / np.where(count > 0, count, 1.0) + np.outer(mean, mean)
     return Moments(origin + mean, np.where(count > 0, covariance, 0.0))
+
+
+class MomentSums(NamedTuple):
+    """The sums of `moment_sums` and their origin, so that parts with different origins can be added."""
+
+    origin: Floats  # (Nv,)
+    sums: Floats  # (3, Nv, Nv)
+
+    @classmethod
+    def of(cls, x: Floats, weights: Floats) -> "MomentSums":
+        """Those of data, relative to their mean; 0 for features that are nowhere present."""
+        present = ~np.isnan(x)
+        origin = np.where(present, x, 0.0).sum(axis=0) / np.maximum(present.sum(axis=0), 1)
+        return cls(origin, moment_sums(x, weights, origin))
+
+    def plus(self, other: "MomentSums") -> "MomentSums":
+        """The sums of both parts, relative to the origin of the first one as far as it has data."""
+        origin = np.where(np.diag(self.sums[0]) > 0, self.origin, other.origin)
+        return MomentSums(origin, self._moved(origin) + other._moved(origin))
+
+    def moments(self) -> Moments:
+        """The moments behind the sums."""
+        return moments_from_sums(self.sums, self.origin)
+
+    def _moved(self, origin: Floats) -> Floats:
+        """The sums relative to another origin."""
+        count, first, second = self.sums
+        shift = np.where(np.diag(count) > 0, self.origin - origin, 0.0)[:, None]
+        cross = shift * first.T
+        return np.stack([count, first + shift * count, second + cross + cross.T + shift * shift.T * count])
 
 
 def moments(x: Floats, weights: Floats) -> Moments:

@@ -1,0 +1,540 @@
+"""Data of any size: files, memory maps, blocks, and the shares of several processes or of Dask's workers.
+
+A fit asks three things of a source. `gather` runs a function on each part of the raw data, `prepare` makes blocks of
+them, and `add` adds up a function over these blocks. Rows stay where they are, and only results travel. Rows answers
+for this process, Team for all processes of torch.distributed, and DaskRows for the partitions of a Dask collection.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtbm.errors import InvalidInputError
+from rtbm.files import FileRows
+from rtbm.lattice import Floats
+from rtbm.training.batches import LoaderBatches
+from rtbm.training.distributed import (
+    attempt,
+    broadcast_object,
+    collect,
+    gather_objects,
+    is_distributed,
+    portable,
+    rank_and_world,
+)
+from rtbm.training.statistics import Block
+
+CHUNK_ROWS = 2**17
+"""Rows that are read and prepared at a time. Fewer cost time in Python, and more only memory."""
+KEPT_BYTES = 2**28
+"""Prepared blocks stay in memory up to this size. Beyond, they are read and prepared anew for each step."""
+LARGE = 20_000_000
+"""Memory maps, and files on the command line, of more numbers than this are fitted in blocks."""
+PATIENCE = 2.0
+"""Seconds between looks at whether Dask's workers are alive."""
+
+Result = TypeVar("Result")
+
+
+class Unreadable(Exception):  # noqa: N818
+    """Wraps an error of data, which must not pass for a step of a solver that failed."""
+
+
+class Chunk(NamedTuple):
+    """Rows as they are read."""
+
+    begin: int  # the number of the first row
+    rows: Floats  # (n, d)
+    weights: Floats | None  # (n,): None stands for 1
+
+
+Look = Callable[[int, Iterable[Chunk]], Any]
+"""A function of the number of a part and its chunks."""
+Prepare = Callable[[Chunk], list[Block]]
+Add = Any
+"""A function of an iterable of blocks: its results for parts of the data may be added."""
+
+
+class Described(NamedTuple):
+    """The columns of a source."""
+
+    n_features: int | None  # None if there are no rows
+    names: list[str] | None = None
+    left_out: Mapping[str, str] = {}
+
+
+class AnySource(Protocol):
+    """What a fit asks of data."""
+
+    is_numbered: bool
+    """Whether chunks have the numbers that their rows have among all data, and not only in their part."""
+
+    def describe(self) -> Described:
+        """The columns."""
+
+    def gather(self, function: Look) -> list[Any]:
+        """The results of a function for all parts."""
+
+    def prepare(self, function: Prepare) -> None:
+        """Tell how blocks are made of chunks."""
+
+    def add(self, function: Add) -> Floats:
+        """The sums of a function over all blocks."""
+
+
+def is_path(X: Any) -> bool:
+    """Whether X is the name of a file."""
+    return isinstance(X, str) or hasattr(X, "__fspath__")
+
+
+def is_dask(X: Any) -> bool:
+    """Whether X is a collection of Dask."""
+    return type(X).__module__.split(".")[0] in ("dask", "dask_expr") and hasattr(X, "to_delayed")
+
+
+def is_source(X: Any) -> bool:
+    """Whether X is fitted in blocks: a path, a large memory map, blocks or an iterable of them, a Dask collection.
+
+    A list or tuple counts as blocks if it begins with a two-dimensional array, or with a pair of one and weights.
+    """
+    if is_path(X) or is_dask(X):
+        return True
+    if isinstance(X, np.memmap):
+        return X.ndim == 2 and X.size > LARGE
+    if isinstance(X, list | tuple):
+        if not X:
+            return is_distributed()  # other processes may have rows
+        first = X[0]
+        first = first[0] if isinstance(first, tuple) and first else first
+        return getattr(first, "ndim", 0) == 2
+    is_array = any(hasattr(X, name) for name in ("__array__", "shape"))
+    return not is_array and (hasattr(X, "epoch") or isinstance(X, Iterable)) and not isinstance(X, Mapping | Set)
+
+
+def open_source(X: Any, columns: Sequence[str] | None = None, weights: Any = None) -> "Rows | DaskRows":
+    """The data of this process. Processes share a file or a memory map, and have blocks of their own."""
+    if columns is not None and not is_path(X):
+        raise InvalidInputError("columns are those of a file: choose those of other data before")
+    if is_dask(X):
+        return DaskRows(X)
+    if is_path(X):
+        return Rows(_FileChunks(X, columns))
+    if isinstance(X, np.ndarray):
+        return Rows(_ArrayChunks(X, weights))
+    return Rows(ItemChunks(X if hasattr(X, "epoch") else LoaderBatches(X)))
+
+
+class _FileChunks:
+    """The share of this process in a .npy or Parquet file."""
+
+    is_numbered = True
+
+    def __init__(self, path: Any, columns: Sequence[str] | None):
+        rank, world = rank_and_world()
+        self._file = FileRows(path, columns, rank=rank, world=world)
+
+    def describe(self) -> Described:
+        return describe_file(self._file)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return (Chunk(begin, rows, None) for begin, rows in self._file.in_order(CHUNK_ROWS))
+
+
+def describe_file(file: FileRows) -> Described:
+    """The columns of a file."""
+    return Described(file.n_columns, file.names, file.left_out)
+
+
+class _ArrayChunks:
+    """The share of this process in an array that all processes have, such as a memory map."""
+
+    is_numbered = True
+
+    def __init__(self, x: np.ndarray, weights: Any):
+        self._x, self._weights = x, None if weights is None else np.asarray(weights, dtype=np.float64)
+        if self._weights is not None and self._weights.shape != (len(x),):
+            raise InvalidInputError(f"sample_weight must have shape ({len(x)},), got {self._weights.shape}")
+
+    def describe(self) -> Described:
+        return Described(self._x.shape[1])
+
+    def __iter__(self) -> Iterator[Chunk]:
+        rank, world = rank_and_world()
+        first, last = (len(self._x) * i // world for i in (rank, rank + 1))
+        for begin in range(first, last, CHUNK_ROWS):
+            part = slice(begin, min(begin + CHUNK_ROWS, last))
+            yield Chunk(begin, to_floats(self._x[part]), None if self._weights is None else self._weights[part])
+
+
+class ItemChunks:
+    """Blocks of this process's own: arrays, pairs of those and weights, or what has an `epoch`."""
+
+    is_numbered = False
+
+    def __init__(self, items: Any):
+        self._items = items
+
+    def describe(self) -> Described:
+        """The columns, from the first block."""
+        first = next(iter(self._items.epoch(0)), None)
+        if first is None:
+            return Described(None)
+        if first[0].ndim != 2:
+            raise InvalidInputError(
+                f"source must give batches of shape (rows, n_features), got {tuple(first[0].shape)}"
+            )
+        return Described(int(first[0].shape[1]))
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return regroup((to_floats(rows), to_floats(weights)) for rows, weights in self._items.epoch(0))
+
+
+def regroup(items: Iterable[tuple[Floats, Floats | None]]) -> Iterator[Chunk]:
+    """Rows and weights of any length as chunks of about CHUNK_ROWS rows, numbered from 0."""
+    held: list[tuple[Floats, Floats]] = []
+    begin, size = 0, 0
+    for rows, weights in items:
+        weights = np.ones(len(rows)) if weights is None else weights
+        check_shapes(rows, weights, held[0][0].shape[1] if held else None)
+        for i in range(0, len(rows), CHUNK_ROWS):
+            part = rows[i : i + CHUNK_ROWS], weights[i : i + CHUNK_ROWS]
+            if held and size + len(part[0]) > CHUNK_ROWS:
+                yield _joined(begin, held)
+                begin, size, held = begin + size, 0, []
+            held.append(part)
+            size += len(part[0])
+    if held:
+        yield _joined(begin, held)
+
+
+def _joined(begin: int, parts: list[tuple[Floats, Floats]]) -> Chunk:
+    if len(parts) == 1:
+        return Chunk(begin, *parts[0])
+    rows, weights = zip(*parts, strict=True)
+    return Chunk(begin, np.concatenate(rows), np.concatenate(weights))
+
+
+def check_shapes(rows: np.ndarray, weights: np.ndarray, width: int | None) -> None:
+    """Check that rows (n, width) and weights (n,) belong together."""
+    if rows.ndim != 2 or (width is not None and rows.shape[1] != width) or weights.shape != rows.shape[:1]:
+        expected = "n_features" if width is None else width
+        raise InvalidInputError(
+            f"a batch must have shape (rows, {expected}) and weights (rows,), got {rows.shape} and {weights.shape}"
+        )
+
+
+def to_floats(value: Any) -> Floats:
+    """An array, a tensor or a data frame in float64."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().double().numpy()
+    return np.asarray(value, dtype=np.float64)
+
+
+class Rows:
+    """The data of this process.
+
+    Parameters
+    ----------
+    chunks : iterable of Chunk
+        Can be read again and again.
+    number : int
+        That of this part; by default the rank of the process.
+    """
+
+    def __init__(self, chunks: Any, number: int | None = None):
+        self._chunks, self._number = chunks, rank_and_world()[0] if number is None else number
+        self._prepare: Prepare | None = None
+        self._kept: list[list[Block]] | None = None
+        self.is_numbered = getattr(chunks, "is_numbered", False) or not is_distributed()
+
+    def describe(self) -> Described:
+        """The columns."""
+        return self._chunks.describe()
+
+    def gather(self, function: Look) -> list[Any]:
+        """The result of a function, in a list."""
+        return [function(self._number, _readable(self._chunks))]
+
+    def prepare(self, function: Prepare) -> None:
+        """Tell how blocks are made of chunks."""
+        self._prepare, self._kept = function, None
+
+    def add(self, function: Add) -> Floats:
+        """The sums of a function over all blocks."""
+        total = function([])
+        for blocks in self.blocks():
+            total = total + function(blocks)
+        return total
+
+    def blocks(self) -> Iterator[list[Block]]:
+        """The blocks, a chunk at a time. They are kept if all of them are small enough."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept: list[list[Block]] | None = []
+        size = 0
+        for blocks in _readable(map(self._prepare, self._chunks)):  # type: ignore[arg-type]
+            yield blocks
+            size += sum(block.points.nbytes + block.weights.nbytes for block in blocks)
+            if kept is not None and size <= _most_kept(blocks):
+                kept.append(blocks)
+            else:
+                kept = None
+        self._kept = kept
+
+
+def _most_kept(blocks: list[Block]) -> int:
+    """The bytes of blocks that may stay in memory: on a GPU half of what is free now."""
+    if not blocks or blocks[0].is_compiled or not blocks[0].points.is_cuda:
+        return KEPT_BYTES
+    return max(KEPT_BYTES, torch.cuda.get_device_properties(blocks[0].points.device).total_memory // 2)
+
+
+def _readable(items: Iterable[Result]) -> Iterator[Result]:
+    """Items whose errors are marked as those of the data."""
+    try:
+        yield from items
+    except ConnectionError:
+        raise
+    except Exception as error:
+        raise Unreadable(portable(error)) from None
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """Errors of the data as they were."""
+    try:
+        yield
+    except Unreadable as error:
+        raise error.args[0] from None
+
+
+class Team:
+    """The data of all processes of torch.distributed: the first process asks, and all of them answer.
+
+    The solver runs in the first process only, so processes cannot disagree about what comes next. Errors of the others
+    come back with their answers.
+    """
+
+    def __init__(self, rows: Rows):
+        self._rows, self.is_numbered = rows, rows.is_numbered
+
+    def describe(self) -> Described:
+        """The columns of this process."""
+        return self._rows.describe()
+
+    def gather(self, function: Look) -> list[Any]:
+        """The results of a function for the rows of each process."""
+        return list(itertools.chain(*self._ask("gather", function)))
+
+    def prepare(self, function: Prepare) -> None:
+        """Tell how blocks are made of chunks."""
+        self._ask("prepare", function)
+
+    def add(self, function: Add) -> Floats:
+        """The sums of a function over the blocks of all processes."""
+        return np.sum(self._ask("add", function), axis=0)
+
+    def _ask(self, name: str, argument: Any) -> list[Any]:
+        broadcast_object((name, argument))
+        return collect(lambda: getattr(self._rows, name)(argument))
+
+    def lead(self, work: Callable[["AnySource"], Result]) -> Result:
+        """What some work on all data gives in the first process, in each process. An error there is one in each."""
+        if rank_and_world()[0] > 0:
+            return self._serve()
+        try:
+            with plain_errors():
+                result = work(self)
+        except BaseException as error:
+            stopped = InterruptedError("the first process was stopped")
+            with contextlib.suppress(ConnectionError):
+                broadcast_object(("fail", portable(error) if isinstance(error, Exception) else stopped))
+            raise
+        broadcast_object(("end", result))
+        return result
+
+    def _serve(self) -> Any:
+        """Answer the first process until it has a result. It also decides what an error means."""
+        while True:
+            name, argument = broadcast_object(None)
+            if name == "end":
+                return argument
+            if name == "fail":
+                raise argument
+            gather_objects(attempt(lambda: getattr(self._rows, name)(argument)))  # noqa: B023
+
+
+def work_on(source: AnySource, work: Callable[[AnySource], Result]) -> Result:
+    """What some work on a source gives; in several processes, on the data of all of them."""
+    if is_distributed():
+        if not isinstance(source, Rows):
+            raise InvalidInputError("a Dask collection has its own workers: fit it in one process, not under torchrun")
+        return Team(source).lead(work)
+    with plain_errors():
+        return work(source)
+
+
+def agree_on_columns(describe: Callable[[], Described]) -> Described:
+    """The columns of all processes, which must be the same; those without any rows count as agreeing."""
+    known = collect(describe)
+    some = [(rank, part) for rank, part in enumerate(known) if part.n_features is not None]
+    if not some:
+        raise InvalidInputError("source must give batches of shape (rows, n_features), got nothing")
+    rank, first = some[0]
+    for other, part in some:
+        if part[:2] != first[:2]:
+            raise InvalidInputError(
+                f"all processes must have the same columns: process {rank} has {_columns(first)}, and process {other} "
+                f"has {_columns(part)}"
+            )
+    return first
+
+
+def _columns(described: Described) -> str:
+    return f"{described.n_features}" if described.names is None else ", ".join(described.names)
+
+
+class DaskRows:
+    """The partitions of a Dask array or data frame. With a distributed client they stay on their workers.
+
+    Without a client, Dask's own scheduler makes each partition anew for each step, so that they need not fit into
+    memory together.
+    """
+
+    is_numbered = False
+
+    def __init__(self, collection: Any):
+        self._described, collection = _numeric(collection)
+        self._client = _dask_client()
+        self._parts = list(np.ravel(collection.to_delayed()))
+        self._holders: list[str] = []
+        self._prepared: list[Any] | None = None
+        self._prepare: Prepare | None = None
+        if self._client is not None:
+            self._parts = self._client.compute(self._parts)
+            self._wait(self._parts)
+            holders = self._client.who_has(self._parts)
+            self._holders = [next(iter(holders[part.key])) for part in self._parts]
+
+    def describe(self) -> Described:
+        """The columns."""
+        return self._described
+
+    def gather(self, function: Look) -> list[Any]:
+        """The results of a function for each partition."""
+        return self._run(_look, self._parts, function, self._described.names)
+
+    def prepare(self, function: Prepare) -> None:
+        """Make the blocks on the workers, in place of the partitions."""
+        self._prepare = function
+        if self._client is not None:
+            self._prepared = self._submit(_make_blocks, self._parts, function, self._described.names)
+            self._wait(self._prepared)
+
+    def add(self, function: Add) -> Floats:
+        """The sums of a function over the blocks of all partitions."""
+        if self._prepared is not None:
+            return np.sum(self._run(_add_blocks, self._prepared, function), axis=0)
+        return np.sum(self._run(_add_part, self._parts, function, self._prepare, self._described.names), axis=0)
+
+    def _run(self, task: Callable[..., Any], parts: list[Any], *arguments: Any) -> list[Any]:
+        """The results of task(number, part, *arguments) for all parts."""
+        if self._client is None:
+            import dask
+
+            return list(dask.compute(*(dask.delayed(task)(i, part, *arguments) for i, part in enumerate(parts))))
+        futures = self._submit(task, parts, *arguments)
+        self._wait(futures)
+        return self._client.gather(futures)
+
+    def _submit(self, task: Callable[..., Any], parts: list[Any], *arguments: Any) -> list[Any]:
+        return [
+            self._client.submit(task, i, part, *arguments, workers=[self._holders[i]], pure=False)
+            for i, part in enumerate(parts)
+        ]
+
+    def _wait(self, futures: list[Any]) -> None:
+        """Wait for tasks, as long as the workers that they belong to are alive; raise the first error."""
+        from distributed import wait
+
+        while True:
+            try:
+                wait(futures, timeout=PATIENCE)
+                break
+            except TimeoutError:
+                alive = set(self._client.nthreads())
+                lost = sorted(set(self._holders) - alive)
+                if lost or not alive:
+                    named = ", ".join(lost) or "all of them"
+                    raise ConnectionError(f"Dask workers have died ({named}): start them and the fit again") from None
+        failed = next((future for future in futures if future.status != "finished"), None)
+        if failed is not None:
+            error = failed.exception() if failed.status == "error" else None
+            if error is None or type(error).__name__ == "KilledWorker":
+                raise ConnectionError(f"a Dask worker has died, or its task was cancelled ({error or failed.status})")
+            raise error
+
+
+def _look(number: int, part: Any, function: Look, names: list[str] | None) -> Any:
+    return Rows(_PartChunks(part, names), number).gather(function)[0]
+
+
+def _make_blocks(number: int, part: Any, function: Prepare, names: list[str] | None) -> list[list[Block]]:
+    return [function(chunk) for chunk in _readable(_PartChunks(part, names))]
+
+
+def _add_blocks(number: int, blocks: list[list[Block]], function: Add) -> Floats:
+    return function(itertools.chain(*blocks))
+
+
+def _add_part(number: int, part: Any, function: Add, prepare: Prepare, names: list[str] | None) -> Floats:
+    rows = Rows(_PartChunks(part, names), number)
+    rows.prepare(prepare)
+    return rows.add(function)
+
+
+class _PartChunks:
+    """One partition of a Dask collection."""
+
+    def __init__(self, part: Any, names: list[str] | None):
+        self._part, self._names = part, names
+
+    def __iter__(self) -> Iterator[Chunk]:
+        part = self._part
+        if self._names is not None and list(map(str, part.columns)) != self._names:
+            raise InvalidInputError(
+                f"all partitions must have the same columns: expected {', '.join(self._names)}, got "
+                f"{', '.join(map(str, part.columns))}"
+            )
+        rows = to_floats(part) if self._names is None else part.to_numpy(dtype=np.float64, na_value=np.nan)
+        return regroup([(rows[:, None] if rows.ndim == 1 else rows, None)])
+
+
+def _numeric(collection: Any) -> tuple[Described, Any]:
+    """The columns of numbers of a Dask collection, and the collection of these."""
+    if hasattr(collection, "columns"):
+        numbers = collection.select_dtypes(include=["number", "bool"])
+        names = [str(name) for name in numbers.columns]
+        left_out = {str(c): str(collection[c].dtype) for c in collection.columns if str(c) not in names}
+        if not names:
+            raise InvalidInputError("X: no column of this Dask data frame holds numbers")
+        return Described(len(names), names, left_out), numbers
+    if collection.ndim != 2:
+        raise InvalidInputError(f"X must be a Dask array of shape (rows, n_features), got {collection.ndim} dimensions")
+    return Described(int(collection.shape[1])), collection.rechunk({1: -1})
+
+
+def _dask_client() -> Any:
+    """The client of dask.distributed that is active; None if there is none."""
+    try:
+        from distributed import get_client
+
+        return get_client()
+    except (ImportError, ValueError):
+        return None

@@ -1,0 +1,296 @@
+"""The pass over the points on CUDA devices (Triton), for few features.
+
+A program has one warp. Each thread has a point at a time, with the states of a tile, or part of them, in its registers.
+Sums over points stay in registers until the program ends, so the order in which programs run does not matter.
+"""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtbm.lattice import Floats
+from rtbm.training.statistics.dense import States, View
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # plain torch takes over
+    triton = None
+
+MAX_FEATURES = 4
+MANY_ENTRIES, ENTRIES = 64, 16
+"""States times features of a tile, at most, if one tile holds all states, and else."""
+POINTS = 32
+"""Points that a program works on at a time, one for each thread; fewer if one tile holds all states."""
+PROGRAMS = 132 * 32
+"""Programs for each tile. These sizes were the fastest ones on an H200."""
+MOMENT_ROWS = 2**24
+"""Points whose Σ y and Σ yyᵀ are found at a time by matrix products."""
+
+
+def is_served(x: Tensor) -> bool:
+    """Whether the kernels serve these points."""
+    return triton is not None and x.is_cuda and x.shape[1] <= MAX_FEATURES and x.dtype == torch.float64
+
+
+def sum_points(
+    x: Tensor,
+    weights: Tensor,
+    view: View,
+    states: States,
+    log_scale: float,
+    *,
+    wants_sums: bool = True,
+    log_joint: Tensor | None = None,
+) -> Floats:
+    """The sums over points x (n, p) with weights (n,), as `rtbm.training.statistics.torch.sum_points` has them.
+
+    For one machine Σ y and Σ yyᵀ are left 0: they follow from the mean and scatter of the points.
+    """
+    n, p = x.shape
+    K, g = len(view.origin), states.delta.shape[1]
+    tiles = _Tiles(view, states)
+    numbers, machine = tiles.on(x.device)
+    wants_joint = log_joint is not None or (wants_sums and K > 1)
+    sizes = tiles.P, tiles.S, POINTS // 2 // tiles.P if tiles.is_one and not wants_joint else POINTS
+    programs = min(-(-n // sizes[2]), PROGRAMS)
+    joint = log_joint if log_joint is not None else x.new_empty((n, K) if wants_joint else (1, 1))
+    log_prob = x.new_empty(n if wants_joint or len(machine) > 1 else 1)
+    means = x.new_empty(programs, 2)
+    shares = x.new_empty(programs, len(machine), 1 + tiles.P, tiles.S)
+    with torch.cuda.device_of(x):
+        if tiles.is_one and not wants_joint:
+            _sum_tile[(programs,)](x, weights, numbers, means, shares, n, p, log_scale, *sizes, num_warps=1)
+        else:
+            _sum_tiles[(programs,)](
+                x, weights, numbers, machine, joint, log_prob, means, n, p, K, len(machine), log_scale, wants_joint,
+                *sizes, num_warps=1,
+            )  # fmt: skip
+            if wants_sums:
+                _share_tiles[(programs, len(machine))](
+                    x, weights, numbers, machine, log_prob, shares, n, p, len(machine), *sizes, num_warps=1
+                )
+    size = 1 + g + g * g + p + p * g + p * p
+    result = np.zeros(2 + K * size)
+    if not wants_sums:
+        result[:2] = means.sum(dim=0).cpu().numpy()
+        return result
+    sums = torch.cat([means.sum(dim=0), shares.sum(dim=0).reshape(-1)]).cpu().numpy()
+    result[:2] = sums[:2]
+    counts, moments = tiles.by_state(sums[2:])
+    for k, own in enumerate(itertools.starmap(slice, itertools.pairwise(states.first.tolist()))):
+        delta, count = states.delta[own], counts[own]
+        moments_of = _squares(x, weights, view, joint[:, k] - log_prob, k) if K > 1 else (np.zeros(p), np.zeros(p * p))
+        second, cross = delta.T @ (count[:, None] * delta), moments[own, :p].T @ delta
+        parts = count.sum(), count @ delta, second, moments_of[0], cross, moments_of[1]
+        result[2 + k * size : 2 + (k + 1) * size] = np.concatenate([np.ravel(part) for part in parts])
+    return result
+
+
+def _squares(x: Tensor, weights: Tensor, view: View, log_share: Tensor, k: int) -> tuple[Floats, Floats]:
+    """Σ y and Σ yyᵀ of machine k, which has shares exp(log_share) in the points."""
+    inverse, origin = (torch.from_numpy(part[k]).to(x.device) for part in (view.inverse, view.origin))
+    first, second = x.new_zeros(len(origin)), x.new_zeros(len(origin), len(origin))
+    for points, w, share in zip(*(part.split(MOMENT_ROWS) for part in (x, weights, log_share)), strict=True):
+        y, share = (points - origin) @ inverse.mT, w * share.exp()
+        first, second = first + share @ y, second + y.mT @ (share[:, None] * y)
+    return first.cpu().numpy(), second.cpu().numpy()
+
+
+class _Tiles:
+    """States in tiles of S, each of one machine, and the constants of the machines.
+
+    The last tile of a machine is filled up with states that never count.
+    """
+
+    def __init__(self, view: View, states: States):
+        p = view.inverse.shape[1]
+        counts = np.diff(states.first)
+        self.P = 1 << (p - 1).bit_length()
+        S = 1 << (int(counts.max()) - 1).bit_length()
+        self.is_one = len(counts) == 1 and S * self.P <= MANY_ENTRIES
+        self.S = S if self.is_one else min(S, ENTRIES // self.P)
+        per_machine = -(-counts // self.S)
+        self.machine = np.repeat(np.arange(len(counts)), per_machine)
+        before = np.concatenate([[0], np.cumsum(per_machine)[:-1]]) * self.S
+        owner = np.repeat(np.arange(len(counts)), counts)
+        self._place = before[owner] + np.arange(len(owner)) - states.first[:-1][owner]
+        n = len(self.machine) * self.S
+        bias, centres = np.full(n, -1e300), np.zeros((self.P, n))
+        bias[self._place], centres[:p, self._place] = view.bias, view.centres.T
+        K = len(counts)
+        inverse, origin = np.zeros((K, self.P, self.P)), np.zeros((K, self.P))
+        inverse[:, :p, :p], origin[:, :p] = view.inverse, view.origin
+        # a tile: bias (S,), centres (P, S), inverse (P, P), origin (P,)
+        tiles = [bias.reshape(-1, self.S)]
+        tiles += [centres.reshape(self.P, -1, self.S).transpose(1, 0, 2).reshape(-1, self.P * self.S)]
+        tiles += [inverse[self.machine].reshape(-1, self.P**2), origin[self.machine]]
+        self._numbers = np.concatenate(tiles, axis=1)
+
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The constants (tiles, S + PS + P² + P) and the machine of each tile."""
+        return torch.from_numpy(self._numbers).to(device), torch.from_numpy(self.machine).to(device)
+
+    def by_state(self, sums: Floats) -> tuple[Floats, Floats]:
+        """Σ 1 (S,) and Σ y (S, p) of each state, from those of the tiles (tiles, 1 + P, S)."""
+        columns = sums.reshape(-1, 1 + self.P, self.S).transpose(1, 0, 2).reshape(1 + self.P, -1)[:, self._place]
+        return columns[0], columns[1:].T
+
+
+def _jit(function: Any) -> Any:
+    return triton.jit(function) if triton is not None else function
+
+
+@_jit
+def _exp(x):
+    """exp(x) for x ≤ 0 to about one unit in the last place, and about exp(−700) below −700."""
+    x = tl.maximum(x, -700.0)
+    k = tl.floor(x * 1.4426950408889634 + 0.5)
+    r = (x - k * 0.6931471803691238) - k * 1.9082149292705877e-10
+    p = r * 1.6059043836821613e-10 + 2.08767569878681e-09  # not tl.fma, which would take constants in float32
+    p = p * r + 2.505210838544172e-08
+    p = p * r + 2.755731922398589e-07
+    p = p * r + 2.7557319223985893e-06
+    p = p * r + 2.48015873015873e-05
+    p = p * r + 0.0001984126984126984
+    p = p * r + 0.001388888888888889
+    p = p * r + 0.008333333333333333
+    p = p * r + 0.041666666666666664
+    p = p * r + 0.16666666666666666
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    bits = p.to(tl.int64, bitcast=True) + (k.to(tl.int32).to(tl.int64) << 52)
+    return bits.to(tl.float64, bitcast=True)
+
+
+@_jit
+def _load_tile(numbers, tile, P: "tl.constexpr", S: "tl.constexpr"):
+    """bias (S, 1), centres (P, S, 1), inverse (P, P, 1) and origin (P, 1) of a tile."""
+    start = numbers + tile * (S + P * S + P * P + P)
+    s, i = tl.arange(0, S), tl.arange(0, P)
+    bias = tl.load(start + s)[:, None]
+    centres = tl.load(start + S + i[:, None] * S + s[None, :])[:, :, None]
+    inverse = tl.load(start + S + P * S + i[:, None] * P + i[None, :])[:, :, None]
+    origin = tl.load(start + S + P * S + P * P + i)[:, None]
+    return bias, centres, inverse, origin
+
+
+@_jit
+def _load_points(x, weights, block, n, p, P: "tl.constexpr", POINTS: "tl.constexpr"):
+    """Points (P, POINTS) with zeros for features that are not there, weights, row numbers, and which are valid."""
+    rows = block.to(tl.int64) * POINTS + tl.arange(0, POINTS)
+    i = tl.arange(0, P)
+    valid = rows < n
+    points = tl.load(x + rows[None, :] * p + i[:, None], mask=valid[None, :] & (i < p)[:, None], other=0.0)
+    return points, tl.load(weights + rows, mask=valid, other=0.0), rows, valid
+
+
+@_jit
+def _log_terms(points, bias, centres, inverse, origin):
+    """bias − ½|y − centre|² (S, POINTS), and y (P, POINTS)."""
+    y = tl.sum(inverse * (points - origin)[None, :, :], axis=1)
+    difference = y[:, None, :] - centres
+    return bias - 0.5 * tl.sum(difference * difference, axis=0), y
+
+
+@_jit
+def _sum_tile(
+    x, weights, numbers, means, shares, n, p, log_scale,
+    P: "tl.constexpr", S: "tl.constexpr", POINTS: "tl.constexpr",
+):  # fmt: skip
+    """All sums, if there is one tile."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    bias, centres, inverse, origin = _load_tile(numbers, 0, P, S)
+    total_log = tl.zeros((POINTS,), dtype=tl.float64)
+    total_error = tl.zeros((POINTS,), dtype=tl.float64)
+    counts = tl.zeros((S, POINTS), dtype=tl.float64)
+    moments = tl.zeros((P, S, POINTS), dtype=tl.float64)
+    for block in range(program, tl.cdiv(n, POINTS), programs):
+        points, weight, _, _ = _load_points(x, weights, block, n, p, P, POINTS)
+        terms, y = _log_terms(points, bias, centres, inverse, origin)
+        top = tl.max(terms, axis=0)
+        terms = _exp(terms - top[None, :])
+        total = tl.sum(terms, axis=0)
+        log_prob = top + tl.log(total)
+        total_log += weight * log_prob
+        total_error += weight * tl.exp(tl.minimum(-log_prob - log_scale, 700.0))
+        terms = terms * (weight / total)[None, :]
+        counts += terms
+        moments += terms[None, :, :] * y[:, None, :]
+    tl.store(means + 2 * program, tl.sum(total_log, axis=0))
+    tl.store(means + 2 * program + 1, tl.sum(total_error, axis=0))
+    _store_shares(shares, program, 0, 1, counts, moments, P, S)
+
+
+@_jit
+def _store_shares(shares, program, tile, n_tiles, counts, moments, P: "tl.constexpr", S: "tl.constexpr"):
+    s, i = tl.arange(0, S), tl.arange(0, P)
+    start = shares + (program.to(tl.int64) * n_tiles + tile) * (1 + P) * S
+    tl.store(start + s, tl.sum(counts, axis=1))
+    tl.store(start + S + i[:, None] * S + s[None, :], tl.sum(moments, axis=2))
+
+
+@_jit
+def _sum_tiles(
+    x, weights, numbers, machine, joint, log_probs, means, n, p, K, n_tiles, log_scale, WANTS_JOINT: "tl.constexpr",
+    P: "tl.constexpr", S: "tl.constexpr", POINTS: "tl.constexpr",
+):  # fmt: skip
+    """log P of each point, and of each machine where that is wanted, and the first two sums."""
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    total_log = tl.zeros((POINTS,), dtype=tl.float64)
+    total_error = tl.zeros((POINTS,), dtype=tl.float64)
+    for block in range(program, tl.cdiv(n, POINTS), programs):
+        points, weight, rows, valid = _load_points(x, weights, block, n, p, P, POINTS)
+        top = tl.full((POINTS,), -1e300, dtype=tl.float64)
+        total = tl.zeros((POINTS,), dtype=tl.float64)
+        own_top, own_total, before = top, total, tl.load(machine)
+        for tile in range(0, n_tiles):
+            bias, centres, inverse, origin = _load_tile(numbers, tile, P, S)
+            terms, _ = _log_terms(points, bias, centres, inverse, origin)
+            highest = tl.max(terms, axis=0)
+            part = tl.sum(_exp(terms - highest[None, :]), axis=0)
+            higher = tl.maximum(top, highest)
+            total = total * _exp(top - higher) + part * _exp(highest - higher)
+            top = higher
+            if WANTS_JOINT:
+                now = tl.load(machine + tile)
+                if now != before:
+                    tl.store(joint + rows * K + before, own_top + tl.log(own_total), mask=valid)
+                    own_top = tl.full((POINTS,), -1e300, dtype=tl.float64)
+                    own_total = tl.zeros((POINTS,), dtype=tl.float64)
+                    before = now
+                higher = tl.maximum(own_top, highest)
+                own_total = own_total * _exp(own_top - higher) + part * _exp(highest - higher)
+                own_top = higher
+        if WANTS_JOINT:
+            tl.store(joint + rows * K + before, own_top + tl.log(own_total), mask=valid)
+        log_prob = top + tl.log(total)
+        tl.store(log_probs + rows, log_prob, mask=valid)
+        total_log += weight * log_prob
+        total_error += weight * tl.exp(tl.minimum(-log_prob - log_scale, 700.0))
+    tl.store(means + 2 * program, tl.sum(total_log, axis=0))
+    tl.store(means + 2 * program + 1, tl.sum(total_error, axis=0))
+
+
+@_jit
+def _share_tiles(
+    x, weights, numbers, machine, log_probs, shares, n, p, n_tiles,
+    P: "tl.constexpr", S: "tl.constexpr", POINTS: "tl.constexpr",
+):  # fmt: skip
+    """Σ 1 and Σ y of the states of each tile, once log P is known."""
+    program, programs, tile = tl.program_id(0), tl.num_programs(0), tl.program_id(1)
+    bias, centres, inverse, origin = _load_tile(numbers, tile, P, S)
+    counts = tl.zeros((S, POINTS), dtype=tl.float64)
+    moments = tl.zeros((P, S, POINTS), dtype=tl.float64)
+    for block in range(program, tl.cdiv(n, POINTS), programs):
+        points, weight, rows, valid = _load_points(x, weights, block, n, p, P, POINTS)
+        log_prob = tl.load(log_probs + rows, mask=valid, other=0.0)
+        terms, y = _log_terms(points, bias, centres, inverse, origin)
+        terms = _exp(tl.minimum(terms - log_prob[None, :], 0.0)) * weight[None, :]
+        counts += terms
+        moments += terms[None, :, :] * y[:, None, :]
+    _store_shares(shares, program, tile, n_tiles, counts, moments, P, S)

@@ -1,0 +1,69 @@
+"""One of two processes that fit together; started by torchrun from test_any_size."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import distributed
+
+from rtbm import RTBMDensity
+
+
+def share(kind: str, source: str, rank: int):
+    """What this process fits."""
+    if kind == "file":
+        return source
+    rows = np.load(source)
+    if kind == "blocks":  # of different length, and in order
+        return [rows[:100], rows[100:9000]] if rank == 0 else [rows[9000:]]
+    if kind == "one":  # the second process has nothing
+        return [rows] if rank == 0 else []
+    if kind == "columns":
+        path = Path(source).with_name(f"columns{rank}.parquet")
+        pq.write_table(pa.table({"xy"[rank]: rows[:, 0]}), path)
+        return path
+    if kind == "adam":
+        return [rows[:100], rows[100:200] if rank == 0 else np.full((5, 1), np.inf)]
+    return Dying([rows], kind, rank)
+
+
+class Dying(list):
+    """Blocks that the second process cannot read, or dies of, once fitting has begun."""
+
+    def __init__(self, blocks, kind, rank):
+        super().__init__(blocks)
+        self.kind, self.rank, self.n_passes = kind, rank, 0
+
+    def __iter__(self):
+        self.n_passes += 1
+        if self.rank == 1 and self.n_passes > 4:
+            if self.kind == "die":
+                os._exit(3)
+            raise OSError("the disk is on fire")
+        return super().__iter__()
+
+
+def main(kind: str, source: str, output: str) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
+    model = RTBMDensity(2, n_init=2, solver="adam" if kind == "adam" else "lbfgs", random_state=0)
+    try:
+        if kind in ("fail", "die"):
+            from rtbm.estimators import sources
+
+            sources.KEPT_BYTES = 0  # blocks are read again in each step
+        model.fit(share(kind, source, rank))
+        np.save(f"{output}.{rank}.npy", [model.history_[-1].objective, model.score([[7.0]])])
+    except Exception as error:
+        Path(f"{output}.{rank}.txt").write_text(f"{type(error).__name__}: {error}")
+        os._exit(1)
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

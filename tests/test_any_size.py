@@ -1,0 +1,266 @@
+"""Fits of files, blocks, several processes and Dask collections: the fit of the same rows in memory."""
+
+import os
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from rtbm import FileError, InvalidInputError, RTBMDensity, RTBMDensityCV, datasets
+
+X = datasets.gamma.sample(30_000, seed=0)  # more than the rows of a sample
+PLANE = datasets.correlated_gaussian.sample(800)
+WORKER = Path(__file__).with_name("any_size_worker.py")
+
+
+def density(n_hidden=2, **options):
+    return RTBMDensity(n_hidden, **{"n_init": 2, "random_state": 0, **options})
+
+
+def objective(model):
+    return model.history_[-1].objective
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """One process, one block."""
+    return density().fit([X])
+
+
+def blocks_of(kind, folder):
+    if kind == "npy":
+        np.save(folder / "x.npy", X)
+        return folder / "x.npy"
+    if kind == "parquet":
+        pq.write_table(pa.table({"x": X[:, 0], "name": ["a"] * len(X)}), folder / "x.parquet", row_group_size=7001)
+        return str(folder / "x.parquet")
+    if kind == "loader":
+        return torch.utils.data.DataLoader(torch.from_numpy(X), batch_size=512)
+    if kind == "frames":
+        return [pd.DataFrame(X[:3]), pd.DataFrame(X[3:])]
+    if kind == "dask":
+        return pytest.importorskip("dask.array").from_array(X, chunks=(8_000, 1))
+    return [X[:1], X[1:1], X[1:20_000], (X[20_000:], np.ones(10_000))]
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "loader", "frames", "dask", "blocks"])
+def test_the_way_in_which_rows_come_has_no_influence(alone, tmp_path, kind):
+    model = density().fit(blocks_of(kind, tmp_path))
+    assert abs(objective(model) - objective(alone)) < 1e-9
+    assert model.summary_["n_observations"] == 30_000
+    assert model.converged_
+
+
+def test_blocks_give_the_fit_of_the_array():
+    whole, parts = (density(tol=1e-10).fit(source) for source in (X, [X]))
+    assert abs(parts.score(X) - whole.score(X)) < 1e-6
+    assert abs(parts.summary_["log_likelihood"] - parts.score(X)) < 1e-7
+
+
+def test_blocks_are_read_anew_where_memory_is_short(alone, monkeypatch):
+    monkeypatch.setattr("rtbm.estimators.sources.KEPT_BYTES", 1000)
+    assert objective(density().fit([X[:9_000], X[9_000:]])) == pytest.approx(objective(alone), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"n_components": 2}, {"solver": "em"}, {"hidden": "diagonal", "n_hidden": 4}, {"bounds": [None, (0, None)]}],
+)
+def test_gaps_weights_and_bounds_in_blocks(options):
+    rows = PLANE.copy()
+    rows[:, 1] = np.exp(rows[:, 1])
+    rows[::7, 0] = np.nan
+    rows[5] = np.nan
+    weights = np.random.default_rng(0).integers(0, 3, len(rows)).astype(float)
+    options = {"fallback": None, "n_hidden": 1, **options}
+    whole = density(**options).fit(rows, sample_weight=weights)
+    parts = density(**options).fit([(rows[:300], weights[:300]), (rows[300:], weights[300:])])
+    assert objective(parts) == pytest.approx(objective(whole), abs=2e-4)  # two ways to a flat optimum
+    kept = weights[~np.isnan(rows).all(axis=1)].sum()
+    assert parts.summary_["n_observations"] == kept
+    filled = ~np.isnan(rows).all(axis=1)
+    mean = weights[filled] @ parts.score_samples(rows[filled]) / kept
+    assert parts.summary_["log_likelihood"] == pytest.approx(mean, abs=1e-6)
+
+
+def test_a_gaussian_stays_a_gaussian():
+    rows = np.random.default_rng(0).normal(3.0, 2.0, (30_000, 1))
+    model = density().fit([rows])
+    assert model.is_gaussian_
+    assert float(model.distribution_.mean) == pytest.approx(rows.mean(), abs=1e-6)
+    assert float(model.distribution_.variance) == pytest.approx(rows.var(), rel=1e-6)
+
+
+def test_large_memory_maps_are_read_in_blocks(tmp_path, monkeypatch, alone):
+    monkeypatch.setattr("rtbm.estimators.sources.LARGE", 1000)
+    np.save(tmp_path / "x.npy", X)
+    model = density().fit(np.load(tmp_path / "x.npy", mmap_mode="r"), sample_weight=np.ones(len(X)))
+    assert objective(model) == pytest.approx(objective(alone), abs=1e-9)
+
+
+def test_single_precision_files(tmp_path):
+    np.save(tmp_path / "x.npy", X.astype(np.float32))
+    model = density().fit(tmp_path / "x.npy")
+    assert objective(model) == pytest.approx(objective(density().fit([X.astype(np.float32)])), abs=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:the solver")
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("rtbm.estimators.sources.KEPT_BYTES", 0)
+    rows = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float64, (4_000_000, 2))  # 61 MiB
+    for begin in range(0, len(rows), 500_000):
+        rows[begin : begin + 500_000] = datasets.correlated_gaussian.sample(500_000, seed=begin)
+    tracemalloc.start()
+    density(max_iter=3, fallback=None).fit(tmp_path / "x.npy")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ([X], {"n_hidden": "auto"}, "n_hidden='auto'"),
+        ([X], {"validation_fraction": 0.1}, "validation_fraction=0.1"),
+        ([X], {"drop_constant": True}, "drop_constant=True"),
+        ([X], {"solver": "cma"}, "got 'cma'"),
+        (iter([X]), {}, "once for each epoch"),
+        ([X, PLANE], {}, r"shape \(rows, 1\)"),
+        ([X, np.full((1, 1), np.inf)], {}, "infinite"),
+        ([(X, -np.ones(len(X)))], {}, "negative"),
+        ([(X, np.ones(3))], {}, "weights"),
+        ([X[:0], X[:1]], {}, "at least 2"),
+        ([np.ones((50, 1))], {}, "only one value"),
+    ],
+)
+def test_wrong_sources_are_explained(source, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        density(**options).fit(source)
+
+
+def test_weights_belong_to_blocks_and_committees_to_memory(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    with pytest.raises(InvalidInputError, match="pairs"):
+        density().fit(tmp_path / "x.npy", sample_weight=np.ones(len(X)))
+    with pytest.raises(InvalidInputError, match="in memory"):
+        RTBMDensityCV().fit(tmp_path / "x.npy")
+
+
+def test_files_that_end_too_early(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    pq.write_table(pa.table({"x": X[:, 0]}), tmp_path / "x.parquet")
+    for name, message in (("x.npy", "ends before its last row"), ("x.parquet", "not a Parquet file")):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[: len(content) // 2 + 3])
+        with pytest.raises(FileError, match=message):
+            density().fit(tmp_path / name)
+
+
+def two_processes(*arguments, fails=False):
+    """Run the worker under torchrun, in two processes."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(WORKER)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    result = subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
+    assert (result.returncode != 0) == fails, result.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["file", "blocks", "one"])
+def test_two_processes_find_what_one_finds(alone, tmp_path, kind):
+    np.save(tmp_path / "x.npy", X)
+    two_processes(kind, tmp_path / "x.npy", tmp_path / "out")
+    first, second = (np.load(tmp_path / f"out.{rank}.npy") for rank in (0, 1))
+    assert np.array_equal(first, second)
+    assert abs(first[0] - objective(alone)) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("columns", "process 0 has x, and process 1 has y"),
+        ("fail", "the disk is on fire"),
+        ("adam", "infinite"),
+        ("die", "another process"),
+    ],
+)
+def test_an_error_in_one_process_is_an_error_in_both(tmp_path, kind, message):
+    np.save(tmp_path / "x.npy", X)
+    begin = time.monotonic()
+    two_processes(kind, tmp_path / "x.npy", tmp_path / "out", fails=True)
+    assert time.monotonic() - begin < 60
+    ranks = (0,) if kind == "die" else (0, 1)
+    for rank in ranks:
+        assert message in (tmp_path / f"out.{rank}.txt").read_text()
+
+
+@pytest.fixture
+def cluster():
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "processes": False}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+def test_two_dask_workers_find_what_one_process_finds(alone, cluster):
+    dask_array = pytest.importorskip("dask.array")
+    frames = pytest.importorskip("dask.dataframe")
+    model = density().fit(dask_array.from_array(X, chunks=(4_000, 1)))
+    assert abs(objective(model) - objective(alone)) < 1e-9
+    table = frames.from_pandas(pd.DataFrame({"x": X[:, 0], "name": "a"}), npartitions=3)
+    parts = [table.partitions[0], table.partitions[1][table.partitions[1].x < -1], *table.partitions[1:].partitions]
+    model = density().fit(frames.concat(parts))  # the second partition is empty
+    assert abs(objective(model) - objective(alone)) < 1e-9
+    assert list(model.feature_names_in_) == ["x"]
+    assert "name" in model.summary_["left_out"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+def test_wrong_partitions_are_explained(cluster):
+    dask = pytest.importorskip("dask")
+    frames = pytest.importorskip("dask.dataframe")
+    good = pd.DataFrame({"x": X[:100, 0], "y": 1.0})
+    parts = [dask.delayed(good), dask.delayed(good.rename(columns={"y": "z"}))]
+    table = frames.from_delayed(parts, meta=good, verify_meta=False)
+    with pytest.raises(InvalidInputError, match="expected x, y, got x, z"):
+        density().fit(table)
+    array = pytest.importorskip("dask.array").from_array(np.where(X > 10, np.inf, X), chunks=(5_000, 1))
+    with pytest.raises(InvalidInputError, match="infinite"):
+        density().fit(array)
+    with pytest.raises(InvalidInputError, match="Dask"):
+        density(solver="adam").fit(array)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+def test_a_dask_worker_that_dies_ends_the_fit():
+    distributed = pytest.importorskip("distributed")
+    dask_array = pytest.importorskip("dask.array")
+    from rtbm.estimators.sources import DaskRows
+
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "processes": True}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        rows = DaskRows(dask_array.from_array(X, chunks=(5_000, 1)))
+        assert sum(rows.gather(_count)) == len(X)
+        client.retire_workers([sorted(client.nthreads())[0]], close_workers=True, remove=True)
+        cluster.scale(1)
+        with pytest.raises(ConnectionError, match="died"):
+            rows.gather(_count)
+
+
+def _count(number, chunks):
+    return sum(len(chunk.rows) for chunk in chunks)
