@@ -70,6 +70,7 @@ bench: $(READY)-bench
 	$(BIN)/python benchmarks/theta.py --output build/theta.json
 	$(BIN)/python benchmarks/machine.py --output build/machine.json
 	$(BIN)/python benchmarks/density.py --output build/density.json
+	$(BIN)/python benchmarks/learning.py --output build/learning.json
 	$(BIN)/python benchmarks/layer.py --output build/layer.json
 	$(BIN)/python benchmarks/features.py --output build/features.json
 	$(BIN)/python benchmarks/files.py --output build/files.json

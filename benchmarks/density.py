@@ -134,7 +134,7 @@ def step_time(n: int, n_visible: int, n_hidden: int, hidden: str = "dense") -> f
     rng = np.random.default_rng(0)
     x, weights = rng.standard_normal((n, n_visible)), np.ones(n)
     family = Family(n_visible, n_hidden, hidden=hidden)
-    widths = torch.ones(n_visible, dtype=torch.float64)
+    widths = np.ones(n_visible)
     objective = Objective(family, torch.from_numpy(x), torch.from_numpy(weights), Prior(1.0, widths))
     vector = make_start(family, x[:5000], weights[:5000], 0, 0)
     objective.with_gradient(vector)
