@@ -14,7 +14,7 @@ from rtbm.training.statistics import Evaluation, Likelihood, Memory, Source, Sou
 RIGIDITY, STIFFNESS = 0.02, 10.0
 """The prior on A, weak, with its mode at STIFFNESS · 1: hidden units that want to be binary, or that have nothing to
 do, would otherwise wander off to infinity or to zero."""
-SUM_BITS, COORDINATE_BITS = 32, 24
+SUM_BITS, COORDINATE_BITS = 34, 24
 """Values and gradients of sums over data in several places are rounded to multiples of 2^−SUM_BITS, and coordinates of
 L-BFGS there to so many bits. The order of summation changes the last bits of sums, and L-BFGS would magnify that."""
 BITS = 40.0
