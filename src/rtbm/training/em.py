@@ -43,9 +43,9 @@ def em(objective: Objective, start: Tensor, watch: Watch, *, max_iter: int, tol:
 def em_then_lbfgs(objective: Objective, start: Tensor, watch: Watch, *, max_iter: int, tol: float) -> Result:
     """Minimise by expectation maximisation while that gains much, and then by L-BFGS.
 
-    The first steps from a rough start are the strength of EM, and the last digits that of L-BFGS. With one feature
-    L-BFGS alone finds better optima (the Cauchy density is the clearest case). Diagonal machines, machines whose units
-    are to be binary, and tables that are too long take it alone as well.
+    The first steps from a rough start are the strength of EM, and the last digits that of L-BFGS. For one machine, and
+    with one feature, L-BFGS alone finds better optima (densities with heavy tails are the clearest case). Diagonal
+    machines and tables that are too long take it alone as well.
     """
     if objective.is_scaled:
         try:

@@ -190,8 +190,8 @@ class Objective:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether solvers use the information that EM expects: for dense machines with several features."""
-        return self.family.hidden == "dense" and self.family.n_visible > 1 and self.prior.steps is None
+        """Whether solvers use the information that EM expects: for mixtures of dense machines on several features."""
+        return self.family.hidden == "dense" and min(self.family.n_visible, self.family.n_components) > 1
 
     def scaling(self, vector: Tensor) -> "Scaling | None":
         """Coordinates around a vector in which the information that EM expects is 1; None if there are none."""
