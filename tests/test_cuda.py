@@ -174,6 +174,15 @@ def test_sums_over_the_data(d: int, g: int, K: int, monkeypatch: pytest.MonkeyPa
     assert torch.allclose(here.log_prob(vector), there.log_prob(vector.cuda()).cpu(), rtol=0, atol=1e-9)
 
 
+def test_blocks_are_fitted_there() -> None:
+    X = datasets.correlated_mixture.sample(2000, seed=1)
+    scores = [
+        RTBMDensity(1, n_components=2, n_init=1, random_state=0, device=device).fit([X[:700], X[700:]]).score(X)
+        for device in (None, "cuda")
+    ]
+    assert abs(scores[0] - scores[1]) < 1e-6
+
+
 def test_fits_are_those_of_the_cpu() -> None:
     X = datasets.correlated_mixture.sample(2000, seed=1)
     models = [

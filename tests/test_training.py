@@ -248,3 +248,14 @@ def test_batches_share_the_rows_among_processes_and_epochs():
     assert [len(rows) for rows, _ in LoaderBatches(loader).epoch(0)] == [5, 5]
     with pytest.raises(InvalidInputError, match="iterate over once for each epoch"):
         LoaderBatches(iter([x]))
+
+
+def test_expectation_maximisation_at_the_beginning_does_not_use_up_or_hide_iterations():
+    x = np.random.default_rng(0).normal(size=(300, 2)) + 3.0 * (np.arange(300) % 2)[:, None]
+    family = Family(2, 1, n_components=2)
+    start = make_start(family, x, np.ones(300), 0, 0, np.arange(300) % 2)
+    for max_iter in (5, 25, 40):
+        objective = Objective(family, torch.from_numpy(x), torch.ones(300).double(), Prior(1.0, np.ones(2)))
+        result = solve(objective, start, Settings("lbfgs", max_iter, 1e-12))
+        assert result.history[-1].step <= max_iter
+        assert result.converged == (result.history[-1].step < max_iter)

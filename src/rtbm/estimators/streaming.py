@@ -90,7 +90,7 @@ class Preparation:
         rows, weights, _ = self.line(chunk)
         z = np.ascontiguousarray(to_standard(rows, self.mean, self.root))
         x, w = (torch.from_numpy(part).to(self.device or "cpu") for part in (z, weights / self.total))
-        return [block._replace(rows=block.rows[:0]) for block in make_blocks(x, w)]
+        return [block._replace(rows=np.empty(0, dtype=int)) for block in make_blocks(x, w)]  # nobody asks for them
 
 
 class Sample(NamedTuple):

@@ -10,7 +10,7 @@ from rtbm.training.family import FAILURES
 from rtbm.training.lbfgs import lbfgs
 from rtbm.training.objective import RIGIDITY, STIFFNESS, Objective
 from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Result, Watch
-from rtbm.training.statistics import Evaluation, dense
+from rtbm.training.statistics import Evaluation, dense, information
 from rtbm.training.statistics.likelihood import TOLERANCE
 
 NEWTON_STEPS = 3
@@ -56,7 +56,8 @@ def em_then_lbfgs(objective: Objective, start: Tensor, watch: Watch, *, max_iter
             watch(start, value)
             steps = min(EM_STEPS, max_iter)
             start, reason = iterate(objective, start, value, evaluation, watch, steps, max(EM_GAIN, tol))
-            if reason == EARLY_STOPPING or steps == max_iter:
+            if reason == EARLY_STOPPING or len(watch.history) > max_iter:
+                reason = reason if reason == EARLY_STOPPING else MAX_ITER
                 return watch.result(start, reason, objective.evaluations, "lbfgs")
     return lbfgs(objective, start, watch, max_iter=max_iter, tol=tol)
 
@@ -92,7 +93,7 @@ def maximise(objective: Objective, evaluation: Evaluation) -> Tensor:
     L[~kept] = np.linalg.cholesky(covariance[~kept])
     for k in np.flatnonzero(~kept):
         own = slice(states.first[k], states.first[k + 1])
-        dense.fit_hidden(
+        information.fit_hidden(
             L_A[k], centre[k], states.delta[own], residuals[k, : 1 + g + g * g], objective.total, RIGIDITY, STIFFNESS,
             NEWTON_STEPS,
         )  # fmt: skip

@@ -9,20 +9,20 @@ from torch import Tensor
 
 from rtbm.lattice import Floats
 from rtbm.training.family import FAILURES, Family
-from rtbm.training.statistics import Evaluation, Likelihood, Memory, Source, SourceLikelihood, dense
+from rtbm.training.statistics import Evaluation, Likelihood, Memory, Source, SourceLikelihood, dense, information
 
 RIGIDITY, STIFFNESS = 0.02, 10.0
 """The prior on A, weak, with its mode at STIFFNESS · 1: hidden units that want to be binary, or that have nothing to
 do, would otherwise wander off to infinity or to zero."""
-SUM_BITS, COORDINATE_BITS = 34, 24
-"""Values and gradients of sums over data in several places are rounded to multiples of 2^−SUM_BITS, and coordinates of
-L-BFGS there to so many bits. The order of summation changes the last bits of sums, and L-BFGS would magnify that."""
 BITS = 40.0
 """The same where hidden units are to be binary: other values have probabilities of exp(−40)."""
 STEEPEST = 3.0
 """The slope and the curvature of log P, for standardised data, from which on a smooth machine finds them large."""
 HOPELESS = 10.0
 """A trial step that is certain to be so much worse than the best one is not evaluated."""
+SUM_BITS, COORDINATE_BITS = 34, 24
+"""Values and gradients of sums over data in several places are rounded to multiples of 2^−SUM_BITS, and coordinates of
+L-BFGS there to so many bits. The order of summation changes the last bits of sums, and L-BFGS would magnify that."""
 RIPPLES = 0.2
 """The prior on the ripples of diagonal machines, relative to that on the covariance of dense ones."""
 
@@ -100,13 +100,13 @@ class Scaling(NamedTuple):
     def to_vector(self, u: Floats) -> Floats:
         """The vector of coordinates u."""
         result = self.origin.copy()
-        dense.apply_scaling(self.length * u, *self[4:], result)
+        information.apply_scaling(self.length * u, *self[4:], result)
         return result
 
     def to_scaled(self, gradient: Floats) -> Floats:
         """The derivative in u, from that in the vector."""
         result = np.empty(len(gradient))
-        dense.scale_gradient(gradient, *self[4:], result)
+        information.scale_gradient(gradient, *self[4:], result)
         return self.length * result
 
 
@@ -200,7 +200,7 @@ class Objective:
         try:
             value, evaluation = self.evaluate(vector)
             machines, states, _, residuals = evaluation
-            hidden, visible = dense.find_scaling(
+            hidden, visible = information.find_scaling(
                 residuals, evaluation.parts().gram, machines.log_weights, machines.L_A, *states[:3], self.total,
                 RIGIDITY, STIFFNESS,
             )  # fmt: skip

@@ -443,7 +443,7 @@ class Likelihood:
             return result
 
     def _log_prob(self, vector: Tensor) -> Tensor | None:
-        """The same for log P (n,)."""
+        """log P (n,), with zeros for points with gaps of diagonal machines; None if theta functions have to serve."""
         if self.family.hidden == "dense":
             return None if self._tabulated(vector, wants_sums=False) is None else self.log_joint(vector).logsumexp(1)
         near = None if self._diagonal is None else self._diagonal.log_prob(_numpy(vector))
@@ -495,7 +495,7 @@ class Likelihood:
 class LikelihoodSums:
     """Σ w log P over blocks and its derivative in the vector, by whichever way serves each block.
 
-    For what tables of hidden states do not serve: diagonal machines, soft hidden units and points that are far out.
+    For what tables of hidden states do not serve: diagonal machines and soft hidden units.
     """
 
     family: Family
