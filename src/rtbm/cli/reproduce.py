@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ def reproduce_experiments(names: list[str], options: Options) -> None:
 
     matplotlib.use("Agg")
     from rtbm.paper import EXPERIMENTS
+    from rtbm.paper.runner import Parts, run_jobs
 
     _check_folder(options.folder)
     console = Console(markup=False, width=max(WIDTH, Console().width))
@@ -52,24 +54,35 @@ def reproduce_experiments(names: list[str], options: Options) -> None:
     if options.fresh:
         for name in chosen:
             _remove(_parts_folder(name, options))
-    _announce(chosen, options, console)
+    missing = {name: _unfinished(name, options) for name in chosen}
+    _announce(missing, options, console)
+    jobs = [(job, Parts(_parts_folder(name, options))) for name in chosen for job in missing[name]]
+    results = run_jobs(jobs, options.n_jobs)
     for name in chosen:
-        _reproduce(name, options, console)
+        _reproduce(name, missing[name], results, options, console)
         path = _write_report(options.folder, console)
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
 
 
-def _announce(names: list[str], options: Options, console: Console) -> None:
+def _unfinished(name: str, options: Options) -> list[Any]:
+    """The jobs of an experiment that have to run."""
+    from rtbm.paper import EXPERIMENTS
+    from rtbm.paper.runner import Parts, unfinished
+
+    experiment, parts = EXPERIMENTS[name], Parts(_parts_folder(name, options))
+    return unfinished(experiment, _seeds(experiment, options), options.quick, parts)
+
+
+def _announce(missing: dict[str, list[Any]], options: Options, console: Console) -> None:
     """Say before the work how much there is, and how long it will take."""
     from rtbm.paper import EXPERIMENTS
-    from rtbm.paper.runner import Parts, expected_seconds, unfinished
+    from rtbm.paper.runner import expected_seconds
     from rtbm.report import duration
 
     processes, total = joblib.effective_n_jobs(options.n_jobs), 0.0
-    for name in names:
-        experiment = EXPERIMENTS[name]
+    for name, jobs in missing.items():
+        experiment, left = EXPERIMENTS[name], len(jobs)
         seeds = _seeds(experiment, options)
-        left = len(unfinished(experiment, seeds, options.quick, Parts(_parts_folder(name, options))))
         seconds = expected_seconds(experiment, seeds, options.quick, left, processes)
         count = f"{left} of {len(experiment.jobs(seeds, options.quick))} jobs to run"
         console.print(
@@ -82,15 +95,16 @@ def _announce(names: list[str], options: Options, console: Console) -> None:
     )
 
 
-def _reproduce(name: str, options: Options, console: Console) -> None:
+def _reproduce(name: str, missing: list[Any], results: Iterator[Any], options: Options, console: Console) -> None:
     from rtbm.paper import EXPERIMENTS
-    from rtbm.paper.runner import Parts, fingerprint, run, unfinished, versions
+    from rtbm.paper.runner import Parts, collect, fingerprint, take, versions
     from rtbm.report import picture_path
 
     experiment, folder = EXPERIMENTS[name], options.folder
     seeds, parts = _seeds(experiment, options), Parts(_parts_folder(name, options))
-    with _progress(name, len(unfinished(experiment, seeds, options.quick, parts))) as advance:
-        outcome, seconds = run(experiment, seeds, options.quick, options.n_jobs, advance, parts)
+    with _progress(name, len(missing)) as advance:
+        new = take(results, missing, advance)
+    outcome, seconds = collect(experiment, seeds, options.quick, new, parts)
     record = {
         "experiment": name,
         "command": options.command(name),

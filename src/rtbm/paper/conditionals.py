@@ -123,7 +123,7 @@ EXPERIMENT = Experiment(
     f"{CLOSE:.0%} of the mass lies elsewhere, and clearly less than for the conditional of a Gaussian.",
     20,
     5,
-    (70, 4),
+    (70, 2),
     jobs,
     collect,
     tables,

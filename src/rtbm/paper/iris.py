@@ -226,7 +226,7 @@ EXPERIMENT = Experiment(
     "split and initial values of their own, for two losses. Precision is averaged over the classes.",
     100,
     20,
-    (230, 10),
+    (230, 13),
     jobs,
     collect,
     tables,

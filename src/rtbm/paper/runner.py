@@ -5,7 +5,7 @@ import json
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,6 +24,9 @@ PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "zuko")
 """What numbers depend on, beside the library."""
 PRESENTATION = ("cli", "plotting.py", "report.py")
 """What no number depends on."""
+
+Part = dict[str, Any]
+"""The result of a job under "result", and how many seconds it took under "seconds"."""
 
 
 @cache
@@ -61,7 +64,7 @@ class Parts:
     def __init__(self, folder: Path):
         self._folder, self._fingerprint = folder, fingerprint()
 
-    def read(self, job: Job) -> dict[str, Any] | None:
+    def read(self, job: Job) -> Part | None:
         """What `write` was given, or None."""
         try:
             part = json.loads(self._path(job).read_text())
@@ -85,6 +88,8 @@ class Parts:
 def unfinished(experiment: Experiment, seeds: int, quick: bool, parts: Parts | None) -> list[Job]:
     """The jobs of which nothing is kept."""
     jobs = experiment.jobs(seeds, quick)
+    if len({job.key for job in jobs}) < len(jobs):
+        raise InvalidInputError("the jobs of an experiment must have different keys")
     return jobs if parts is None else [job for job in jobs if parts.read(job) is None]
 
 
@@ -106,27 +111,45 @@ def run(
 
     `advance` is called with the key of each job that has been run; those whose results are kept are not run again.
     """
-    jobs = experiment.jobs(seeds, quick)
-    if len({job.key for job in jobs}) < len(jobs):
-        raise InvalidInputError("the jobs of an experiment must have different keys")
-    kept: dict[str, Any] = {}
     missing = unfinished(experiment, seeds, quick, parts)
-    calls = (joblib.delayed(_run)(job, parts) for job in missing)
-    for job, (result, seconds) in zip(missing, in_parallel(n_jobs, calls), strict=True):
-        kept[job.key] = {"result": result, "seconds": seconds}
+    results = run_jobs([(job, parts) for job in missing], n_jobs)
+    return collect(experiment, seeds, quick, take(results, missing, advance), parts)
+
+
+def run_jobs(jobs: Iterable[tuple[Job, Parts | None]], n_jobs: int | None) -> Iterator[Part]:
+    """The results of jobs in their order.
+
+    Jobs of several experiments in one call keep all processes busy while the tables and pictures of those that are
+    finished are made.
+    """
+    return in_parallel(n_jobs, (joblib.delayed(_run)(job, parts) for job, parts in jobs))
+
+
+def take(results: Iterator[Part], jobs: Iterable[Job], advance: Callable[[str], None]) -> dict[str, Part]:
+    """The next results by the keys of their jobs; `advance` is called with each key."""
+    taken = {}
+    for job in jobs:
+        taken[job.key] = next(results)
         advance(job.key)
-    if parts is not None:
-        kept |= {job.key: parts.read(job) for job in jobs if job.key not in kept}
-    results: Mapping[str, Any] = {job.key: json.loads(json.dumps(kept[job.key]["result"])) for job in jobs}
-    return experiment.collect(results, seeds, quick), sum(kept[job.key]["seconds"] for job in jobs)
+    return taken
 
 
-def _run(job: Job, parts: Parts | None) -> tuple[Any, float]:
-    """The result of a job, which is kept as soon as it is there, and the seconds that it took."""
+def collect(
+    experiment: Experiment, seeds: int, quick: bool, new: Mapping[str, Part], parts: Parts | None = None
+) -> tuple[Outcome, float]:
+    """The outcome of an experiment from new results and kept ones, and the seconds that they took."""
+    jobs = experiment.jobs(seeds, quick)
+    kept = {job.key: new[job.key] if parts is None or job.key in new else parts.read(job) or {} for job in jobs}
+    results: Mapping[str, Any] = {key: json.loads(json.dumps(part["result"])) for key, part in kept.items()}
+    return experiment.collect(results, seeds, quick), sum(part["seconds"] for part in kept.values())
+
+
+def _run(job: Job, parts: Parts | None) -> Part:
+    """Run a job, and keep its result as soon as it is there."""
     torch.set_num_threads(1)
     start = time.perf_counter()
     result = job.function(*job.arguments)
     seconds = time.perf_counter() - start
     if parts is not None:
         parts.write(job, result, seconds)
-    return result, seconds
+    return {"result": result, "seconds": seconds}

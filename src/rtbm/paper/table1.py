@@ -311,8 +311,8 @@ EXPERIMENT = Experiment(
     "of each density, and picked the hyper-parameters of the others by hand; its number counts as beaten if our mean "
     f"is below it, and as reproduced if {PLAUSIBLE:.0%} of our samples are.",
     20,
-    5,
-    (9000, 105),
+    3,
+    (9000, 40),
     jobs,
     collect,
     tables,

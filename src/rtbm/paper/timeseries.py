@@ -191,7 +191,7 @@ EXPERIMENT = Experiment(
     "[100, 200], where there are no data.",
     20,
     2,
-    (1700, 20),
+    (1700, 34),
     jobs,
     collect,
     tables,
