@@ -25,14 +25,13 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rtbm.common import Floats
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.paths import COMPRESSIONS, existing_table, table_kind
 
 # pyarrow is imported in the functions that use it: arrays and .npy files do not wait for it.
 
-Floats = NDArray[np.float64]
 
 MISSING = {"", "na", "n/a", "nan", "null", "none"}
 """What stands for a missing number in a CSV file, in any case; it becomes NaN."""

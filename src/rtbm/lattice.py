@@ -12,10 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rtbm.common import Floats, Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError, TooManyTermsError
-
-Floats = NDArray[np.floating[Any]]
-Integers = NDArray[np.int64]
 
 LOVASZ = 0.99
 LARGEST_INTEGER = 2.0**50

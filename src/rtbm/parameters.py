@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from rtbm.common import TWO_PI
 from rtbm.errors import InvalidInputError
 from rtbm.validation import check_choice
 
-TWO_PI = 2 * math.pi
 HIDDEN = ("dense", "diagonal")
 
 

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from rtbm.common import Floats
 from rtbm.distributions import DiscreteGaussian, RTBMDistribution, RTBMMixture
 from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.nn import ThetaLayer
 from rtbm.validation import as_real
-
-Floats = NDArray[np.float64]
 
 DARK, LIGHT, WARM, GREY = "#1b4965", "#5fa8d3", "#e07a5f", "#c8c8c8"
 SMALLEST_COMPONENT = 0.005

@@ -19,7 +19,8 @@ from rtbm.errors import FileError, InvalidInputError, RTBMError
 from rtbm.paths import existing_table, table_kind
 
 if TYPE_CHECKING:
-    from rtbm.files import Floats, Table
+    from rtbm.common import Floats
+    from rtbm.files import Table
 
 # Modules that need numpy or torch are imported in the functions that use them: help and wrong usage answer at once.
 

@@ -11,8 +11,9 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from rtbm.common import Floats
 from rtbm.estimators.fitted import components
-from rtbm.files import Floats, reasons
+from rtbm.files import reasons
 from rtbm.paths import write_whole
 
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rtbm.common import Floats
 from rtbm.validation import as_real, check_integer, check_vectors
 
-Floats = NDArray[np.float64]
 Formula = Callable[[Floats], Floats]
 Sampler = Callable[[np.random.Generator, int], Floats]
 

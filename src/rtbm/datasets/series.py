@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rtbm.datasets.densities import Floats
+from rtbm.common import Floats
 from rtbm.validation import check_integer
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from rtbm.common import TWO_PI
 from rtbm.distributions.lattice_samplers import reach_of, sample_integers
-from rtbm.parameters import TWO_PI, Natural, inverse, map_tensors
+from rtbm.parameters import Natural, inverse, map_tensors
 from rtbm.theta.plan import ThetaPlan
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rtbm.common import TWO_PI
 from rtbm.distributions.box_quadrature import BoxQuadrature
 from rtbm.distributions.caching import cached_with_graph, cached_without_graph
 from rtbm.distributions.discrete_gaussian import DiscreteGaussian
@@ -14,7 +15,7 @@ from rtbm.distributions.line_sum import LineSum
 from rtbm.distributions.normal_box import MANY_NODES, nodes_per_box, normal_box
 from rtbm.distributions.reduction import reduce_sum
 from rtbm.errors import TooManyTermsError
-from rtbm.parameters import TWO_PI, Lattice, continuous_limit, solve
+from rtbm.parameters import Lattice, continuous_limit, solve
 from rtbm.theta.chunks import CPU_ELEMENTS, in_chunks
 from rtbm.theta.geometry import nearest_plane
 from rtbm.theta.plan import ThetaPlan

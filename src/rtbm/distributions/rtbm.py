@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rtbm.common import PHASES
 from rtbm.distributions.arguments import (
     broadcast,
     check_indices,
@@ -41,8 +42,6 @@ from rtbm.validation import (
     check_positive_definite,
     check_tolerance,
 )
-
-PHASES = ("I", "II")
 
 
 class RTBMDistribution(VisibleDistribution):

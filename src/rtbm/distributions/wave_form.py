@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from rtbm.common import TWO_PI
 from rtbm.distributions.caching import cached_with_graph, cached_without_graph, ordinary_tensors
 from rtbm.distributions.grid import (
     MAX_GRID_DIMENSION,
@@ -15,7 +16,7 @@ from rtbm.distributions.grid import (
 )
 from rtbm.distributions.reduction import reduce_sum, transform_rows
 from rtbm.errors import TooManyNodesError
-from rtbm.parameters import TWO_PI, Natural, dense_hidden, inverse, solve, symmetric
+from rtbm.parameters import Natural, dense_hidden, inverse, solve, symmetric
 from rtbm.theta.plan import ThetaPlan
 
 MAX_DENSE = 3

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
-from rtbm.lattice import Floats
 
 
 class Bounds:

@@ -10,8 +10,8 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, SpikeWarning
-from rtbm.lattice import Floats
 
 FEW_VALUES, REPEATS = 10, 5
 """A column is discrete if it has at most FEW_VALUES distinct values, with REPEATS rows a value on average."""

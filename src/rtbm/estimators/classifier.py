@@ -9,10 +9,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
 
+from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import check_labelled, column_moments, distinct_labelled
 from rtbm.estimators.features import RTBMFeatures
-from rtbm.lattice import Floats
 
 CLASSIFIERS = ("logistic", "bayes")
 

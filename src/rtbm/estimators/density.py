@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from rtbm.common import Floats
 from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
@@ -61,7 +62,6 @@ from rtbm.estimators.streaming import (
     survey,
     survey_batches,
 )
-from rtbm.lattice import Floats
 from rtbm.parameters import HIDDEN
 from rtbm.training import SOLVERS, Result, Settings
 from rtbm.training.distributed import gather_objects, together

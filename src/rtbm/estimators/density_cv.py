@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from sklearn.utils import check_random_state
 
+from rtbm.common import Floats
 from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import check_flag, check_jobs
@@ -16,7 +17,6 @@ from rtbm.estimators.fitted import FittedDensity, component_weights, components
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
 from rtbm.estimators.progress import counting_bar
 from rtbm.estimators.sources import is_source
-from rtbm.lattice import Floats
 from rtbm.validation import check_choice, check_integer
 
 ONE_FEATURE: tuple[dict[str, Any], ...] = (

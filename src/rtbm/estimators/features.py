@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, RTBMError
 from rtbm.estimators.checks import (
     check_flag,
@@ -27,7 +28,6 @@ from rtbm.estimators.density import RTBMDensity
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
 from rtbm.estimators.patches import Patch, check_options, make_patches
 from rtbm.estimators.progress import progress_bar
-from rtbm.lattice import Floats
 from rtbm.validation import check_choice
 
 OUTPUTS = ("auto", "expectations", "log_likelihood", "both")

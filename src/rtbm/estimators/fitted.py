@@ -15,12 +15,12 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from rtbm import nn
+from rtbm.common import Floats
 from rtbm.distributions import Estimate, RTBMDistribution, RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.estimators.bounds import Bounds, make_bounds
 from rtbm.estimators.checks import distinct_rows, is_constant, listed, warn_of_spikes
-from rtbm.lattice import Floats
 from rtbm.parameters import count
 from rtbm.training.family import Density
 from rtbm.training.result import Record

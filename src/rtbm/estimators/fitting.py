@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.parallel import THREADED_ROWS, threads_for
 from rtbm.estimators.search import Report
-from rtbm.lattice import Floats
 from rtbm.training import Family, Objective, Prior, Record, Result, Settings, Watch, make_start, solve
 from rtbm.training.family import FAILURES
 from rtbm.training.starts import (

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
+from rtbm.common import Floats
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.search import Report
-from rtbm.lattice import Floats
 from rtbm.nn.networks import affine_layers, make_network
 from rtbm.training import Result, Settings, Watch
 from rtbm.training.networks import LOSSES, NetworkObjective, solve_network

@@ -8,9 +8,9 @@ import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from rtbm.common import Floats
 from rtbm.estimators.checks import check_labelled, split_classes
 from rtbm.estimators.theta_net import ThetaNet
-from rtbm.lattice import Floats
 from rtbm.training.networks import LOSSES
 from rtbm.validation import check_choice
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from rtbm.common import Floats
 from rtbm.estimators.fitting import Task
 from rtbm.estimators.search import count_runs, search
-from rtbm.lattice import Floats
 
 CANDIDATES = {"dense": (1, 2, 3, 4, 5), "diagonal": (2, 4, 8, 16, 32)}
 FOLDS, STARTS = 3, 4

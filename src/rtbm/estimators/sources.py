@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
 from rtbm.files import FileRows
-from rtbm.lattice import Floats
 from rtbm.training.batches import LoaderBatches
 from rtbm.training.distributed import (
     attempt,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.bounds import Bounds
 from rtbm.estimators.checks import distinct_rows
@@ -27,7 +28,6 @@ from rtbm.estimators.sources import (
     to_floats,
 )
 from rtbm.files import FileRows
-from rtbm.lattice import Floats
 from rtbm.training import Result
 from rtbm.training.adam import adam
 from rtbm.training.batches import Batch, Batches, LoaderBatches

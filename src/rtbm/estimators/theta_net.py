@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 from torch.nn.utils import vector_to_parameters
 
+from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
     check_compute_device,
@@ -30,7 +31,6 @@ from rtbm.estimators.network_task import NetworkTask, Rows, absorb
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.progress import progress_bar
 from rtbm.estimators.search import Outcome, count_runs, search
-from rtbm.lattice import Floats
 from rtbm.nn.networks import ACTIVATIONS
 from rtbm.parameters import HIDDEN
 from rtbm.training import Settings

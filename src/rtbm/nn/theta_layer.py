@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rtbm.common import PHASES
 from rtbm.distributions import RTBMDistribution
 from rtbm.errors import InvalidInputError
 from rtbm.parameters import HIDDEN, from_log_cholesky, log_cholesky
@@ -15,7 +16,6 @@ from rtbm.theta.activation import theta_unit, theta_units
 from rtbm.validation import check_choice, check_integer, check_tolerance
 
 INITIALIZATIONS = ("balanced", "paper")
-PHASES = ("I", "II")
 BALANCED_RANGE = {"I": (3.0, 9.0), "II": (0.5, 0.8)}
 """Where "balanced" draws q: the ripple is visible, but does not rule."""
 PAPER_RANGE = (2.0, 18.0)

@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
-from rtbm.lattice import Floats
+from rtbm.common import Floats
 
 HAS_FLOW = importlib.util.find_spec("zuko") is not None
 """Whether the spline flow can be fitted: `pip install "rtbm[bench]"`."""

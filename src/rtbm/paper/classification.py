@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, precision_score, roc_auc_score
 from sklearn.model_selection import GridSearchCV, train_test_split
 
 from rtbm import plotting
-from rtbm.lattice import Floats
+from rtbm.common import Floats
 from rtbm.paper.differences import ENOUGH, corrected_error, is_clear
 from rtbm.paper.experiment import (
     BEATEN,

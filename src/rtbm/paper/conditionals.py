@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from sklearn.exceptions import ConvergenceWarning
 
 from rtbm import plotting
+from rtbm.common import Floats
 from rtbm.estimators import RTBMDensity
-from rtbm.lattice import Floats
 from rtbm.paper.differences import corrected_error, is_clear
 from rtbm.paper.experiment import NOT_REACHED, REPRODUCED, Experiment, Job, Outcome, Picture, Table, Verdict
 

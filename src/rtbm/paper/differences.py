@@ -2,7 +2,7 @@
 
 import math
 
-from rtbm.lattice import Floats
+from rtbm.common import Floats
 
 ENOUGH = 5
 """Pairs that an error needs."""

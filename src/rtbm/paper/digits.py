@@ -14,8 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from rtbm import plotting
+from rtbm.common import Floats
 from rtbm.estimators import RTBMClassifier, RTBMFeatures, ThetaNetClassifier
-from rtbm.lattice import Floats
 from rtbm.paper.classification import (
     Method,
     OverMaximum,

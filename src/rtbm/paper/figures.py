@@ -12,10 +12,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
 from rtbm import datasets, plotting
+from rtbm.common import Floats
 from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.estimators import RTBMDensity
 from rtbm.estimators.fitted import components
-from rtbm.lattice import Floats
 from rtbm.paper import iris, timeseries
 from rtbm.paper.experiment import NOTED, Experiment, Job, Outcome, Picture, Table, Verdict
 from rtbm.paper.table1 import PAPER, mean_squared_error

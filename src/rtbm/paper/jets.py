@@ -15,8 +15,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from rtbm import datasets, plotting
+from rtbm.common import Floats
 from rtbm.estimators import RTBMFeatures, ThetaNetClassifier
-from rtbm.lattice import Floats
 from rtbm.paper.classification import (
     Method,
     OverMaximum,

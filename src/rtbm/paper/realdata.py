@@ -16,8 +16,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from rtbm import datasets, plotting
+from rtbm.common import Floats
 from rtbm.estimators import RTBMDensityCV
-from rtbm.lattice import Floats
 from rtbm.paper import baselines
 from rtbm.paper.differences import ENOUGH, corrected_error, is_clear
 from rtbm.paper.experiment import NOTED, Experiment, Job, Outcome, Picture, Table, Verdict

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from sklearn.exceptions import ConvergenceWarning
 
 from rtbm import datasets, plotting
+from rtbm.common import Floats
 from rtbm.datasets import Density
 from rtbm.estimators import RTBMDensity, RTBMDensityCV
-from rtbm.lattice import Floats
 from rtbm.paper import baselines
 from rtbm.paper.differences import ENOUGH, corrected_error, is_clear
 from rtbm.paper.experiment import (

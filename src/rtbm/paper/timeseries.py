@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from sklearn.exceptions import ConvergenceWarning
 
 from rtbm import datasets, plotting
+from rtbm.common import Floats
 from rtbm.estimators import ThetaNetRegressor
-from rtbm.lattice import Floats
 from rtbm.paper.experiment import BEATEN, NOT_REACHED, Experiment, Job, Outcome, Picture, Table, Verdict
 
 PAPER = (3.6e-2, 3.8e-2)

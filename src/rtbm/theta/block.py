@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.lattice import DIGIT, LARGEST_INTEGER, Floats
+from rtbm.common import Floats
+from rtbm.lattice import DIGIT, LARGEST_INTEGER
 from rtbm.theta import kernels
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.cost import (

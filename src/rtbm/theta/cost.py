@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rtbm.lattice import Floats, Integers
+from rtbm.common import Floats, Integers
 from rtbm.theta import kernels
 
 LIST, FUSED, PRODUCT = 20.0, 9.0, 0.15

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.lattice import DIGIT, Floats, log_gauss_sum, squared_radius
+from rtbm.common import Floats
+from rtbm.lattice import DIGIT, log_gauss_sum, squared_radius
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.geometry import (
     TWO_PI,

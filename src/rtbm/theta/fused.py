@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.common import TWO_PI
 from rtbm.theta import kernels
 from rtbm.theta.block import Block
 from rtbm.theta.chunks import run_threads
-from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS, grid_factor
+from rtbm.theta.geometry import TWO_PI_PARTS, grid_factor
 from rtbm.theta.series import Derivatives, gradients_with_graph
 
 

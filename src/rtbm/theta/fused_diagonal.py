@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.common import TWO_PI
 from rtbm.theta import diagonal_kernels, kernels
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.diagonal import Diagonal
-from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS, in_two_parts
+from rtbm.theta.geometry import TWO_PI_PARTS, in_two_parts
 from rtbm.theta.series import Derivatives, gradients_with_graph
 
 

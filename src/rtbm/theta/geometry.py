@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.common import TWO_PI
 from rtbm.lattice import (
     DIGIT,
     PART_BITS,
@@ -37,7 +38,6 @@ from rtbm.lattice import (
     tail_spread,
 )
 
-TWO_PI = 2 * math.pi
 # 2π in three parts, to 1e-36; the products of the first two with integers below 2^20 are exact.
 TWO_PI_PARTS = (6.2831853069365025, 2.4308402025215864e-10, 8.089064995183803e-21)
 MAX_CANCELLATION = 100.0

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.common import Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
-from rtbm.lattice import LARGEST_INTEGER, Integers, connected_components
+from rtbm.lattice import LARGEST_INTEGER, connected_components
 from rtbm.theta.block import Block
 from rtbm.theta.diagonal import Diagonal
 from rtbm.theta.fused import fused_log_theta, fused_moments

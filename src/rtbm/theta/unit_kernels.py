@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from rtbm.lattice import Floats
-from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS
+from rtbm.common import TWO_PI, Floats
+from rtbm.theta.geometry import TWO_PI_PARTS
 from rtbm.theta.kernels import COS_PI, EXP, LN2_HIGH, LN2_LOW, LOG2_E, LOWEST_EXPONENT, ROUND, SIN_PI, WIDTH, compiled
 from rtbm.theta.units import THRESHOLD
 

@@ -15,8 +15,9 @@ import math
 import torch
 from torch import Tensor
 
+from rtbm.common import TWO_PI
 from rtbm.theta.diagonal import cumulants
-from rtbm.theta.geometry import TWO_PI, TWO_PI_PARTS
+from rtbm.theta.geometry import TWO_PI_PARTS
 
 THRESHOLD = 4 * math.pi
 """Above this a, exponentials are summed, and cosines below."""

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from rtbm.lattice import Floats
+from rtbm.common import Floats
 from rtbm.training.batches import Batch, Batches
 from rtbm.training.distributed import attempt, gather_objects, raise_first, sum_over_processes
 from rtbm.training.family import FAILURES, Family

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, TooManyTermsError
-from rtbm.lattice import Floats
 from rtbm.training.family import FAILURES
 from rtbm.training.lbfgs import lbfgs
 from rtbm.training.objective import RIGIDITY, STIFFNESS, Objective

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from rtbm import nn
+from rtbm.common import Floats
 from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.errors import RTBMError
-from rtbm.lattice import Floats
 from rtbm.parameters import HIDDEN, count, log_cholesky, pack, triangle_of, unpack
 from rtbm.training.statistics import Likelihood
 from rtbm.validation import check_choice, check_integer

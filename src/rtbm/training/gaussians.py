@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.lattice import Floats
+from rtbm.common import Floats
 from rtbm.training.statistics import dense
 from rtbm.training.statistics.likelihood import Block, BlockSums, Evaluation, make_blocks
 

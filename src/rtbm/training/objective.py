@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.lattice import Floats
+from rtbm.common import Floats
 from rtbm.training.family import FAILURES, Family
 from rtbm.training.statistics import Evaluation, Likelihood, Memory, Source, SourceLikelihood, dense, information
 

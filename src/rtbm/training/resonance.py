@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rtbm.lattice import Floats
+from rtbm.common import Floats
 from rtbm.nn.networks import FIXED, affine_layers
 from rtbm.nn.theta_layer import ThetaLayer
 from rtbm.parameters import log_cholesky

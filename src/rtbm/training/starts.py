@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.lattice import Floats
+from rtbm.common import Floats
 from rtbm.parameters import Lattice, Unconstrained, log_cholesky, pack, unconstrain
 from rtbm.training.family import Family
 from rtbm.training.objective import BITS, STIFFNESS

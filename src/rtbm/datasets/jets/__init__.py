@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rtbm.datasets.densities import Floats
+from rtbm.common import Floats
 from rtbm.datasets.jets.tools import import_tool
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.validation import check_choice, check_integer

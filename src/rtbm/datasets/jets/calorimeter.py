@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rtbm.datasets.densities import Floats
+from rtbm.common import Floats
 from rtbm.datasets.jets.events import LARGEST_ETA, Particles
 
 FIELD, RADIUS = 2.0, 1.15

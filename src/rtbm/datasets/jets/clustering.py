@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rtbm.datasets.densities import Floats
+from rtbm.common import Floats
 from rtbm.datasets.jets.calorimeter import Towers
 from rtbm.datasets.jets.events import PT_RANGE, Partons
 from rtbm.datasets.jets.tools import import_tool

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rtbm.datasets.densities import Floats
+from rtbm.common import Floats
 from rtbm.datasets.jets.tools import INSTALL, import_tool
 from rtbm.errors import RTBMError
 

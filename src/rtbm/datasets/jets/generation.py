@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rtbm.datasets.densities import Floats
+from rtbm.common import Floats
 from rtbm.datasets.jets.calorimeter import measure
 from rtbm.datasets.jets.clustering import find_jets, is_parton, is_w
 from rtbm.datasets.jets.events import Particles, collide

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rtbm.datasets.densities import Floats
+from rtbm.common import Floats
 from rtbm.datasets.jets.clustering import Jets
 
 PIXELS, HALF_WIDTH = 32, 1.6

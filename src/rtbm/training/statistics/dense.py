@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rtbm.lattice import CHERNOFF, Floats
+from rtbm.common import Floats
+from rtbm.lattice import CHERNOFF
 from rtbm.theta.kernels import compiled
 
 LARGEST_CENTRE = 1e9

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.common import Floats
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import TooManyTermsError
-from rtbm.lattice import Floats
 from rtbm.theta import kernels
 from rtbm.theta.chunks import run_threads
 from rtbm.training.statistics import dense, numba, triton

@@ -5,7 +5,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from rtbm.lattice import Floats
+from rtbm.common import Floats
 from rtbm.theta.chunks import CPU_ELEMENTS, GPU_ELEMENTS
 from rtbm.training.statistics.dense import States, View
 

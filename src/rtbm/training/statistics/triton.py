@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.lattice import Floats
+from rtbm.common import Floats
 from rtbm.training.statistics.dense import States, View
 
 try:
