@@ -21,8 +21,8 @@ import torch
 
 from rtbm import RTBMDensity
 from rtbm.cli.processes import is_first_process, process_group
-from rtbm.estimators.sources import AnySource, open_source, work_on
-from rtbm.estimators.streaming import Line, Preparation
+from rtbm.estimators.density.sources import AnySource, open_source, work_on
+from rtbm.estimators.density.streaming import Line, Preparation
 from rtbm.training.distributed import broadcast_object
 from rtbm.training.objective import Prior, SourceObjective
 

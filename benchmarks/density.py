@@ -133,7 +133,7 @@ def step_time(n: int, n_visible: int, n_hidden: int, hidden: str = "dense") -> f
     """Seconds for a value with gradient of the objective near a start, the least of several."""
     rng = np.random.default_rng(0)
     x, weights = rng.standard_normal((n, n_visible)), np.ones(n)
-    family = Family(n_visible, n_hidden, hidden=hidden)
+    family = Family(n_visible, n_hidden, coupling=hidden)
     widths = np.ones(n_visible)
     objective = Objective(family, torch.from_numpy(x), torch.from_numpy(weights), Prior(1.0, widths))
     vector = make_start(family, x[:5000], weights[:5000], 0, 0)

@@ -144,7 +144,7 @@ def solvers(seeds: int, jobs: int, console: Console) -> dict[str, Any]:
             table.add_column(column, justify="left" if column in ("machine", "solver") else "right")
         for hidden, n_hidden, names in (("dense", dense, DENSE), ("diagonal", diagonal, DIAGONAL)):
             for solver in names:
-                options = {"hidden": hidden, "n_hidden": n_hidden, "solver": solver, "n_init": 1, "fallback": None}
+                options = {"coupling": hidden, "n_hidden": n_hidden, "solver": solver, "n_init": 1, "fallback": None}
                 if solver == "adam":
                     options |= {"batch_size": 256, "max_iter": 100}
                 r = kept[f"{name} {hidden} {solver}"] = repeat(name, seeds, jobs, **options)

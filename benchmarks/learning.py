@@ -27,10 +27,10 @@ from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
 
 from rtbm import RTBMDensity, RTBMDensityCV, RTBMFeatures, datasets
-from rtbm.estimators.fitting import standardise
-from rtbm.training import Family, Objective, Prior, Settings, make_start, solve
-from rtbm.training.lbfgs import lbfgs
-from rtbm.training.result import Watch
+from rtbm.estimators.density.task import standardise
+from rtbm.training import Family, Objective, Prior, make_solver, make_start
+from rtbm.training.solvers import Watch
+from rtbm.training.solvers.lbfgs import lbfgs
 from rtbm.training.starts import local_widths
 
 GRID = {"n_components": [1, 2, 3, 4, 6, 8, 12, 16]}
@@ -77,7 +77,7 @@ def problem(x: np.ndarray, n_hidden: int, n_components: int = 1, hidden: str = "
     """The objective on standardised data, and the first start."""
     n, d = x.shape
     z = standardise(x, np.ones(n), np.zeros(n), [str(i) for i in range(d)], False).z
-    family = Family(d, n_hidden, n_components=n_components, hidden=hidden)
+    family = Family(d, n_hidden, n_components=n_components, coupling=hidden)
     some = z[:: max(1, n // 5000)]
     labels = KMeans(n_components, n_init=1, random_state=0).fit(some).labels_ if n_components > 1 else None
     prior = Prior(1.0, local_widths(some, np.ones(len(some))))
@@ -153,9 +153,9 @@ def solvers(console: Console) -> None:
             objective, start = problem(x, n_hidden, n_components)
             if kind == "lbfgs":
                 objective.scaling = lambda _: None  # type: ignore[method-assign]
-                result = lbfgs(objective, start, Watch(), max_iter=1000, tol=1e-7)
+                result = lbfgs(objective, start, Watch(), max_iter=1000, tol=1e-7, name="lbfgs")
             else:
-                result = solve(objective, start, Settings("lbfgs" if kind == "default" else "em", 1000, 1e-7))
+                result = make_solver("lbfgs" if kind == "default" else "em", 1000, tol=1e-7).minimise(objective, start)
             row += [f"{result.objective:.5f}", str(result.evaluations)]
         gaussians = GaussianMixture(n_components, random_state=0, tol=1e-7, max_iter=1000).fit(objective.x.numpy())
         row.append(f"{-gaussians.score(objective.x.numpy()):.3f}")

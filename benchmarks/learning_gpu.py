@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from sklearn.mixture import GaussianMixture
 
-from rtbm.training import Family, Objective, Prior, Settings, make_start, solve
+from rtbm.training import Family, Objective, Prior, make_solver, make_start
 
 QUICK = "--quick" in sys.argv
 
@@ -29,7 +29,7 @@ def data(n: int, d: int, device: str = "cuda") -> torch.Tensor:
 def make_objective(x: torch.Tensor, n_hidden: int, hidden: str = "dense") -> tuple[Objective, torch.Tensor]:
     """The objective, and a start."""
     d = x.shape[1]
-    family = Family(d, n_hidden, hidden=hidden)
+    family = Family(d, n_hidden, coupling=hidden)
     some = x[:5000].cpu().numpy()
     start = make_start(family, some, np.ones(len(some)), 0, 0)
     weights = torch.ones(len(x), dtype=torch.float64, device=x.device)
@@ -96,9 +96,9 @@ def whole_fit(n: int) -> dict[str, object]:
             torch.cuda.synchronize()
             begin = time.perf_counter()
             sample, start = make_objective(x[:20_000].cpu(), 2)
-            first = solve(sample, start.cpu(), Settings("lbfgs", 1000, 1e-7))
+            first = make_solver("lbfgs", 1000, tol=1e-7).minimise(sample, start.cpu())
             objective, _ = make_objective(x, 2)
-            result = solve(objective, first.vector.to(device), Settings("lbfgs", 1000, 1e-7))
+            result = make_solver("lbfgs", 1000, tol=1e-7).minimise(objective, first.vector.to(device))
             torch.cuda.synchronize()
             times[device], value = time.perf_counter() - begin, result.objective
     return {"whole fit of": n, "seconds": times, "objective": value, "steps with all points": result.evaluations}

@@ -28,7 +28,7 @@ def features() -> None:
     """What four hidden units and the density make of one principal component."""
     sample = datasets.jets.load("train")
     x = PCA(3, random_state=0).fit_transform(sample.pixels)[:, 2:]
-    model = RTBMFeatures(4, hidden="diagonal", patch_size=1, output="both", random_state=0).fit(x)
+    model = RTBMFeatures(4, coupling="diagonal", patch_size=1, features="both", random_state=0).fit(x)
     grid = np.linspace(*np.quantile(x, (0.002, 0.998)), 400)[:, None]
     columns = model.transform(grid)
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")

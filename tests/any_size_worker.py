@@ -54,7 +54,7 @@ def main(kind: str, source: str, output: str) -> None:
     model = RTBMDensity(2, n_init=2, solver="adam" if kind == "adam" else "lbfgs", random_state=0)
     try:
         if kind in ("fail", "die"):
-            from rtbm.estimators import sources
+            from rtbm.estimators.density import sources
 
             sources.KEPT_BYTES = 0  # blocks are read again in each step
         model.fit(share(kind, source, rank))

@@ -66,13 +66,13 @@ def test_blocks_give_the_fit_of_the_array():
 
 
 def test_blocks_are_read_anew_where_memory_is_short(alone, monkeypatch):
-    monkeypatch.setattr("rtbm.estimators.sources.KEPT_BYTES", 1000)
+    monkeypatch.setattr("rtbm.estimators.density.sources.KEPT_BYTES", 1000)
     assert objective(density().fit([X[:9_000], X[9_000:]])) == pytest.approx(objective(alone), abs=1e-9)
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"n_components": 2}, {"solver": "em"}, {"hidden": "diagonal", "n_hidden": 4}, {"bounds": [None, (0, None)]}],
+    [{"n_components": 2}, {"solver": "em"}, {"coupling": "diagonal", "n_hidden": 4}, {"bounds": [None, (0, None)]}],
 )
 def test_gaps_weights_and_bounds_in_blocks(options):
     rows = PLANE.copy()
@@ -100,7 +100,7 @@ def test_a_gaussian_stays_a_gaussian():
 
 
 def test_large_memory_maps_are_read_in_blocks(tmp_path, monkeypatch, alone):
-    monkeypatch.setattr("rtbm.estimators.sources.LARGE", 1000)
+    monkeypatch.setattr("rtbm.estimators.density.sources.LARGE", 1000)
     np.save(tmp_path / "x.npy", X)
     model = density().fit(np.load(tmp_path / "x.npy", mmap_mode="r"), sample_weight=np.ones(len(X)))
     assert objective(model) == pytest.approx(objective(alone), abs=1e-9)
@@ -115,7 +115,7 @@ def test_single_precision_files(tmp_path):
 @pytest.mark.filterwarnings("ignore:the solver")
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("rtbm.estimators.sources.KEPT_BYTES", 0)
+    monkeypatch.setattr("rtbm.estimators.density.sources.KEPT_BYTES", 0)
     rows = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float64, (4_000_000, 2))  # 61 MiB
     for begin in range(0, len(rows), 500_000):
         rows[begin : begin + 500_000] = datasets.correlated_gaussian.sample(500_000, seed=begin)
@@ -129,7 +129,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        ([X], {"n_hidden": "auto"}, "n_hidden='auto'"),
         ([X], {"validation_fraction": 0.1}, "validation_fraction=0.1"),
         ([X], {"drop_constant": True}, "drop_constant=True"),
         ([X], {"solver": "cma"}, "got 'cma'"),
@@ -250,7 +249,7 @@ def test_wrong_partitions_are_explained(cluster):
 def test_a_dask_worker_that_dies_ends_the_fit():
     distributed = pytest.importorskip("distributed")
     dask_array = pytest.importorskip("dask.array")
-    from rtbm.estimators.sources import DaskRows
+    from rtbm.estimators.density.sources import DaskRows
 
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "processes": True}
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from sklearn.base import clone
+from sklearn.model_selection import KFold
 from sklearn.utils.estimator_checks import check_estimator
 
 from rtbm import RTBMDensity, RTBMDensityCV, datasets
 from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.density_cv import EFFORT, ONE_FEATURE, SEVERAL_FEATURES, near_best, stacking_weights
+from rtbm.estimators.density.committee import EFFORT, ONE_FEATURE, SEVERAL_FEATURES, near_best, stacking_weights
 
 TWO = [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_components": 2, "n_init": 1}]
 SHORT = [{**candidate, "max_iter": 15} for candidate in TWO]
@@ -23,14 +24,14 @@ def gamma():
 
 @pytest.fixture(scope="module")
 def model(gamma):
-    return RTBMDensityCV(TWO, n_folds=3, random_state=0).fit(gamma)
+    return RTBMDensityCV(TWO, cv=3, random_state=0).fit(gamma)
 
 
 def test_a_committee_is_a_density(model):
     v = np.linspace(-30, 60, 20_001)[:, None]
     assert np.isclose(np.exp(model.score_samples(v)).sum() * (v[1] - v[0])[0], 1, atol=1e-6)
     assert isinstance(model.distribution_, RTBMMixture)
-    assert np.isclose(model.weights_.sum(), 1)
+    assert np.isclose(model.candidate_weights_.sum(), 1)
     assert model.sample(5, random_state=1).shape == (5, 1)
     assert np.isclose(model.cdf([[60.0]])[0], 1)
     assert model.transform([[5.0]]).shape[1] == model._n_features_out
@@ -38,7 +39,7 @@ def test_a_committee_is_a_density(model):
 
 
 def test_the_same_seed_gives_the_same_committee(gamma):
-    model = RTBMDensityCV(SHORT, n_folds=3, random_state=0).fit(gamma)
+    model = RTBMDensityCV(SHORT, cv=3, random_state=0).fit(gamma)
     again = clone(model).set_params(n_jobs=2).fit(gamma[::-1])
     assert np.array_equal(again.score_samples(gamma), model.score_samples(gamma))
     other = clone(model).set_params(random_state=1).fit(gamma)
@@ -46,7 +47,7 @@ def test_the_same_seed_gives_the_same_committee(gamma):
 
 
 def test_weights_count_repetitions(gamma):
-    options = {"n_folds": 3, "random_state": 0}
+    options = {"cv": 3, "random_state": 0}
     repeated = RTBMDensityCV(SHORT, **options).fit(np.concatenate([gamma, gamma[:50]]))
     weighted = RTBMDensityCV(SHORT, **options).fit(gamma, sample_weight=np.where(np.arange(400) < 50, 2.0, 1.0))
     assert np.allclose(repeated.score_samples(gamma), weighted.score_samples(gamma))
@@ -55,21 +56,21 @@ def test_weights_count_repetitions(gamma):
 def test_a_gaussian_loses_where_there_is_structure():
     X = datasets.three_gaussians.sample(600, seed=0)
     tried = [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_init": 2}]
-    model = RTBMDensityCV(tried, n_folds=3, random_state=0).fit(X)
-    assert model.weights_.tolist() == [0.0, 1.0]
+    model = RTBMDensityCV(tried, cv=3, random_state=0).fit(X)
+    assert model.candidate_weights_.tolist() == [0.0, 1.0]
     assert model.held_out_[1] > model.held_out_[0] + 0.05
     marginal, conditional = model.marginal([1]), model.conditional({1: 0.0})
     assert marginal.n_features_in_ == conditional.n_features_in_ == 1
 
 
 def test_the_best_alone(gamma):
-    model = RTBMDensityCV(TWO, n_folds=3, combine="best", random_state=0).fit(gamma)
-    assert sorted(model.weights_) == [0.0, 1.0]
-    assert model.weights_.argmax() == model.held_out_.argmax()
+    model = RTBMDensityCV(TWO, cv=3, combine="best", random_state=0).fit(gamma)
+    assert sorted(model.candidate_weights_) == [0.0, 1.0]
+    assert model.candidate_weights_.argmax() == model.held_out_.argmax()
 
 
 def test_bounds_are_kept(gamma):
-    model = RTBMDensityCV(TWO[:1], n_folds=2, bounds=(0, None), random_state=0).fit(gamma)
+    model = RTBMDensityCV(TWO[:1], cv=2, bounds=(0, None), random_state=0).fit(gamma)
     assert model.score_samples([[-1.0]])[0] == -np.inf
     assert model.sample(200, random_state=0).min() > 0
 
@@ -111,10 +112,10 @@ def test_default_candidates_are_arguments(candidates):
         ({"candidates": [{"hiden": 2}]}, "got {'hiden': 2}"),
         ({"candidates": [3]}, "got 3"),
         ({"candidates": [{"n_hidden": 1, "bounds": (0, None)}]}, "without phase, bounds"),
-        ({"n_folds": 1}, "n_folds"),
+        ({"cv": 1}, "cv"),
         ({"combine": "mean"}, "combine"),
         ({"n_jobs": 0}, "n_jobs"),
-        ({"n_folds": 300}, "600 distinct rows"),
+        ({"cv": 300}, "600 distinct rows"),
     ],
 )
 def test_wrong_arguments(options, message, gamma):
@@ -123,18 +124,18 @@ def test_wrong_arguments(options, message, gamma):
 
 
 def test_nothing_is_left_of_an_earlier_fit(gamma):
-    model = RTBMDensityCV(TWO[:1], n_folds=2, random_state=0).fit(gamma)
+    model = RTBMDensityCV(TWO[:1], cv=2, random_state=0).fit(gamma)
     with pytest.raises(InvalidInputError):
-        model.set_params(n_folds=300).fit(gamma)
+        model.set_params(cv=300).fit(gamma)
     assert not hasattr(model, "distribution_")
-    assert not hasattr(model, "weights_")
+    assert not hasattr(model, "candidate_weights_")
 
 
 def test_a_committee_tells_about_its_fits(gamma):
-    hasty = RTBMDensityCV([{"n_hidden": 2, "n_init": 1, "max_iter": 1, "fallback": None}], n_folds=2).fit(gamma)
+    hasty = RTBMDensityCV([{"n_hidden": 2, "n_init": 1, "max_iter": 1, "fallback": None}], cv=2).fit(gamma)
     assert (hasty.converged_, hasty.n_iter_, hasty.is_gaussian_) == (False, 1, False)
     X = np.random.default_rng(0).normal(size=(100, 3))
-    model = RTBMDensityCV([{"n_hidden": 2, "n_components": 2, "n_init": 1}], n_folds=2, random_state=0).fit(X)
+    model = RTBMDensityCV([{"n_hidden": 2, "n_components": 2, "n_init": 1}], cv=2, random_state=0).fit(X)
     assert model.converged_
     assert model.is_gaussian_
     assert model.n_parameters_ == model.marginal([2, 1, 0]).n_parameters_ == 2 * (9 + 1) - 1
@@ -143,8 +144,8 @@ def test_a_committee_tells_about_its_fits(gamma):
 
 def test_candidates_that_became_the_same_gaussian_count_once():
     X = np.random.default_rng(0).normal(size=(100, 2))
-    model = RTBMDensityCV([{"n_hidden": n, "n_init": 1} for n in (1, 2)], n_folds=2, random_state=0).fit(X)
-    assert model.weights_.tolist() == [1.0, 0.0]
+    model = RTBMDensityCV([{"n_hidden": n, "n_init": 1} for n in (1, 2)], cv=2, random_state=0).fit(X)
+    assert model.candidate_weights_.tolist() == [1.0, 0.0]
     assert len(model.distribution_.components) == 2
 
 
@@ -152,8 +153,8 @@ def test_candidates_that_became_the_same_gaussian_count_once():
 def test_a_fold_without_a_density_is_told():
     X = np.random.default_rng(0).normal(size=(40, 2))
     X[:, 1] = np.arange(40) == 3
-    with pytest.raises(InvalidInputError, match="take fewer n_folds: X: there is only one value of feature 1"):
-        RTBMDensityCV(TWO[:1], n_folds=2, random_state=0).fit(X)
+    with pytest.raises(InvalidInputError, match="lower cv: X: there is only one value of feature 1"):
+        RTBMDensityCV(TWO[:1], cv=2, random_state=0).fit(X)
 
 
 def test_rows_out_of_reach_do_not_hide_how_a_candidate_does(gamma, monkeypatch):
@@ -165,15 +166,13 @@ def test_rows_out_of_reach_do_not_hide_how_a_candidate_does(gamma, monkeypatch):
         return log_prob
 
     monkeypatch.setattr(RTBMDensity, "score_samples", blind)
-    model = RTBMDensityCV(TWO, n_folds=2, random_state=0).fit(gamma)
+    model = RTBMDensityCV(TWO, cv=2, random_state=0).fit(gamma)
     assert np.all(model.held_out_ > -4)
 
 
 @pytest.mark.filterwarnings("ignore:.*linearly dependent:RuntimeWarning", "ignore::rtbm.SpikeWarning")
 def test_conventions_of_scikit_learn():
-    check_estimator(
-        RTBMDensityCV([{"n_hidden": 1, "n_init": 1, "max_iter": 3}], n_folds=2, random_state=0), on_skip=None
-    )
+    check_estimator(RTBMDensityCV([{"n_hidden": 1, "n_init": 1, "max_iter": 3}], cv=2, random_state=0), on_skip=None)
 
 
 # Smooth machines with binary units
@@ -194,7 +193,17 @@ def test_a_smooth_machine_has_flat_tops_and_sharp_edges():
     assert np.exp(smooth.score_samples([[-5.6], [5.6]])).max() < 0.01
 
 
-@pytest.mark.parametrize("options", [{"n_components": 2}, {"hidden": "diagonal"}, {"solver": "em"}])
+@pytest.mark.parametrize("options", [{"n_components": 2}, {"coupling": "diagonal"}, {"solver": "em"}])
 def test_smoothness_is_for_one_dense_machine(options, gamma):
     with pytest.raises(InvalidInputError, match="smoothness=1"):
         RTBMDensity(2, smoothness=1.0, **options).fit(gamma)
+
+
+def test_splitters_and_pairs_of_rows(gamma):
+    by_splitter = RTBMDensityCV(TWO, cv=KFold(3, shuffle=True, random_state=1), random_state=0).fit(gamma)
+    pairs = list(KFold(3, shuffle=True, random_state=1).split(gamma))
+    by_pairs = RTBMDensityCV(TWO, cv=pairs, random_state=0).fit(gamma)
+    assert np.array_equal(by_splitter.score_samples(gamma), by_pairs.score_samples(gamma))
+    for wrong in (pairs[:2], [(0, 1)], "three", [*pairs, pairs[0]]):
+        with pytest.raises(InvalidInputError, match="cv must"):
+            RTBMDensityCV(TWO, cv=wrong, random_state=0).fit(gamma)

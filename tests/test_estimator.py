@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from machines import gaussian_score
 from rtbm import RTBMDensity, RTBMDistribution, RTBMMixture, datasets, nn
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.bounds import Bounds, make_bounds
+from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.estimators.progress import counting_bar, progress_bar
 from rtbm.training import Record
 
@@ -238,7 +238,7 @@ def test_both_forms_and_phases_and_the_module():
     for hidden, n_hidden in (("dense", 2), ("diagonal", 5)):
         densities = []
         for phase in ("I", "II"):
-            model = quick(n_hidden, hidden=hidden, phase=phase, fallback=None, n_init=1).fit(GAMMA)
+            model = quick(n_hidden, coupling=hidden, phase=phase, fallback=None, n_init=1).fit(GAMMA)
             assert isinstance(model.distribution_, RTBMDistribution)
             assert (model.distribution_.phase, model.distribution_.hidden) == (phase, hidden)
             assert isinstance(model.module_, nn.RTBM)
@@ -251,25 +251,6 @@ def test_both_forms_and_phases_and_the_module():
     assert isinstance(mixture.distribution_, RTBMMixture)
     assert isinstance(mixture.module_, nn.RTBMMixture)
     assert mixture.transform(PLANE).shape == (300, 2)
-
-
-def test_automatic_choice_of_hidden_units():
-    model = quick("auto", n_init=1, tol=1e-4).fit(datasets.uniform.sample(150, seed=0))
-    assert model.n_hidden_ == max(model.selection_, key=model.selection_.__getitem__)
-    assert model.distribution_.n_hidden == model.n_hidden_
-    assert len(model.selection_) >= 3
-
-
-def test_averages_over_starts():
-    X = datasets.cauchy.sample(300, seed=0)
-    single = quick(3, n_init=4).fit(X)
-    average = quick(3, n_init=4, average=True).fit(X)
-    assert isinstance(average.distribution_, RTBMMixture)
-    assert average.distribution_.weights.sum() == pytest.approx(1)
-    assert len(average.results_) == 4
-    assert (
-        average.score(datasets.cauchy.sample(3000, seed=1)) > single.score(datasets.cauchy.sample(3000, seed=1)) - 0.02
-    )
 
 
 def test_validation_and_what_is_told_about_the_fit():
@@ -293,7 +274,7 @@ def test_information_criteria():
 def test_many_features_without_a_normaliser():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, 8)) @ rng.standard_normal((8, 8))
-    model = quick(60, hidden="diagonal", solver="score_matching", max_iter=5, n_init=1)
+    model = quick(60, coupling="diagonal", solver="score_matching", max_iter=5, n_init=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X)
@@ -318,7 +299,7 @@ def test_progress_is_shown_when_asked_for(capsys):
         ({"n_hidden": 0}, "n_hidden"),
         ({"n_hidden": "many"}, "n_hidden"),
         ({"n_components": 1.5}, "n_components"),
-        ({"hidden": "sparse"}, "hidden"),
+        ({"coupling": "sparse"}, "coupling"),
         ({"phase": "III"}, "phase"),
         ({"solver": "sgd"}, "solver"),
         ({"n_init": 0}, "n_init"),
@@ -329,7 +310,7 @@ def test_progress_is_shown_when_asked_for(capsys):
         ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"fallback": "normal"}, "fallback"),
         ({"learning_rate": 0}, "learning_rate"),
-        ({"solver": "em", "hidden": "diagonal"}, "em"),
+        ({"solver": "em", "coupling": "diagonal"}, "em"),
         ({"solver": "pcd"}, "pcd"),
     ],
 )

@@ -14,6 +14,7 @@ from machines import gaussian_score
 from rtbm import RTBMDensity, RTBMDensityCV, SpikeWarning, datasets
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import distinct_rows
+from rtbm.training import SOLVERS
 
 
 def quick(n_hidden=2, **options):
@@ -36,13 +37,6 @@ def test_mixtures_of_data_with_many_gaps():
     X = with_gaps(60, 3, 0.7)
     model = quick(1, n_components=3, tol=1e-4).fit(X)
     assert np.isfinite(model.score(X[~np.isnan(X).all(axis=1)]))
-
-
-def test_automatic_choice_with_a_feature_that_a_fold_lacks():
-    X = np.random.default_rng(1).normal(size=(30, 2))
-    X[:, 1] = np.nan
-    X[:3, 1] = [1, 2, 3]
-    quick("auto", n_init=1, tol=1e-3, random_state=2).fit(X)
 
 
 def test_em_says_when_there_are_too_many_states():
@@ -68,14 +62,15 @@ def test_a_solver_goes_back_to_where_the_density_can_be_evaluated(monkeypatch):
     """A solver that ends at a covariance of 1e-60 after steps of 1e-10 each."""
     X = datasets.gamma.sample(100)
 
-    def shrink(objective, start, watch, **_):
-        vector = start
-        for _ in range(6):
-            watch(vector, objective.value(vector))
-            vector = torch.cat([vector[:-1], vector[-1:] - 5 * math.log(10)])
-        return watch.result(vector, "converged", 1, "em")
+    class Shrinking(SOLVERS["em"]):
+        def minimise(self, objective, start, watch=None):
+            vector = start
+            for _ in range(6):
+                watch(vector, objective.value(vector))
+                vector = torch.cat([vector[:-1], vector[-1:] - 5 * math.log(10)])
+            return watch.result(vector, "converged", 1, "em")
 
-    monkeypatch.setattr("rtbm.training.solvers.em", shrink)
+    monkeypatch.setitem(SOLVERS, "em", Shrinking)
     with pytest.warns(RuntimeWarning, match=r"ended at a density that cannot be evaluated.*raise regularization"):
         model = quick(2, solver="em", n_init=1, fallback=None).fit(X)
     assert np.isfinite(model.score(X))
@@ -88,14 +83,10 @@ def test_em_with_more_machines_than_points():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3])
-def test_history_and_selection_are_in_the_units_of_the_data(share):
+def test_history_is_in_the_units_of_the_data(share):
     X = with_gaps(80, 2, share) * [100, 1]
     model = quick(fallback=None, regularization=0).fit(X)
     assert -model.history_[-1].objective == pytest.approx(model.score(X[~np.isnan(X).all(1)]), abs=0.05)
-    if share == 0:
-        line = X[:, :1]
-        chosen = quick("auto", n_init=1, tol=1e-3).fit(line)
-        assert max(chosen.selection_.values()) == pytest.approx(chosen.score(line), abs=0.3)
 
 
 def test_what_is_present_in_rows_with_gaps_counts():
@@ -182,18 +173,10 @@ def test_conditions_are_checked():
         model.set_feature_names(["a", "b"]).conditional({"a": 1.0, 0: 2.0})
 
 
-def test_an_old_choice_of_hidden_units_is_forgotten():
-    X = datasets.gamma.sample(60)
-    model = quick("auto", n_init=1, tol=1e-3).fit(X)
-    assert not hasattr(model.set_params(n_hidden=1).fit(X), "selection_")
-
-
 def test_progress_says_what_it_shows(capsys):
     X = datasets.gamma.sample(60)
-    quick(2, hidden="diagonal", solver="pcd", max_iter=2, verbose=1).fit(X)
+    quick(2, coupling="diagonal", solver="pcd", max_iter=2, verbose=1).fit(X)
     assert "objective" in capsys.readouterr().err
-    quick("auto", n_init=1, tol=1e-3, verbose=1).fit(X)
-    assert "choosing n_hidden" in capsys.readouterr().err
     quick(solver="adam", max_iter=2, n_init=1, verbose=1).fit_stream([X])
     assert "all data" in capsys.readouterr().err
 
@@ -242,7 +225,7 @@ def test_a_committee_warns_of_spikes_once():
     X = np.random.default_rng(0).integers(0, 2, (60, 1)).astype(float)
     X = np.hstack([X, np.random.default_rng(1).normal(size=(60, 1))])
     with pytest.warns(SpikeWarning, match="feature 0") as caught:
-        RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], n_folds=2, random_state=0).fit(X)
+        RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], cv=2, random_state=0).fit(X)
     assert len(caught) == 1
 
 
@@ -261,7 +244,7 @@ def test_constant_columns_are_named_all_at_once():
 def test_constant_columns_can_be_dropped(tmp_path):
     X = np.random.default_rng(0).normal(size=(60, 3))
     X[:, 1] = 7.0
-    for kind in (quick(1), RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], n_folds=2, random_state=0)):
+    for kind in (quick(1), RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], cv=2, random_state=0)):
         model = kind.set_params(drop_constant=True, bounds=[None, (0, None), (-10, 10)]).fit(X)
         other = kind.__class__(**{**kind.get_params(), "drop_constant": False, "bounds": [None, (-10, 10)]})
         other.fit(X[:, [0, 2]])

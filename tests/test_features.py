@@ -20,8 +20,8 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rtbm import InvalidInputError, RTBMClassifier, RTBMDensity, RTBMFeatures
-from rtbm.estimators.features import _spread_out, _typical_variances
-from rtbm.estimators.patches import make_patches
+from rtbm.estimators.features.patches import make_patches
+from rtbm.estimators.features.transformer import _spread_out, _typical_variances
 
 pd = pytest.importorskip("pandas")
 
@@ -86,10 +86,10 @@ def test_random_patches_use_features_equally_often():
         ({"patch": "blocks", "image_shape": (2, 2), "patch_size": (1, 2, 3)}, "patch_size must be two integers"),
         ({"n_patches": 3}, 'n_patches is for patch="random"'),
         ({"patch": "random", "n_patches": 0}, "n_patches must be an integer"),
-        ({"output": "means"}, "output must be one of"),
+        ({"features": "means"}, "features must be one of"),
         ({"supervised": "yes"}, "supervised must be True or False"),
         ({"n_hidden": 0}, "n_hidden must be an integer"),
-        ({"hidden": "sparse"}, "hidden must be one of"),
+        ({"coupling": "sparse"}, "coupling must be one of"),
         ({"tol": -1.0}, "tol must be a number"),
         ({"n_jobs": 0}, "n_jobs must be"),
     ],
@@ -111,7 +111,7 @@ def test_features_are_the_expectations_of_densities_on_patches(iris):
     assert np.allclose(
         features.transform(X), np.hstack([alone[0].transform(X[:, [0, 3]]), alone[1].transform(X[:, [2, 1]])])
     )
-    both = RTBMFeatures(2, patch=[[0, 3], [2, 1]], output="both", random_state=3).fit(X)
+    both = RTBMFeatures(2, patch=[[0, 3], [2, 1]], features="both", random_state=3).fit(X)
     columns = pd.DataFrame(both.transform(X), columns=both.get_feature_names_out())
     assert np.allclose(columns["patch1_log_likelihood"], alone[1].score_samples(X[:, [2, 1]]))
     assert np.allclose(columns[["patch0_h0", "patch0_h1"]], alone[0].transform(X[:, [0, 3]]))
@@ -139,7 +139,7 @@ def test_phases_and_mixtures(iris):
 def test_names_follow_a_data_frame_and_pandas_output(iris):
     X, y = iris
     frame = pd.DataFrame(X, columns=list("abcd"))
-    features = RTBMFeatures(1, supervised=True, output="both", random_state=0).set_output(transform="pandas")
+    features = RTBMFeatures(1, supervised=True, features="both", random_state=0).set_output(transform="pandas")
     out = features.fit_transform(frame, np.array(["x", "y", "z"])[y])
     assert list(out.columns[:4]) == ["patch0_x_h0", "patch0_x_log_likelihood", "patch0_y_h0", "patch0_y_log_likelihood"]
     with pytest.raises(ValueError, match="feature names"):
@@ -190,7 +190,7 @@ def test_parameters_set_after_the_fit_do_not_change_the_output(iris):
     X, _ = iris
     features = RTBMFeatures(2, random_state=0).fit(X)
     before = features.transform(X)
-    features.set_params(output="both", n_hidden=5)
+    features.set_params(features="both", n_hidden=5)
     assert np.array_equal(features.transform(X), before)
     assert len(features.get_feature_names_out()) == before.shape[1]
 

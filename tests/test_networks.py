@@ -16,8 +16,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from rtbm import InvalidInputError, ThetaNetClassifier, ThetaNetRegressor
 from rtbm.nn import ThetaLayer
 from rtbm.nn.networks import make_network
-from rtbm.training import Settings
-from rtbm.training.networks import NetworkObjective, log_loss, solve_network, squared_error
+from rtbm.training.networks import NETWORK_SOLVERS, NetworkObjective, log_loss, squared_error
 from rtbm.training.resonance import find_tones, tune
 
 T = np.linspace(0, 30, 150)[:, None]
@@ -139,7 +138,7 @@ def test_module_takes_the_features_as_they_are():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_papers_network_has_38_parameters():
-    model = quick((3, 3, 2), output="theta", max_iter=2).fit(T, NOISY)
+    model = quick((3, 3, 2), output_activation="theta", max_iter=2).fit(T, NOISY)
     assert model.n_parameters_ == 38 == sum(p.numel() for p in model.module_.parameters())
 
 
@@ -190,8 +189,8 @@ def test_a_failed_fit_leaves_nothing_behind():
         ({"sizes": (0,)}, "hidden_layer_sizes"),
         ({"activation": "sigmoid"}, "activation"),
         ({"activation": ("theta", "theta")}, "activation"),
-        ({"output": "softmax"}, "output"),
-        ({"hidden": "sparse"}, "hidden"),
+        ({"output_activation": "softmax"}, "output_activation"),
+        ({"coupling": "sparse"}, "coupling"),
         ({"initialization": "xavier"}, "initialization"),
         ({"solver": "sgd"}, "solver"),
         ({"max_iter": 0}, "max_iter"),
@@ -282,7 +281,7 @@ def test_parameters_beyond_float64_are_turned_back_from():
     far = start.clone()
     far[-5:] = 1e3  # e^1000 is not a float64
     assert objective.value(far) == np.inf
-    result = solve_network(objective, start, Settings("lbfgs", max_iter=5))
+    result = NETWORK_SOLVERS["lbfgs"](max_iter=5).minimise(objective, start)
     assert np.isfinite(result.objective)
 
 
@@ -304,7 +303,7 @@ def test_adam_minimises_what_lbfgs_minimises_also_with_weights():
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_large_targets_of_other_outputs_are_learned():
     y = 1e6 * (WAVE - WAVE.min() + 1)
-    model = ThetaNetRegressor((3,), output="relu", n_init=2, random_state=0).fit(T, y)
+    model = ThetaNetRegressor((3,), output_activation="relu", n_init=2, random_state=0).fit(T, y)
     assert model.n_iter_ > 10
     assert model.loss_ < 0.5 * model.history_[0].objective
 

@@ -4,15 +4,18 @@ import json
 import os
 import pickle
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from sklearn.datasets import load_iris
+from sklearn.naive_bayes import GaussianNB
 
 import rtbm
 from machines import dense, diagonal
-from rtbm import FileError, InvalidInputError, RTBMDensity, RTBMMixture, datasets, nn
+from rtbm import FileError, InvalidInputError, RTBMClassifier, RTBMDensity, RTBMFeatures, RTBMMixture, datasets, nn
 from rtbm.persistence import _fingerprint, read
 
 pd = pytest.importorskip("pandas")
@@ -75,24 +78,24 @@ def test_estimators_come_back_with_all_that_they_know(tmp_path, model):
 
 def test_a_committee_comes_back(tmp_path):
     tried = [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_components": 2, "n_init": 1, "fallback": "gaussians"}]
-    committee = rtbm.RTBMDensityCV(tried, n_folds=2, bounds=(0, None), random_state=0).fit(X)
+    committee = rtbm.RTBMDensityCV(tried, cv=2, bounds=(0, None), random_state=0).fit(X)
     rtbm.save(committee, tmp_path / "committee.rtbm")
     copy = rtbm.load(tmp_path / "committee.rtbm")
     assert isinstance(copy, rtbm.RTBMDensityCV)
     assert np.allclose(copy.score_samples(X), committee.score_samples(X), atol=1e-13)
-    assert np.array_equal(copy.weights_, committee.weights_)
+    assert np.array_equal(copy.candidate_weights_, committee.candidate_weights_)
     assert np.array_equal(copy.held_out_, committee.held_out_)
     assert copy.candidates_ == committee.candidates_
     assert copy.candidates == committee.candidates
     assert copy.summary_ == committee.summary_
-    assert np.array_equal(copy.fit(X).weights_, committee.weights_)
+    assert np.array_equal(copy.fit(X).candidate_weights_, committee.candidate_weights_)
 
 
 def test_the_file_tells_about_itself(tmp_path, model):
     rtbm.save(model, tmp_path / "model.rtbm")
     with safetensors.safe_open(tmp_path / "model.rtbm", framework="pt") as file:
         description = json.loads(file.metadata()["rtbm"])
-    assert description["format"] == 1
+    assert description["format"] == 2
     assert description["library"] == rtbm.__version__
     assert description["estimator"]["summary"]["solver"] == "lbfgs"
 
@@ -243,9 +246,11 @@ def test_networks_come_back_with_all_that_they_know(tmp_path):
     y = np.sin(frame["t"].to_numpy())
     options = {"n_init": np.int64(1), "max_iter": 5, "random_state": 0}
     networks = [
-        rtbm.ThetaNetRegressor((3, 2), activation=("theta", "tanh"), output="theta", **options).fit(frame, y),
+        rtbm.ThetaNetRegressor((3, 2), activation=("theta", "tanh"), output_activation="theta", **options).fit(
+            frame, y
+        ),
         rtbm.ThetaNetRegressor((3,), solver="adam", dropout=0.1, **options).fit(frame, np.column_stack([y, -y])),
-        rtbm.ThetaNetClassifier((2,), hidden="dense", **options).fit(frame, np.where(y > 0, "up", "down")),
+        rtbm.ThetaNetClassifier((2,), coupling="dense", **options).fit(frame, np.where(y > 0, "up", "down")),
         rtbm.ThetaNetClassifier(3, activation="theta-II", **options).fit(frame, np.arange(60) % 3),
     ]
     for network in networks:
@@ -293,7 +298,7 @@ def test_networks_must_be_fitted(tmp_path):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_networks_are_saved_as_they_were_trained(tmp_path):
     model = rtbm.ThetaNetRegressor((2,), n_init=1, max_iter=2, random_state=0).fit(X, X[:, 0])
-    model.set_params(hidden="dense", dropout=0.5)
+    model.set_params(coupling="dense", dropout=0.5)
     rtbm.save(model, tmp_path / "network.rtbm")
     assert np.array_equal(rtbm.load(tmp_path / "network.rtbm").predict(X), model.predict(X))
 
@@ -304,3 +309,64 @@ def test_labels_that_cannot_be_kept_are_refused(tmp_path):
     model = rtbm.ThetaNetClassifier((2,), n_init=1, max_iter=2, random_state=0).fit(X, labels)
     with pytest.raises(InvalidInputError, match="labels"):
         rtbm.save(model, tmp_path / "network.rtbm")
+
+
+EXPECTED = json.loads((Path(__file__).parent / "data" / "format_1" / "expected.json").read_text())
+ASK = {
+    "committee": lambda model: model.score_samples(PAIRS),
+    "network": lambda model: model.predict(PAIRS[:, :1]),
+    "network_classifier": lambda model: model.predict_proba(PAIRS),
+    "nn_mixture": lambda model: model().log_prob(LINE).detach(),
+    "nn_layer": lambda model: model(torch.tensor(PAIRS, dtype=model.weight.dtype)).detach(),
+}
+LINE, PAIRS = np.array([[3.0], [7.5]]), np.array([[0.5, 1.0], [2.0, -1.0]])
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_files_of_format_1_give_what_they_gave(name, tmp_path):
+    model = rtbm.load(Path(__file__).parent / "data" / "format_1" / f"{name}.rtbm")
+    ask = ASK.get(name, lambda model: model.score_samples(LINE))
+    assert np.asarray(ask(model)).ravel() == pytest.approx(EXPECTED[name], rel=1e-10 if name != "nn_layer" else 1e-5)
+    rtbm.save(model, tmp_path / "again.rtbm")
+    assert np.array_equal(np.asarray(ask(rtbm.load(tmp_path / "again.rtbm"))), np.asarray(ask(model)))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        RTBMFeatures(1, patch_size=2, random_state=0),
+        RTBMFeatures(1, patch_size=2, supervised=True, features="both", random_state=0),
+        RTBMClassifier(1, patch_size=2, random_state=0),
+        RTBMClassifier(1, patch_size=4, classifier="bayes", random_state=0),
+    ],
+)
+def test_features_and_classifiers(tmp_path, model):
+    X, y = load_iris(return_X_y=True)
+    y = np.array(["a", "b", "c"])[y]
+    model.fit(X[::3], y[::3])
+    rtbm.save(model, tmp_path / "m.rtbm")
+    copy = rtbm.load(tmp_path / "m.rtbm")
+    assert type(copy) is type(model)
+    assert copy.get_params() == model.get_params()
+    assert np.array_equal(copy.transform(X), model.transform(X))
+    assert np.array_equal(copy.get_feature_names_out(), model.get_feature_names_out())
+    if isinstance(model, RTBMClassifier):
+        assert np.array_equal(copy.predict_proba(X), model.predict_proba(X))
+        assert np.array_equal(copy.predict(X), model.predict(X))
+    elif model.supervised:
+        assert np.array_equal(copy.class_log_likelihood(X), model.class_log_likelihood(X))
+
+
+def test_other_classifiers_are_refused(tmp_path):
+    X, y = load_iris(return_X_y=True)
+    model = RTBMClassifier(1, classifier=GaussianNB(), random_state=0).fit(X, y)
+    with pytest.raises(InvalidInputError, match=r"GaussianNB.*joblib"):
+        rtbm.save(model, tmp_path / "m.rtbm")
+    assert not list(tmp_path.iterdir())
+
+
+def test_bounded_distributions(tmp_path):
+    machine = rtbm.RTBMDistribution([[1.0]], [[0.5]], [[2.0]], [0.1], [0.2])
+    rtbm.save(rtbm.BoundedDistribution(machine, [0.0], [np.inf]), tmp_path / "m.rtbm")
+    copy = rtbm.load(tmp_path / "m.rtbm")
+    assert copy.log_prob([2.0]) == rtbm.BoundedDistribution(machine, [0.0], [np.inf]).log_prob([2.0])

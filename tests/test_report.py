@@ -8,11 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from browser import CHROMIUM, visit
-from rtbm import report
 from rtbm.cli.app import app
 from rtbm.cli.reproduce import Options, reproduce_experiments
 from rtbm.errors import FileError, InvalidInputError
-from rtbm.paper import iris, runner
+from rtbm.paper import iris, report, runner
 from rtbm.paper.experiment import BEATEN, Experiment, Job, Picture, Table, Verdict
 
 

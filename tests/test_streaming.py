@@ -86,7 +86,7 @@ def test_streams_end_near_the_fit_of_all_data(tmp_path, monkeypatch, kind):
 
 
 def test_a_small_sample_of_the_stream_is_enough_to_start(monkeypatch):
-    monkeypatch.setattr("rtbm.estimators.streaming.SAMPLE_ROWS", 200)
+    monkeypatch.setattr("rtbm.estimators.density.streaming.SCREENED_ROWS", 200)
     model = adam(max_iter=20, learning_rate=0.01).fit_stream([X[i : i + 200] for i in range(0, 2000, 200)])
     assert model.score(X) > RTBMDensity(2, n_init=1, random_state=0).fit(X).score(X) - 5e-3
 

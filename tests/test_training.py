@@ -8,10 +8,10 @@ import torch
 
 from rtbm import datasets
 from rtbm.errors import InvalidInputError
-from rtbm.training import SOLVERS, Family, Objective, Prior, Settings, Watch, make_start, solve
+from rtbm.training import SOLVERS, Family, Objective, Prior, Watch, make_solver, make_start
 from rtbm.training.batches import ArrayBatches, LoaderBatches
-from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, SCHEDULE
-from rtbm.training.score_matching import ScoreMatching
+from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, SCHEDULE
+from rtbm.training.solvers.score_matching import ScoreMatchingObjective
 from rtbm.training.starts import (
     gaussian_start,
     independent_axes,
@@ -31,7 +31,7 @@ def problem(n_hidden=2, hidden="dense", name="gamma", n_components=1, strength=1
     weights = np.ones(len(x))
     mean, (root, _) = moments(x, weights).mean, standardisation(moments(x, weights))
     z = (x - mean) @ np.linalg.inv(root).T
-    family = Family(x.shape[1], n_hidden, hidden=hidden, n_components=n_components)
+    family = Family(x.shape[1], n_hidden, coupling=hidden, n_components=n_components)
     prior = Prior(strength, local_widths(z, weights))
     return Objective(family, torch.from_numpy(z), torch.from_numpy(weights), prior), z, weights
 
@@ -55,12 +55,12 @@ def test_the_gradient_is_that_of_the_value(n_hidden, hidden, n_components):
 
 def test_solvers_for_dense_machines_find_the_same_optimum():
     objective, z, weights = problem()
-    best = solve(objective, start_of(objective, z, weights), Settings("lbfgs", tol=1e-12))
+    best = make_solver("lbfgs", tol=1e-12).minimise(objective, start_of(objective, z, weights))
     noise = torch.randn(len(best.vector), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     near = best.vector + 0.05 * noise  # so that all see the same optimum
     settings = {"lbfgs": 300, "em": 2000, "cma": 150, "adam": 300}
     found = {
-        name: solve(objective, near, Settings(name, max_iter=max_iter, tol=1e-10, seed=1, learning_rate=0.01))
+        name: make_solver(name, max_iter=max_iter, tol=1e-10, seed=1, learning_rate=0.01).minimise(objective, near)
         for name, max_iter in settings.items()
     }
     assert objective.value(near) - best.objective > 2e-3
@@ -79,7 +79,7 @@ def test_adam_improves_on_the_start_with_and_without_batches():
     objective, z, weights = problem()
     start = start_of(objective, z, weights)
     for batch_size in (None, 100):
-        result = solve(objective, start, Settings("adam", max_iter=40, batch_size=batch_size))
+        result = make_solver("adam", max_iter=40, batch_size=batch_size).minimise(objective, start)
         assert objective.value(result.vector) < objective.value(start) - 0.01
         assert result.reason == SCHEDULE
 
@@ -88,8 +88,8 @@ def test_em_never_rises_and_its_end_is_stationary():
     for n_components in (1, 2):
         objective, z, weights = problem(name="cauchy_mixture", n_hidden=1, n_components=n_components)
         labels = (z[:, 0] > 0).astype(int)
-        result = solve(
-            objective, start_of(objective, z, weights, labels=labels), Settings("em", max_iter=3000, tol=1e-11)
+        result = make_solver("em", max_iter=3000, tol=1e-11).minimise(
+            objective, start_of(objective, z, weights, labels=labels)
         )
         values = [record.objective for record in result.history]
         assert max(np.diff(values)) < 1e-7
@@ -100,7 +100,9 @@ def test_em_never_rises_and_its_end_is_stationary():
 def test_score_matching_takes_the_score_and_its_divergence():
     objective, z, weights = problem(3, "diagonal", n=20)
     vector = start_of(objective, z, weights)
-    mine = ScoreMatching(objective.family, objective.x, torch.from_numpy(weights), Prior(0.0, objective.prior.widths))
+    mine = ScoreMatchingObjective(
+        objective.family, objective.x, torch.from_numpy(weights), Prior(0.0, objective.prior.widths)
+    )
     x = objective.x.clone().requires_grad_()
     log_prob = objective.family.distribution(vector).log_prob(x)
     (score,) = torch.autograd.grad(log_prob.sum(), x, create_graph=True)
@@ -112,10 +114,10 @@ def test_score_matching_takes_the_score_and_its_divergence():
 def test_solvers_without_normaliser_come_near_maximum_likelihood():
     objective, z, weights = problem(6, "diagonal", n=1500)
     start = start_of(objective, z, weights, seed=2)
-    best = objective.value(solve(objective, start, Settings("lbfgs", max_iter=300)).vector)
+    best = objective.value(make_solver("lbfgs", max_iter=300).minimise(objective, start).vector)
     worst = objective.value(gaussian_start(objective.family))
     for name, max_iter in (("score_matching", 200), ("pcd", 150)):
-        result = solve(objective, start, Settings(name, max_iter=max_iter, learning_rate=0.02))
+        result = make_solver(name, max_iter=max_iter, learning_rate=0.02).minimise(objective, start)
         reached = objective.value(result.vector)
         assert reached - best < 0.35 * (worst - best), name
 
@@ -124,8 +126,8 @@ def test_the_same_seed_gives_the_same_result():
     for name, hidden in (("cma", "dense"), ("adam", "dense"), ("pcd", "diagonal")):
         objective, z, weights = problem(2, hidden, n=100)
         start = start_of(objective, z, weights)
-        settings = Settings(name, max_iter=5, batch_size=30, seed=4)
-        first, second = (solve(objective, start, settings).vector for _ in range(2))
+        settings = make_solver(name, max_iter=5, batch_size=30, seed=4)
+        first, second = (settings.minimise(objective, start).vector for _ in range(2))
         assert torch.equal(first, second)
 
 
@@ -137,7 +139,7 @@ def test_a_start_that_leaves_float64_is_survived():
     assert value == math.inf or math.isfinite(value)
     assert torch.isfinite(gradient).all()
     far = start_of(objective, z, weights) * 30
-    result = solve(objective, far, Settings("lbfgs", max_iter=50))
+    result = make_solver("lbfgs", max_iter=50).minimise(objective, far)
     assert torch.isfinite(result.vector).all()
 
 
@@ -148,7 +150,7 @@ def test_validation_stops_early_and_keeps_the_best():
     def validate(vector):
         return float(objective.family.log_prob(vector, test).mean())
 
-    result = solve(objective, start_of(objective, z, weights), Settings("lbfgs"), Watch(validate, patience=10))
+    result = make_solver("lbfgs").minimise(objective, start_of(objective, z, weights), Watch(validate, patience=10))
     assert result.reason == EARLY_STOPPING
     assert result.validation == max(record.validation for record in result.history)
     assert validate(result.vector) == pytest.approx(result.validation, abs=1e-7)
@@ -156,10 +158,10 @@ def test_validation_stops_early_and_keeps_the_best():
 
 def test_iterations_that_are_used_up_are_told():
     objective, z, weights = problem()
-    result = solve(objective, start_of(objective, z, weights), Settings("lbfgs", max_iter=2))
+    result = make_solver("lbfgs", max_iter=2).minimise(objective, start_of(objective, z, weights))
     assert result.reason == MAX_ITER
     assert not result.converged
-    assert solve(objective, start_of(objective, z, weights), Settings("lbfgs")).reason == CONVERGED
+    assert make_solver("lbfgs").minimise(objective, start_of(objective, z, weights)).reason == CONVERGED
 
 
 @pytest.mark.parametrize(
@@ -170,9 +172,9 @@ def test_solvers_say_what_they_cannot_do(name, hidden, n_components):
     objective, z, weights = problem(2, hidden, n_components=n_components, n=30)
     labels = np.arange(30) % 2
     with pytest.raises(InvalidInputError, match=name):
-        solve(objective, start_of(objective, z, weights, labels=labels), Settings(name, max_iter=2))
+        make_solver(name, max_iter=2).minimise(objective, start_of(objective, z, weights, labels=labels))
     with pytest.raises(InvalidInputError, match="solver must be one of"):
-        solve(objective, start_of(objective, z, weights, labels=labels), Settings("newton"))
+        make_solver("newton").minimise(objective, start_of(objective, z, weights, labels=labels))
     assert name in SOLVERS
 
 
@@ -181,7 +183,7 @@ def test_the_gaussian_member_is_the_standard_normal():
     normal = torch.distributions.Normal(0.0, 1.0).log_prob(x).sum(1)
     for hidden, n_hidden in (("dense", 1), ("dense", 3), ("diagonal", 5)):
         for n_components in (1, 2):
-            family = Family(2, n_hidden, hidden=hidden, n_components=n_components)
+            family = Family(2, n_hidden, coupling=hidden, n_components=n_components)
             assert torch.allclose(family.log_prob(gaussian_start(family), x), normal, atol=1e-6)
 
 
@@ -256,6 +258,6 @@ def test_expectation_maximisation_at_the_beginning_does_not_use_up_or_hide_itera
     start = make_start(family, x, np.ones(300), 0, 0, np.arange(300) % 2)
     for max_iter in (5, 25, 40):
         objective = Objective(family, torch.from_numpy(x), torch.ones(300).double(), Prior(1.0, np.ones(2)))
-        result = solve(objective, start, Settings("lbfgs", max_iter, 1e-12))
+        result = make_solver("lbfgs", max_iter, tol=1e-12).minimise(objective, start)
         assert result.history[-1].step <= max_iter
         assert result.converged == (result.history[-1].step < max_iter)

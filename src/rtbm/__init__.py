@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rtbm import datasets, nn, parameters
     from rtbm.distributions import (
+        BoundedDistribution,
         ContinuousBoltzmannMachine,
         DiscreteGaussian,
         Estimate,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _SUBMODULES = ("datasets", "nn", "parameters")
 _HOMES = {
+    "BoundedDistribution": "distributions",
     "ContinuousBoltzmannMachine": "distributions",
     "DiscreteGaussian": "distributions",
     "Estimate": "distributions",
@@ -87,6 +89,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "BoundedDistribution",
     "ContinuousBoltzmannMachine",
     "DiscreteGaussian",
     "Estimate",

@@ -4,21 +4,32 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
 import safetensors.torch
 import torch
+from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from rtbm import nn
-from rtbm.distributions import RTBMDistribution, RTBMMixture
+from rtbm.distributions import BoundedDistribution, RTBMDistribution, RTBMMixture
 from rtbm.errors import FileError, InvalidInputError
-from rtbm.estimators import RTBMDensity, RTBMDensityCV, ThetaNetClassifier, ThetaNetRegressor
-from rtbm.estimators.bounds import make_bounds
+from rtbm.estimators import (
+    RTBMClassifier,
+    RTBMDensity,
+    RTBMDensityCV,
+    RTBMFeatures,
+    ThetaNetClassifier,
+    ThetaNetRegressor,
+)
+from rtbm.estimators.density.bounds import Bounds, make_bounds
+from rtbm.estimators.density.fitted import FittedDensity
+from rtbm.estimators.features.transformer import KINDS as KINDS_OF_FEATURES
+from rtbm.estimators.networks.base import ThetaNet
 from rtbm.nn.networks import make_network
 from rtbm.parameters import Unconstrained, shapes_of
 from rtbm.paths import write_whole
@@ -27,23 +38,30 @@ from rtbm.training.networks import LOSSES
 from rtbm.validation import check_choice, check_vector
 from rtbm.version import __version__
 
-FORMAT = 1
-"""The version of the file format. Files of later versions are refused."""
+FORMAT = 2
+"""The version of the file format. Files of format 1 are read too, and those of later formats are refused."""
 KEY = "rtbm"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+LAYER_OPTIONS = ("in_features", "out_features", "hidden", "phase", "dropout", "tolerance")
+LATTICE_TENSORS = ("A", "a", "F", "mean", "covariance")
+NATURAL_TENSORS = ("T", "W", "Q", "b_v", "b_h")
 
-Network = ThetaNetRegressor | ThetaNetClassifier
-EstimatedDensity = RTBMDensity | RTBMDensityCV
-Model = EstimatedDensity | Network | RTBMDistribution | RTBMMixture | nn.RTBM | nn.RTBMMixture | nn.ThetaLayer
-_DENSITIES: dict[str, type[EstimatedDensity]] = {"RTBMDensity": RTBMDensity, "RTBMDensityCV": RTBMDensityCV}
-_NETWORKS: dict[str, type[Network]] = {"ThetaNetRegressor": ThetaNetRegressor, "ThetaNetClassifier": ThetaNetClassifier}
-_COMMITTEE = ("candidates_", "held_out_", "weights_")
-_LAYER = ("in_features", "out_features", "hidden", "phase", "dropout", "tolerance")
-_LATTICE = ("A", "a", "F", "mean", "covariance")
-_NATURAL = ("T", "W", "Q", "b_v", "b_h")
+Tensors = dict[str, Tensor]
+Description = dict[str, Any]
+Described = tuple[Tensors, Description]
 
 
-def save(model: Model, path: Any) -> None:
+class Kind(NamedTuple):
+    """How models of one type are saved and loaded."""
+
+    type: type
+    describe: Callable[[Any], Described]
+    """The tensors of a model, and all else as JSON."""
+    restore: Callable[[Tensors, Description], Any]
+    """The model of what `describe` gave."""
+
+
+def save(model: Any, path: Any) -> None:
     """Save a fitted estimator, a distribution or a module to a file.
 
     The file is complete or not there at all: it is written under another name first. An existing file is replaced.
@@ -51,8 +69,8 @@ def save(model: Model, path: Any) -> None:
     Parameters
     ----------
     model : estimator, distribution or module
-        What to save: a fitted `RTBMDensity`, `RTBMDensityCV`, `ThetaNetRegressor` or `ThetaNetClassifier`, a machine or
-        a mixture, or a module of `rtbm.nn`. `load` gives back the same, with the same parameters to the last bit.
+        What to save: any fitted estimator of this library, a machine, a mixture, or a module of `rtbm.nn`. `load` gives
+        back the same, with the same parameters to the last bit.
     path : path
         By custom it ends in .rtbm or .safetensors.
 
@@ -87,7 +105,7 @@ def load(path: Any) -> Any:
         raise FileError(f"{path}: the file does not describe a model of this library ({error!r})") from None
 
 
-def read(path: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(path: Any) -> tuple[Tensors, dict[str, Any]]:
     """The tensors of a file and its description (format, library, kind, training summary, …), checked."""
     path = _path(path)
     if not path.is_file():
@@ -105,14 +123,14 @@ def read(path: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         version, expected = description["format"], description.pop("sha256")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise FileError(f"{path}: the description in the file is damaged") from None
-    if version != FORMAT:
+    if version not in (1, FORMAT):
         raise FileError(
             f"{path}: format {version!r}, saved by rtbm {description.get('library')}; this is rtbm {__version__}, "
             f"which reads format {FORMAT}: install the version that saved it"
         )
     if _fingerprint(tensors, description) != expected:
         raise FileError(f"{path}: the contents have been changed since the file was saved (checksum)")
-    return tensors, description
+    return tensors, _from_format_1(description) if version == 1 else description
 
 
 def _path(path: Any) -> Path:
@@ -121,7 +139,7 @@ def _path(path: Any) -> Path:
     return Path(path)
 
 
-def _fingerprint(tensors: dict[str, Tensor], description: dict[str, Any]) -> str:
+def _fingerprint(tensors: Tensors, description: dict[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -130,99 +148,219 @@ def _fingerprint(tensors: dict[str, Tensor], description: dict[str, Any]) -> str
     return digest.hexdigest()
 
 
-def _describe(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the description of a model."""
-    if isinstance(model, EstimatedDensity | Network) and not model.__sklearn_is_fitted__():
-        raise InvalidInputError("model must be fitted before it is saved: call fit first")
-    if type(model) in _NETWORKS.values():
-        description = {"kind": type(model).__name__, "estimator": _estimator(model), "network": _network(model)}
-        return dict(model.module_.named_parameters()), description
-    if isinstance(model, nn.ThetaLayer):
-        options = {name: getattr(model, name) for name in _LAYER}
-        dtype = str(model.weight.dtype).removeprefix("torch.")
-        return dict(model.named_parameters()), {"kind": "nn.ThetaLayer", "options": options, "dtype": dtype}
-    if type(model) in _DENSITIES.values():
-        tensors, density = _describe(model.distribution_)
-        return tensors, {"kind": type(model).__name__, "density": density, "estimator": _estimator(model)}
-    if isinstance(model, RTBMMixture):
-        described = [_describe(component) for component in model.components]
-        tensors = {f"{i}.{name}": tensor for i, (part, _) in enumerate(described) for name, tensor in part.items()}
-        return tensors | {"logits": model.logits}, {"kind": "RTBMMixture", "components": [d for _, d in described]}
-    if isinstance(model, RTBMDistribution):
-        return _describe_machine(model)
-    if isinstance(model, nn.RTBM):
-        return dict(model.named_parameters()), {"kind": "nn.RTBM", "machine": _module(model)}
-    if isinstance(model, nn.RTBMMixture):
-        machines = [_module(component) for component in model.components if isinstance(component, nn.RTBM)]
-        return dict(model.named_parameters()), {"kind": "nn.RTBMMixture", "machines": machines}
+def _from_format_1(description: Description) -> Description:
+    """A description with the names that parameters have had since format 2."""
+    estimator = description.get("estimator")
+    if estimator is None:
+        return description
+    renamed = {"hidden": "coupling", "n_folds": "cv", "output": "output_activation"}
+
+    def rename(parameters: Description) -> Description:
+        return {renamed.get(name, name): value for name, value in parameters.items() if name != "average"}
+
+    parameters = rename(estimator["parameters"])
+    if parameters.get("n_hidden") == "auto":
+        parameters["n_hidden"] = estimator["summary"]["n_hidden"]
+    if parameters.get("candidates"):
+        parameters["candidates"] = [rename(candidate) for candidate in parameters["candidates"]]
+    changed = {**estimator, "parameters": parameters}
+    if "committee" in estimator:
+        committee = dict(estimator["committee"])
+        committee["candidate_weights_"] = committee.pop("weights_")
+        changed["committee"] = committee
+    return {**description, "estimator": changed}
+
+
+def _describe(model: Any) -> Described:
+    """The tensors and the description of a model of any kind."""
+    for name, kind in KINDS.items():
+        if type(model) is kind.type:
+            if isinstance(model, BaseEstimator) and not model.__sklearn_is_fitted__():
+                raise InvalidInputError("model must be fitted before it is saved: call fit first")
+            tensors, description = kind.describe(model)
+            return tensors, {"kind": name, **description}
     raise InvalidInputError(
-        "model must be an RTBMDensity, RTBMDensityCV, ThetaNetRegressor, ThetaNetClassifier, RTBMDistribution, "
-        f"RTBMMixture, nn.RTBM, nn.RTBMMixture or nn.ThetaLayer, got a {type(model).__name__}: other estimators go "
-        "with joblib.dump"
+        f"model must be one of {', '.join(KINDS)}, got a {type(model).__name__}: other estimators go with joblib.dump"
     )
 
 
-def _describe_machine(machine: RTBMDistribution) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _restore(tensors: Tensors, description: Description) -> Any:
+    """The model of any kind."""
+    if description["kind"] not in KINDS:
+        raise KeyError(f"unknown kind {description['kind']!r}")
+    return KINDS[description["kind"]].restore(tensors, description)
+
+
+def _describe_all(models: Sequence[Any], prefix: str = "") -> tuple[Tensors, list[Description]]:
+    """Several models: tensors whose names begin with their numbers, and their descriptions."""
+    described = [_describe(model) for model in models]
+    tensors = {f"{prefix}{i}.{name}": tensor for i, (part, _) in enumerate(described) for name, tensor in part.items()}
+    return tensors, [description for _, description in described]
+
+
+def _restore_all(tensors: Tensors, descriptions: list[Description], prefix: str = "") -> list[Any]:
+    """The models of what `_describe_all` gave."""
+    return [_restore(_part(tensors, f"{prefix}{i}."), part) for i, part in enumerate(descriptions)]
+
+
+def _part(tensors: Tensors, prefix: str) -> Tensors:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+# Distributions
+
+
+def _describe_machine(machine: RTBMDistribution) -> Described:
     """A machine by the parameters that determine its density without cancellation."""
     description = {
-        "kind": "RTBMDistribution",
         "hidden": machine.hidden,
         "phase": machine.phase,
         "tolerance": machine.tolerance,
-        "dtype": str(machine.dtype).removeprefix("torch."),
+        "dtype": _name_of(machine.dtype),
     }
     exact = machine.to(dtype=torch.float64)
     if machine.hidden == "dense":
-        return dict(zip(_LATTICE, exact.lattice, strict=True)), description
-    return {name: getattr(exact.to_phase("II").natural, name) for name in _NATURAL}, description
+        return dict(zip(LATTICE_TENSORS, exact.lattice, strict=True)), description
+    return {name: getattr(exact.to_phase("II").natural, name) for name in NATURAL_TENSORS}, description
 
 
-def _module(module: nn.RTBM) -> dict[str, Any]:
+def _restore_machine(tensors: Tensors, description: Description) -> RTBMDistribution:
+    phase, tolerance = description["phase"], description["tolerance"]
+    if description["hidden"] == "dense":
+        parts = (tensors[name] for name in LATTICE_TENSORS)
+        machine = RTBMDistribution.from_lattice(*parts, phase=phase, tolerance=tolerance)
+    else:
+        machine = RTBMDistribution(*(tensors[name] for name in NATURAL_TENSORS), phase="II", tolerance=tolerance)
+        machine = machine.to_phase(phase)
+    return machine.to(dtype=DTYPES[description["dtype"]])
+
+
+def _describe_mixture(mixture: RTBMMixture) -> Described:
+    tensors, components = _describe_all(mixture.components)
+    return {**tensors, "logits": mixture.logits}, {"components": components}
+
+
+def _restore_mixture(tensors: Tensors, description: Description) -> RTBMMixture:
+    return RTBMMixture.from_logits(tensors["logits"], _restore_all(tensors, description["components"]))
+
+
+def _describe_bounded(distribution: BoundedDistribution) -> Described:
+    tensors, base = _describe(distribution.base)
+    ends = zip(*Bounds(distribution.low.cpu().numpy(), distribution.high.cpu().numpy()).pairs, strict=True)
+    return tensors, {"base": base, **dict(zip(("low", "high"), map(list, ends), strict=True))}
+
+
+def _restore_bounded(tensors: Tensors, description: Description) -> BoundedDistribution:
+    bounds = make_bounds(list(zip(description["low"], description["high"], strict=True)), len(description["low"]))
+    return BoundedDistribution(_restore(tensors, description["base"]), bounds.low, bounds.high)
+
+
+# Modules
+
+
+def _describe_module(module: nn.RTBM) -> Described:
+    return dict(module.named_parameters()), {"machine": _sizes_of(module)}
+
+
+def _sizes_of(module: nn.RTBM) -> Description:
     return {
         "n_visible": module.n_visible,
         "n_hidden": module.n_hidden,
         "hidden": module.hidden,
         "phase": module.phase,
         "tolerance": module.tolerance,
-        "dtype": str(module.weights.dtype).removeprefix("torch."),
+        "dtype": _name_of(next(module.parameters()).dtype),
     }
 
 
-def _estimator(model: EstimatedDensity | Network) -> dict[str, Any]:
-    """What an estimator knows beside its density or network."""
-    parameters = {name: _plain(value) for name, value in model.get_params().items()}
+def _restore_module(tensors: Tensors, description: Description) -> nn.RTBM:
+    """A module with the parameters of some tensors, whose shapes are checked before anything is allocated."""
+    machine = description["machine"]
+    sizes = machine["n_visible"], machine["n_hidden"], machine["hidden"]
+    shapes = dict(zip(Unconstrained._fields, shapes_of(*sizes), strict=False))
+    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
+        raise InvalidInputError(f"its tensors are not those of a machine of sizes {sizes}")
+    options = {name: machine[name] for name in ("hidden", "phase", "tolerance")}
+    module = nn.RTBM(*sizes[:2], **options, dtype=DTYPES[machine["dtype"]])
+    module.load_free(Unconstrained(**tensors, hidden=machine["hidden"]))
+    return module
+
+
+def _describe_modules(mixture: nn.RTBMMixture) -> Described:
+    machines = [_sizes_of(component) for component in mixture.components if isinstance(component, nn.RTBM)]
+    return dict(mixture.named_parameters()), {"machines": machines}
+
+
+def _restore_modules(tensors: Tensors, description: Description) -> nn.RTBMMixture:
+    machines, names = description["machines"], Unconstrained._fields[:-1]
+    if set(tensors) != {"logits"} | {f"components.{i}.{name}" for i in range(len(machines)) for name in names}:
+        raise InvalidInputError("its tensors are not those of its machines")
+    parts = [
+        _restore_module(_part(tensors, f"components.{i}."), {"machine": machine}) for i, machine in enumerate(machines)
+    ]
+    mixture = nn.RTBMMixture(len(parts), 1, 1)
+    mixture.components = torch.nn.ModuleList(parts)
+    mixture.logits = torch.nn.Parameter(check_vector(tensors["logits"], "logits", len(parts)).clone())
+    return mixture
+
+
+def _describe_layer(layer: nn.ThetaLayer) -> Described:
+    options = {name: getattr(layer, name) for name in LAYER_OPTIONS}
+    return dict(layer.named_parameters()), {"options": options, "dtype": _name_of(layer.weight.dtype)}
+
+
+def _restore_layer(tensors: Tensors, description: Description) -> nn.ThetaLayer:
+    layer = nn.ThetaLayer(**description["options"], dtype=DTYPES[description["dtype"]])
+    _load_parameters(layer, tensors)
+    return layer
+
+
+def _load_parameters(module: torch.nn.Module, tensors: Tensors) -> None:
+    """Copy tensors into a module whose parameters have their names and shapes."""
+    parameters = _check_parameters(module, tensors)
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            parameters[name].copy_(tensor)
+
+
+def _check_parameters(module: torch.nn.Module, tensors: Tensors) -> dict[str, torch.nn.Parameter]:
+    parameters = dict(module.named_parameters())
+    if {k: t.shape for k, t in tensors.items()} != {k: p.shape for k, p in parameters.items()}:
+        raise InvalidInputError("its tensors are not those of its layers")
+    return parameters
+
+
+# Estimators: what all of them know
+
+
+def _describe_estimator(model: Any) -> Description:
     names = getattr(model, "feature_names_in_", None)
-    known = {
-        "parameters": parameters,
+    return {
+        "parameters": {name: _plain(value) for name, value in model.get_params(deep=False).items()},
         "n_features": model.n_features_in_,
         "feature_names": None if names is None else [str(name) for name in names],
-        "summary": model.summary_,
+        "summary": getattr(model, "summary_", None),
         "history": [[None if math.isnan(x) else x for x in record] for record in getattr(model, "history_", [])],
     }
-    if isinstance(model, RTBMDensityCV):
-        known["committee"] = {name: _plain(getattr(model, name)) for name in _COMMITTEE}
-    if isinstance(model, EstimatedDensity):
-        known["low"], known["high"] = (list(ends) for ends in zip(*model._bounds.pairs, strict=True))
-        known["constants"] = [None if np.isnan(x) else float(x) for x in model.constants_]
-    return known
 
 
-def _network(model: Network) -> dict[str, Any]:
-    """The layers of a trained network, and what its outputs mean."""
-    known = {
-        "sizes": list(model.layer_sizes_),
-        "activations": list(model.layer_activations_),
-        "hidden": model._hidden,
-        "dropout": model._dropout,
-    }
-    if isinstance(model, ThetaNetClassifier):
-        classes = model.classes_.tolist()
-        if model.classes_.dtype.kind not in "biufUO" or not all(isinstance(c, str | int | float) for c in classes):
-            raise InvalidInputError(
-                f"model has labels of type {model.classes_.dtype}, which cannot be saved: use strings or numbers"
-            )
-        return known | {"classes": classes, "dtype": model.classes_.dtype.str, "loss": model._trained_loss}
-    return known | {"is_flat": model._is_flat}
+def _restore_estimator(model: Any, saved: Description) -> Any:
+    """Set what `_describe_estimator` gave, but for the summary."""
+    model.set_params(**saved["parameters"])
+    n_features, names = saved["n_features"], saved["feature_names"]
+    if names is not None and len(names) != n_features:
+        raise InvalidInputError(f"it must have a name for each of its {n_features} features")
+    model.n_features_in_ = n_features
+    if names is not None:
+        model.feature_names_in_ = np.asarray(names, dtype=object)
+    if saved["history"]:
+        records = saved["history"]
+        model.history_ = [Record(step, *(math.nan if x is None else float(x) for x in rest)) for step, *rest in records]
+    return model
 
 
 def _plain(value: Any) -> Any:
@@ -238,120 +376,43 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else None
 
 
-def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> Any:
-    kind = description["kind"]
-    if kind in _DENSITIES:
-        return _restore_density(_DENSITIES[kind], _restore(tensors, description["density"]), description["estimator"])
-    if kind in _NETWORKS:
-        return _restore_network(_NETWORKS[kind](), tensors, description)
-    if kind == "nn.ThetaLayer":
-        layer = nn.ThetaLayer(**description["options"], dtype=DTYPES[description["dtype"]])
-        _load_parameters(layer, tensors)
-        return layer
-    if kind == "RTBMMixture":
-        parts = [_restore(_part(tensors, f"{i}."), part) for i, part in enumerate(description["components"])]
-        return RTBMMixture.from_logits(tensors["logits"], parts)
-    if kind == "RTBMDistribution":
-        return _restore_machine(tensors, description)
-    if kind == "nn.RTBM":
-        return _restore_module(description["machine"], tensors)
-    if kind == "nn.RTBMMixture":
-        return _restore_modules(description["machines"], tensors)
-    raise KeyError(f"unknown kind {kind!r}")
+def _describe_classes(classes: np.ndarray) -> Description:
+    labels = classes.tolist()
+    if classes.dtype.kind not in "biufUO" or not all(isinstance(label, str | int | float) for label in labels):
+        raise InvalidInputError(
+            f"model has labels of type {classes.dtype}, which cannot be saved: use strings or numbers"
+        )
+    return {"classes": labels, "dtype": classes.dtype.str}
 
 
-def _load_parameters(module: torch.nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Copy tensors into a module whose parameters have their names and shapes."""
-    parameters = _check_parameters(module, tensors)
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            parameters[name].copy_(tensor)
+def _restore_classes(known: Description, n_classes: int) -> np.ndarray:
+    classes = np.array(known["classes"], dtype=known["dtype"])
+    if len(classes) != n_classes:
+        raise InvalidInputError(f"it must have {n_classes} classes like its model")
+    return classes
 
 
-def _check_parameters(module: torch.nn.Module, tensors: dict[str, Tensor]) -> dict[str, torch.nn.Parameter]:
-    parameters = dict(module.named_parameters())
-    if {k: t.shape for k, t in tensors.items()} != {k: p.shape for k, p in parameters.items()}:
-        raise InvalidInputError("its tensors are not those of its layers")
-    return parameters
+# Densities
 
 
-def _restore_network(model: Network, tensors: dict[str, Tensor], description: dict[str, Any]) -> Network:
-    saved, known = description["estimator"], description["network"]
-    model.set_params(**saved["parameters"])
-    model.n_features_in_ = saved["n_features"]
-    if saved["feature_names"] is not None:
-        model.feature_names_in_ = np.asarray(saved["feature_names"], dtype=object)
-    sizes, activations, hidden, dropout = (known[name] for name in ("sizes", "activations", "hidden", "dropout"))
-    names = saved["feature_names"]
-    if names is not None and len(names) != saved["n_features"]:
-        raise InvalidInputError(f"it must have a name for each of its {saved['n_features']} features")
-    arguments = (saved["n_features"], sizes, activations)
-    options = {"hidden": hidden, "dropout": dropout, "dtype": torch.float64}
-    _check_parameters(make_network(*arguments, **options, device="meta"), tensors)  # before anything is allocated
-    network = make_network(*arguments, **options).eval()
-    _load_parameters(network, tensors)
-    model._set_network(network, sizes, activations, hidden, dropout)
-    model._set_summary(saved["summary"])
-    model.history_ = _history(saved)
-    if isinstance(model, ThetaNetClassifier):
-        model.classes_ = np.array(known["classes"], dtype=known["dtype"])
-        if len(model.classes_) != max(2, sizes[-1]):
-            raise InvalidInputError(f"it must have {max(2, sizes[-1])} classes like its network")
-        model._trained_loss = check_choice(known["loss"], "loss", tuple(LOSSES))
-    else:
-        model._is_flat = bool(known["is_flat"])
-    return model
+def _describe_density(model: FittedDensity) -> Described:
+    tensors, density = _describe(model._line_density)
+    known = _describe_estimator(model)
+    known["low"], known["high"] = (list(ends) for ends in zip(*model._bounds.pairs, strict=True))
+    known["constants"] = [None if np.isnan(x) else float(x) for x in model.constants_]
+    if isinstance(model, RTBMDensityCV):
+        known["committee"] = {
+            name: _plain(getattr(model, name)) for name in ("candidates_", "held_out_", "candidate_weights_")
+        }
+    return tensors, {"density": density, "estimator": known}
 
 
-def _history(saved: dict[str, Any]) -> list[Record]:
-    return [Record(step, *(math.nan if x is None else float(x) for x in rest)) for step, *rest in saved["history"]]
-
-
-def _restore_machine(tensors: dict[str, Tensor], description: dict[str, Any]) -> RTBMDistribution:
-    phase, tolerance = description["phase"], description["tolerance"]
-    if description["hidden"] == "dense":
-        machine = RTBMDistribution.from_lattice(*(tensors[name] for name in _LATTICE), phase=phase, tolerance=tolerance)
-    else:
-        machine = RTBMDistribution(*(tensors[name] for name in _NATURAL), phase="II", tolerance=tolerance)
-        machine = machine.to_phase(phase)
-    return machine.to(dtype=DTYPES[description["dtype"]])
-
-
-def _restore_module(machine: dict[str, Any], tensors: dict[str, Tensor]) -> nn.RTBM:
-    """A module with the parameters of some tensors, whose shapes are checked before anything is allocated."""
-    sizes = machine["n_visible"], machine["n_hidden"], machine["hidden"]
-    shapes = dict(zip(Unconstrained._fields, shapes_of(*sizes), strict=False))
-    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
-        raise InvalidInputError(f"its tensors are not those of a machine of sizes {sizes}")
-    options = {name: machine[name] for name in ("hidden", "phase", "tolerance")}
-    module = nn.RTBM(*sizes[:2], **options, dtype=DTYPES[machine["dtype"]])
-    module.load_free(Unconstrained(**tensors, hidden=machine["hidden"]))
-    return module
-
-
-def _restore_modules(machines: list[dict[str, Any]], tensors: dict[str, Tensor]) -> nn.RTBMMixture:
-    parts = [_restore_module(machine, _part(tensors, f"components.{i}.")) for i, machine in enumerate(machines)]
-    if set(tensors) != {"logits"} | {
-        f"components.{i}.{n}" for i in range(len(parts)) for n in Unconstrained._fields[:-1]
-    }:
-        raise InvalidInputError("its tensors are not those of its machines")
-    mixture = nn.RTBMMixture(len(parts), 1, 1)
-    mixture.components = torch.nn.ModuleList(parts)
-    mixture.logits = torch.nn.Parameter(check_vector(tensors["logits"], "logits", len(parts)).clone())
-    return mixture
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _restore_density(kind: type[EstimatedDensity], distribution: Any, saved: dict[str, Any]) -> EstimatedDensity:
-    model = kind(**saved["parameters"])
+def _restore_density(tensors: Tensors, description: Description) -> FittedDensity:
+    saved, distribution = description["estimator"], _restore(tensors, description["density"])
+    model = _restore_estimator(RTBMDensityCV() if "committee" in saved else RTBMDensity(), saved)
     n = distribution.n_visible
     constants = saved.get("constants", [None] * n)  # files of earlier versions have none
     model.constants_ = np.array([np.nan if x is None else float(x) for x in constants])
-    model.n_features_in_ = len(constants)
-    model.set_feature_names(saved["feature_names"])
     pairs = list(zip(saved["low"], saved["high"], strict=True))
     if len(pairs) != n or len(model._kept) != n or saved["n_features"] != len(constants):
         raise InvalidInputError(f"it must have {n} features like its density")
@@ -361,10 +422,120 @@ def _restore_density(kind: type[EstimatedDensity], distribution: Any, saved: dic
     if isinstance(model, RTBMDensityCV):
         committee = saved["committee"]
         model.candidates_ = list(committee["candidates_"])
-        model.held_out_, model.weights_ = (
+        model.held_out_, model.candidate_weights_ = (
             check_vector(torch.tensor(committee[name], dtype=torch.float64), name, len(model.candidates_)).numpy()
-            for name in _COMMITTEE[1:]
+            for name in ("held_out_", "candidate_weights_")
         )
-    else:
-        model.history_ = _history(saved)
     return model
+
+
+# Networks
+
+
+def _describe_network(model: ThetaNet) -> Described:
+    known = {
+        "sizes": list(model.layer_sizes_),
+        "activations": list(model.layer_activations_),
+        "hidden": model._coupling,
+        "dropout": model._dropout,
+    }
+    if isinstance(model, ThetaNetClassifier):
+        known |= _describe_classes(model.classes_) | {"loss": model._trained_loss}
+    elif isinstance(model, ThetaNetRegressor):
+        known["is_flat"] = model._is_flat
+    return dict(model.module_.named_parameters()), {"estimator": _describe_estimator(model), "network": known}
+
+
+def _restore_network(tensors: Tensors, description: Description) -> ThetaNet:
+    saved, known = description["estimator"], description["network"]
+    model = _restore_estimator(ThetaNetClassifier() if "classes" in known else ThetaNetRegressor(), saved)
+    sizes, activations, coupling, dropout = (known[name] for name in ("sizes", "activations", "hidden", "dropout"))
+    arguments = (saved["n_features"], sizes, activations)
+    options = {"hidden": coupling, "dropout": dropout, "dtype": torch.float64}
+    _check_parameters(make_network(*arguments, **options, device="meta"), tensors)  # before anything is allocated
+    network = make_network(*arguments, **options).eval()
+    _load_parameters(network, tensors)
+    model._set_network(network, sizes, activations, coupling, dropout)
+    model._set_summary(saved["summary"])
+    if isinstance(model, ThetaNetClassifier):
+        model.classes_ = _restore_classes(known, max(2, sizes[-1]))
+        model._trained_loss = check_choice(known["loss"], "loss", tuple(LOSSES))
+    else:
+        model._is_flat = bool(known["is_flat"])
+    return model
+
+
+# Features and classifiers on them
+
+
+def _describe_features(model: RTBMFeatures) -> Described:
+    tensors, densities = _describe_all([density for patch in model.densities_ for density in patch])
+    known: Description = {"patches": _plain(model.patches_), "kind": model._kind, "n_iter": model.n_iter_}
+    if hasattr(model, "classes_"):
+        known |= _describe_classes(model.classes_)
+    if hasattr(model, "_log_prior"):
+        tensors["log_prior"] = torch.from_numpy(model._log_prior)
+    if isinstance(model, RTBMClassifier) and model._has_classifier:
+        if not isinstance(model.classifier, str):
+            raise InvalidInputError(
+                f"model has the classifier {model.classifier!r}, which cannot be saved: use classifier='logistic' or "
+                "'bayes', or joblib.dump"
+            )
+        logistic = {"coef": model.classifier_.coef_, "intercept": model.classifier_.intercept_}
+        logistic |= {"centre": model._centre, "scale": model._scale}
+        tensors |= {f"classifier.{name}": torch.from_numpy(value) for name, value in logistic.items()}
+    return tensors, {"densities": densities, "estimator": _describe_estimator(model), "features": known}
+
+
+def _restore_features(tensors: Tensors, description: Description) -> RTBMFeatures:
+    known, saved = description["features"], description["estimator"]
+    is_classifier = description["kind"] == "RTBMClassifier"
+    model = _restore_estimator(RTBMClassifier() if is_classifier else RTBMFeatures(), saved)
+    densities = _restore_all(tensors, description["densities"])
+    model.patches_ = [np.array(patch, dtype=np.int64) for patch in known["patches"]]
+    each = len(densities) // max(len(model.patches_), 1)
+    model.densities_ = [densities[i : i + each] for i in range(0, len(densities), each)]
+    sizes = [[density.n_features_in_ for density in patch] for patch in model.densities_]
+    if sizes != [[len(patch)] * each for patch in model.patches_]:
+        raise InvalidInputError("its densities are not those of its patches")
+    model._kind, model.n_iter_ = check_choice(known["kind"], "kind", KINDS_OF_FEATURES), int(known["n_iter"])
+    if "classes" in known:
+        model.classes_ = _restore_classes(known, each if each > 1 else len(known["classes"]))
+    if "log_prior" in tensors:
+        model._log_prior = check_vector(tensors["log_prior"], "log_prior", each).numpy()
+    if isinstance(model, RTBMClassifier):
+        model._has_classifier = "classifier.coef" in tensors
+        if model._has_classifier:
+            _restore_logistic(model, _part(tensors, "classifier."))
+    return model
+
+
+def _restore_logistic(model: RTBMClassifier, tensors: Tensors) -> None:
+    """Set the logistic regression of a classifier."""
+    n_features, n_classes = len(model.get_feature_names_out()), len(model.classes_)
+    rows = 1 if n_classes == 2 else n_classes
+    shapes = {"coef": (rows, n_features), "intercept": (rows,), "centre": (n_features,), "scale": (n_features,)}
+    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
+        raise InvalidInputError("its classifier is not one of its features")
+    values = {name: tensor.numpy() for name, tensor in tensors.items()}
+    logistic = model._new_classifier()
+    logistic.coef_, logistic.intercept_, logistic.classes_ = values["coef"], values["intercept"], model.classes_
+    logistic.n_features_in_ = n_features
+    model.classifier_, model._centre, model._scale = logistic, values["centre"], values["scale"]
+
+
+KINDS: dict[str, Kind] = {
+    "RTBMDensity": Kind(RTBMDensity, _describe_density, _restore_density),
+    "RTBMDensityCV": Kind(RTBMDensityCV, _describe_density, _restore_density),
+    "RTBMFeatures": Kind(RTBMFeatures, _describe_features, _restore_features),
+    "RTBMClassifier": Kind(RTBMClassifier, _describe_features, _restore_features),
+    "ThetaNetRegressor": Kind(ThetaNetRegressor, _describe_network, _restore_network),
+    "ThetaNetClassifier": Kind(ThetaNetClassifier, _describe_network, _restore_network),
+    "RTBMDistribution": Kind(RTBMDistribution, _describe_machine, _restore_machine),
+    "RTBMMixture": Kind(RTBMMixture, _describe_mixture, _restore_mixture),
+    "BoundedDistribution": Kind(BoundedDistribution, _describe_bounded, _restore_bounded),
+    "nn.RTBM": Kind(nn.RTBM, _describe_module, _restore_module),
+    "nn.RTBMMixture": Kind(nn.RTBMMixture, _describe_modules, _restore_modules),
+    "nn.ThetaLayer": Kind(nn.ThetaLayer, _describe_layer, _restore_layer),
+}
+"""All kinds of models by the name that files give them. A new kind is one more line, and its two functions."""

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from rtbm.common import Floats
-from rtbm.distributions import DiscreteGaussian, RTBMDistribution, RTBMMixture
+from rtbm.distributions import BoundedDistribution, DiscreteGaussian, RTBMDistribution, RTBMMixture
+from rtbm.distributions.bounded import to_line
 from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.nn import ThetaLayer
 from rtbm.validation import as_real
@@ -323,7 +324,8 @@ class _Subject:
         if len(kept) < getattr(density, "n_features_in_", 0):  # constant features are not part of the density
             density, data = density.marginal(kept), None if data is None else np.asarray(data)[:, kept]
         self.density, d = density, _n_features(density)
-        self.names, self.bounds = _names(density), getattr(density, "_bounds", None)
+        self.names, distribution = _names(density), _distribution(density)
+        self.bounds = distribution if isinstance(distribution, BoundedDistribution) else None
         self.draws = _draws(density)
         self.normals = _few_normals(density)
         self.rows = None if data is None else _rows(data, d)
@@ -362,7 +364,7 @@ class _Subject:
         ends = np.array([_inner_range(column) for column in (self.column(i), self.draws[:, i])])
         low, high = ends[:, 0].min(), ends[:, 1].max()
         if self.bounds is not None:
-            low, high = max(low, self.bounds.low[i]), min(high, self.bounds.high[i])
+            low, high = max(low, float(self.bounds.low[i])), min(high, float(self.bounds.high[i]))
         return float(low), float(high)
 
 
@@ -422,7 +424,8 @@ def _steps(limits: tuple[float, float], n: int) -> Floats:
 
 def _machines(density: Any) -> list[tuple[float, RTBMDistribution]]:
     """The machines of a density, and their weights."""
-    distribution = getattr(density, "distribution_", density)
+    distribution = _distribution(density)
+    distribution = getattr(distribution, "base", distribution)
     if isinstance(distribution, RTBMMixture):
         return list(zip(distribution.weights.tolist(), distribution.components, strict=True))
     return [(1.0, distribution)]
@@ -456,12 +459,17 @@ def _few_normals(density: Any) -> list[Component] | None:
     return parts
 
 
-def _sum_of_normals(parts: list[Component], bounds: Any, features: list[int], rows: Floats) -> Floats:
+def _sum_of_normals(
+    parts: list[Component], bounds: BoundedDistribution | None, features: list[int], rows: Floats
+) -> Floats:
     """The density (n,) of some features of a sum of normal distributions; with bounds, in the user's coordinates.
 
     The exponents are polynomials of second degree in the rows, so one product of matrices makes all of them.
     """
-    line, log_slope = (rows, np.zeros(len(rows))) if bounds is None else bounds.subset(features).to_line(rows)
+    line, log_slope = rows, np.zeros(len(rows))
+    if bounds is not None:
+        ends = (end[features].cpu() for end in (bounds.low, bounds.high))
+        line, log_slope = (part.numpy() for part in to_line(torch.from_numpy(rows), *ends))
     weights, means, covariances = (np.array(values) for values in zip(*parts, strict=True))
     precisions = np.linalg.inv(covariances[:, features][:, :, features])
     centre = weights @ means[:, features] / weights.sum()
@@ -514,8 +522,13 @@ def _rows(data: ArrayLike, d: int) -> Floats:
     return rows
 
 
+def _distribution(density: Any) -> Any:
+    """The distribution of an estimator, or the distribution that was given itself."""
+    return getattr(density, "distribution_", density)
+
+
 def _n_features(density: Any) -> int:
-    return getattr(density, "distribution_", density).n_visible
+    return _distribution(density).n_visible
 
 
 def _check_features(density: Any, d: int) -> None:

@@ -117,8 +117,12 @@ def _root(
 @app.command()
 def fit(
     data: Data = None,
-    hidden: Annotated[str, typer.Option(help="Hidden units of each machine: a number, or auto.")] = "2",
-    components: Annotated[int, typer.Option(min=1, help="Machines in the mixture.")] = 1,
+    n_hidden: Annotated[
+        int, typer.Option("--n-hidden", "--hidden", min=1, help="The number of hidden units of each machine.")
+    ] = 2,
+    n_components: Annotated[
+        int, typer.Option("--n-components", "--components", min=1, help="The number of machines in the mixture.")
+    ] = 1,
     diagonal: Annotated[
         bool, typer.Option("--diagonal", help="Diagonal Q: many hidden units, up to 3 features.")
     ] = False,
@@ -142,7 +146,6 @@ def fit(
     validation: Annotated[
         float | None, typer.Option(min=0, max=1, help="Share of the data for early stopping.")
     ] = None,
-    average: Annotated[bool, typer.Option("--average", help="Average over all good starts.")] = False,
     stream: Annotated[
         bool,
         typer.Option(
@@ -164,7 +167,7 @@ def fit(
     """
     _check_output(output, "--output", None, data)
     _check_output(picture, "--picture", PICTURES, data, output)
-    n_hidden, limits = _hidden(hidden), _bounds(bounds)
+    limits = _bounds(bounds)
     _check_table(data)
     if stream and (data is None or solver not in STREAMED):
         raise typer.BadParameter("--stream needs a file and --solver lbfgs, em or adam", param_hint="--stream")
@@ -175,15 +178,14 @@ def fit(
     with process_group(device):
         model = RTBMDensity(
             n_hidden,
-            n_components=components,
-            hidden="diagonal" if diagonal else "dense",
+            n_components=n_components,
+            coupling="diagonal" if diagonal else "dense",
             phase=phase.value,
             solver=solver.value,
             max_iter=iterations,
             n_init=starts,
             regularization=regularization,
             validation_fraction=validation,
-            average=average,
             bounds=limits,
             drop_constant=drop_constant,
             batch_size=batch_size,
@@ -331,14 +333,6 @@ def reproduce(
     reproduce_experiments(names, Options(seeds, quick, fresh, jobs, output or FOLDERS[quick]))
 
 
-def _hidden(text: str) -> int | str:
-    if text == "auto":
-        return text
-    if not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f"must be a number from 1 on, or auto, got {text!r}", param_hint="--hidden")
-    return int(text)
-
-
 def _bounds(text: str | None) -> tuple[float | None, float | None] | None:
     if text is None:
         return None
@@ -356,7 +350,7 @@ def _is_large(path: Path | None, columns: str | None) -> bool:
     """Whether a file is better read in blocks than at once."""
     if path is None or table_kind(path) not in (".npy", ".parquet"):
         return False
-    from rtbm.estimators.sources import LARGE
+    from rtbm.estimators.density.sources import LARGE
     from rtbm.files import count_numbers
 
     return count_numbers(path, _split(columns)) > LARGE
@@ -445,7 +439,7 @@ def _check_table(path: Path | None) -> None:
 def _load(path: Path, any_estimator: bool = False) -> Any:
     if not path.is_file():
         raise FileError(f"{path}: " + ("a folder, not a file" if path.is_dir() else "no such file"))
-    from rtbm.estimators.fitted import FittedDensity
+    from rtbm.estimators.density.fitted import FittedDensity
     from rtbm.persistence import load
 
     model = load(path)

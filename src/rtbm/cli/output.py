@@ -12,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rtbm.common import Floats
-from rtbm.estimators.fitted import components
+from rtbm.distributions import BoundedDistribution
+from rtbm.estimators.density.fitted import components
 from rtbm.files import reasons
 from rtbm.paths import write_whole
+from rtbm.training import SOLVERS
 
 
 def summary_table(model: Any, title: str) -> Table:
@@ -40,11 +42,10 @@ def counted(number: float, noun: str) -> str:
 
 
 def _solver_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    epochs = "epoch" if summary["solver"] in ("adam", "pcd") else "iteration"
     reason = REASONS.get(summary["reason"], summary["reason"])
     how = f"{summary['solver']}, best of {counted(summary['n_init'], 'start')}"
     return [
-        ("solver", f"{how}: {counted(summary['n_iter'], epochs)}, {reason}"),
+        ("solver", f"{how}: {counted(summary['n_iter'], SOLVERS[summary['solver']].unit)}, {reason}"),
         ("seconds, all starts", f"{summary['seconds']:.2f}"),
     ]
 
@@ -80,18 +81,23 @@ def _summary_rows(model: Any) -> list[tuple[str, str]]:
         rows.insert(1, ("left out", reasons(left_out)))
     if "log_likelihood" in summary:
         rows.append(("mean log-likelihood", f"{summary['log_likelihood']:.6f}"))
-    if hasattr(model, "weights_"):
-        shares = int((model.weights_ > 0).sum())
-        tried = f"{shares} of {counted(len(model.weights_), 'candidate')}, by {model.n_folds}-fold cross-validation"
+    if hasattr(model, "candidate_weights_"):
+        shares = int((model.candidate_weights_ > 0).sum())
+        tried = (
+            f"{shares} of {counted(len(model.candidate_weights_), 'candidate')}, by {model.cv}-fold cross-validation"
+        )
         rows.append(("committee", tried))
     else:
         rows += _solver_rows(summary)
-    if model._bounds.is_trivial and model.n_features_in_ <= 10:
-        rows += [("mean", _numbers(distribution.mean)), ("standard deviation", _numbers(distribution.stddev))]
-    elif not model._bounds.is_trivial:
-        ends = [_interval(low, high) for low, high in zip(model._bounds.low, model._bounds.high, strict=True)]
+    if isinstance(distribution, BoundedDistribution):
+        ends = [
+            _interval(low, high)
+            for low, high in zip(distribution.low.tolist(), distribution.high.tolist(), strict=True)
+        ]
         same = len(set(ends)) == 1 and len(ends) > 1
         rows.append(("bounds", f"{ends[0]}, every feature" if same else ", ".join(ends)))
+    elif model.n_features_in_ <= 10:
+        rows += [("mean", _numbers(distribution.mean)), ("standard deviation", _numbers(distribution.stddev))]
     return rows
 
 

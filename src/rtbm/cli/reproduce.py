@@ -76,8 +76,8 @@ def _unfinished(name: str, options: Options) -> list[Any]:
 def _announce(missing: dict[str, list[Any]], options: Options, console: Console) -> None:
     """Say before the work how much there is, and how long it will take."""
     from rtbm.paper import EXPERIMENTS
+    from rtbm.paper.report import duration
     from rtbm.paper.runner import expected_seconds
-    from rtbm.report import duration
 
     processes, total = joblib.effective_n_jobs(options.n_jobs), 0.0
     for name, jobs in missing.items():
@@ -97,8 +97,8 @@ def _announce(missing: dict[str, list[Any]], options: Options, console: Console)
 
 def _reproduce(name: str, missing: list[Any], results: Iterator[Any], options: Options, console: Console) -> None:
     from rtbm.paper import EXPERIMENTS
+    from rtbm.paper.report import picture_path
     from rtbm.paper.runner import Parts, collect, fingerprint, take, versions
-    from rtbm.report import picture_path
 
     experiment, folder = EXPERIMENTS[name], options.folder
     seeds, parts = _seeds(experiment, options), Parts(_parts_folder(name, options))
@@ -125,7 +125,7 @@ def _reproduce(name: str, missing: list[Any], results: Iterator[Any], options: O
 
 
 def _write_report(folder: Path, console: Console) -> Path:
-    from rtbm.report import PAGE, read_sections, render
+    from rtbm.paper.report import PAGE, read_sections, render
 
     sections, stale = read_sections(folder)
     write_whole(folder / PAGE, render(sections).encode())

@@ -1,9 +1,17 @@
 """Probability distributions: immutable values with densities, samples and moments."""
 
+from rtbm.distributions.bounded import BoundedDistribution
 from rtbm.distributions.continuous import ContinuousBoltzmannMachine
 from rtbm.distributions.discrete_gaussian import DiscreteGaussian
 from rtbm.distributions.expectations import Estimate
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
 
-__all__ = ["ContinuousBoltzmannMachine", "DiscreteGaussian", "Estimate", "RTBMDistribution", "RTBMMixture"]
+__all__ = [
+    "BoundedDistribution",
+    "ContinuousBoltzmannMachine",
+    "DiscreteGaussian",
+    "Estimate",
+    "RTBMDistribution",
+    "RTBMMixture",
+]

@@ -9,13 +9,13 @@ import joblib
 from torch import Tensor
 
 from rtbm.estimators.parallel import in_parallel
-from rtbm.training import Record, Result, Settings
+from rtbm.training import Record, Result, Solver
 
-SCREENED = ("lbfgs", "em")
-"""Solvers whose starts first run for a few iterations, after which only the best go on."""
 SCREENING_ITERATIONS = 30
-OUTPERFORMED = "outperformed by other starts"
+"""Iterations of all starts, after which only the best FINALISTS go on, with solvers that take full passes. Fewer of
+either save time, and more often miss the best optimum."""
 FINALISTS = 3
+OUTPERFORMED = "outperformed by other starts"
 POLISHING_TOL = 0.1
 """The tolerance of steps with all data, relative to that on a sample: they start near the optimum, where steps are
 small, and would else end before it."""
@@ -28,16 +28,12 @@ class Task(Protocol):
     """All that a search needs to know of a fit, in a form that other processes can be sent: a dataclass."""
 
     @property
-    def settings(self) -> Settings:
-        """How to solve."""
+    def solver(self) -> Solver:
+        """What minimises the objective."""
 
     @property
     def n_init(self) -> int:
         """The number of starts."""
-
-    @property
-    def screen(self) -> bool:
-        """Whether starts may be given up early."""
 
     @property
     def n_jobs(self) -> int | None:
@@ -70,8 +66,8 @@ class Outcome(NamedTuple):
 
 def is_screened(task: Task) -> bool:
     """Whether all starts run for a while, and the best of them to the end."""
-    is_long = task.settings.max_iter > SCREENING_ITERATIONS
-    return task.screen and is_long and task.n_init > FINALISTS and task.settings.solver in SCREENED
+    is_long = task.solver.max_iter > SCREENING_ITERATIONS
+    return is_long and task.n_init > FINALISTS and task.solver.takes_full_passes
 
 
 def count_runs(task: Task) -> int:
@@ -89,9 +85,9 @@ def search(task: Task) -> Outcome:
     if smaller is None:
         return _search(task)
     results, best = _search(smaller)
-    settings = replace(task.settings, tol=POLISHING_TOL * task.settings.tol)
-    whole = replace(task, settings=settings)  # type: ignore[type-var]
-    (final,) = _run_all(whole, [(best, results[best].vector)], settings.max_iter)
+    solver = replace(task.solver, tol=POLISHING_TOL * task.solver.tol)
+    whole = replace(task, solver=solver)  # type: ignore[type-var]
+    (final,) = _run_all(whole, [(best, results[best].vector)], solver.max_iter)
     results = [*results[:best], joined(results[best], final), *results[best + 1 :]]
     return Outcome(results, best)
 
@@ -102,13 +98,13 @@ def _search(task: Task) -> Outcome:
         screening = _run_all(task, [(i, None) for i in indices], SCREENING_ITERATIONS)
         ranked = sorted(indices, key=lambda i: _rank(screening[i]))
         chosen = sorted(ranked[:FINALISTS])
-        left = task.settings.max_iter - SCREENING_ITERATIONS
+        left = task.solver.max_iter - SCREENING_ITERATIONS
         finals = _run_all(task, [(i, screening[i].vector) for i in chosen], left)
         results = [replace(result, reason=OUTPERFORMED) for result in screening]
         for i, final in zip(chosen, finals, strict=True):
             results[i] = joined(screening[i], final)
     else:
-        results = _run_all(task, [(i, None) for i in indices], task.settings.max_iter)
+        results = _run_all(task, [(i, None) for i in indices], task.solver.max_iter)
     best = min(indices, key=lambda i: _rank(results[i]))
     return Outcome(results, best)
 

@@ -44,7 +44,7 @@ INPUTS = {
     OVER_MAXIMUM: lambda seed: OverMaximum(),
     COMPONENTS: lambda seed: PCA(N_COMPONENTS, random_state=seed),
     BLOCKS: lambda seed: _machines(seed, 2, 2),
-    CLASSES: lambda seed: _machines(seed, 1, (1, 2), supervised=True, output="both"),
+    CLASSES: lambda seed: _machines(seed, 1, (1, 2), supervised=True, features="both"),
 }
 
 

@@ -15,7 +15,7 @@ from rtbm import datasets, plotting
 from rtbm.common import Floats
 from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.estimators import RTBMDensity
-from rtbm.estimators.fitted import components
+from rtbm.estimators.density.fitted import components
 from rtbm.paper import iris, timeseries
 from rtbm.paper.experiment import NOTED, Experiment, Job, Outcome, Picture, Table, Verdict
 from rtbm.paper.table1 import PAPER, mean_squared_error

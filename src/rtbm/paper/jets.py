@@ -46,7 +46,7 @@ INPUTS = {
     COMPONENTS: lambda seed: _components(seed),
     PAPER_FEATURES: lambda seed: _components(seed, RTBMFeatures(2, patch_size=2, random_state=seed)),
     FINE_FEATURES: lambda seed: _components(
-        seed, RTBMFeatures(4, hidden="diagonal", patch_size=1, output="both", random_state=seed)
+        seed, RTBMFeatures(4, coupling="diagonal", patch_size=1, features="both", random_state=seed)
     ),
 }
 
@@ -55,7 +55,7 @@ def _network(kind: str, seed: int) -> ThetaNetClassifier:
     return ThetaNetClassifier(
         (3,),
         activation=kind,
-        output=kind,
+        output_activation=kind,
         loss="squared_error",
         initialization="balanced",
         alpha=10.0,

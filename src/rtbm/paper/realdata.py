@@ -56,7 +56,7 @@ OURS = "RTBM"
 QUICK_CANDIDATES = [{"n_hidden": 1, "n_components": k, "n_init": 1, "tol": 1e-4, "max_iter": 30} for k in (1, 2)]
 METHODS: dict[str, Callable[[Floats, int, bool], Any]] = {
     OURS: lambda X, seed, quick: (
-        RTBMDensityCV(QUICK_CANDIDATES, n_folds=2, random_state=seed) if quick else RTBMDensityCV(random_state=seed)
+        RTBMDensityCV(QUICK_CANDIDATES, cv=2, random_state=seed) if quick else RTBMDensityCV(random_state=seed)
     ).fit(X),
     "GMM": lambda X, seed, quick: baselines.tuned_gaussian_mixture(X, seed, quick),
     "KDE": lambda X, seed, quick: baselines.tuned_kernels(X, seed, quick),

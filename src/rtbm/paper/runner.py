@@ -22,7 +22,7 @@ from rtbm.paths import write_whole
 
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "zuko")
 """What numbers depend on, beside the library."""
-PRESENTATION = ("cli", "plotting.py", "report.py")
+PRESENTATION = ("cli", "plotting.py", "paper/report.py")
 """What no number depends on."""
 
 Part = dict[str, Any]
@@ -47,7 +47,7 @@ def fingerprint() -> str:
     folder = Path(rtbm.__file__).parent
     digest = hashlib.sha256(json.dumps(versions()).encode())
     for path in sorted(folder.rglob("*.py")):
-        if path.relative_to(folder).parts[0] not in PRESENTATION:
+        if not path.relative_to(folder).as_posix().startswith(PRESENTATION):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 

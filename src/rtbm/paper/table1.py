@@ -83,7 +83,7 @@ QUICK_CANDIDATES: dict[int, list[dict[str, Any]]] = {
 def _best(X: Floats, density: Density, seed: int, quick: bool) -> RTBMDensityCV:
     """The committee that cross-validation makes."""
     if quick:
-        return RTBMDensityCV(QUICK_CANDIDATES[X.shape[1]], n_folds=2, random_state=seed).fit(X)
+        return RTBMDensityCV(QUICK_CANDIDATES[X.shape[1]], cv=2, random_state=seed).fit(X)
     return RTBMDensityCV(random_state=seed).fit(X)
 
 

@@ -2,8 +2,18 @@
 
 from rtbm.training.family import Family
 from rtbm.training.objective import Objective, Prior
-from rtbm.training.result import Record, Result, Watch
-from rtbm.training.solvers import SOLVERS, Settings, solve
+from rtbm.training.solvers import SOLVERS, Record, Result, Solver, Watch, make_solver
 from rtbm.training.starts import make_start
 
-__all__ = ["SOLVERS", "Family", "Objective", "Prior", "Record", "Result", "Settings", "Watch", "make_start", "solve"]
+__all__ = [
+    "SOLVERS",
+    "Family",
+    "Objective",
+    "Prior",
+    "Record",
+    "Result",
+    "Solver",
+    "Watch",
+    "make_solver",
+    "make_start",
+]

@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm import nn
-from rtbm.common import Floats
+from rtbm.common import PHASES, Floats
 from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.errors import RTBMError
 from rtbm.parameters import HIDDEN, count, log_cholesky, pack, triangle_of, unpack
@@ -27,9 +26,9 @@ class Family:
     ----------
     n_visible, n_hidden, n_components : int
         The numbers of visible units, of hidden units of each machine, and of machines.
-    hidden : "dense" or "diagonal"
-        The form of Q.
-    phase : "I" or "II"
+    coupling : "dense" or "diagonal", default="dense"
+        Whether Q is dense or diagonal.
+    phase : "I" or "II", default="I"
         The phase in which members show their natural parameters.
 
     Examples
@@ -41,24 +40,24 @@ class Family:
     """
 
     def __init__(
-        self, n_visible: int, n_hidden: int, *, n_components: int = 1, hidden: str = "dense", phase: str = "I"
+        self, n_visible: int, n_hidden: int, *, n_components: int = 1, coupling: str = "dense", phase: str = "I"
     ):
         self.n_visible = check_integer(n_visible, "n_visible", 1)
         self.n_hidden = check_integer(n_hidden, "n_hidden", 1)
         self.n_components = check_integer(n_components, "n_components", 1)
-        self.hidden = check_choice(hidden, "hidden", HIDDEN)
-        self.phase = check_choice(phase, "phase", ("I", "II"))
+        self.coupling = check_choice(coupling, "coupling", HIDDEN)
+        self.phase = check_choice(phase, "phase", PHASES)
 
     def __repr__(self) -> str:
         return (
             f"Family(n_visible={self.n_visible}, n_hidden={self.n_hidden}, n_components={self.n_components}, "
-            f"hidden={self.hidden!r}, phase={self.phase!r})"
+            f"coupling={self.coupling!r}, phase={self.phase!r})"
         )
 
     @property
     def n_machine_parameters(self) -> int:
         """The number of free parameters of each machine."""
-        return count(self.n_visible, self.n_hidden, self.hidden)
+        return count(self.n_visible, self.n_hidden, self.coupling)
 
     @property
     def n_parameters(self) -> int:
@@ -72,7 +71,7 @@ class Family:
 
     def single(self) -> "Family":
         """The family of one machine of a mixture."""
-        return Family(self.n_visible, self.n_hidden, hidden=self.hidden, phase=self.phase)
+        return Family(self.n_visible, self.n_hidden, coupling=self.coupling, phase=self.phase)
 
     def split(self, vector: Tensor) -> tuple[list[Tensor], Tensor]:
         """The vectors of the machines, and the logits of their weights (K,)."""
@@ -101,7 +100,7 @@ class Family:
 
     def machine(self, vector: Tensor) -> RTBMDistribution:
         """The machine of its own part of a vector; gradients flow to it."""
-        free = unpack(vector, self.n_visible, self.n_hidden, self.hidden)
+        free = unpack(vector, self.n_visible, self.n_hidden, self.coupling)
         return RTBMDistribution.from_unconstrained(free, phase=self.phase)
 
     def vector(self, distribution: Density) -> Tensor:
@@ -113,7 +112,7 @@ class Family:
     def affine(self, vector: Tensor, root: Floats, mean: Floats) -> Tensor:
         """The vector of the machine of v' = root v + mean, for one machine."""
         M, c = torch.from_numpy(np.ascontiguousarray(root)).to(vector), torch.from_numpy(mean).to(vector)
-        if self.hidden == "diagonal":
+        if self.coupling == "diagonal":
             return self.vector(self.machine(vector).affine(M, c))
         free = unpack(vector, self.n_visible, self.n_hidden)
         half = M @ triangle_of(free.visible_scale)
@@ -123,10 +122,3 @@ class Family:
             visible_scale=log_cholesky(half @ half.mT),
         )
         return pack(moved)
-
-    def module(self, vector: Tensor) -> nn.RTBM | nn.RTBMMixture:
-        """A torch module with the parameters of a vector."""
-        distribution = self.distribution(vector.detach())
-        if isinstance(distribution, RTBMMixture):
-            return nn.RTBMMixture.from_distribution(distribution)
-        return nn.RTBM.from_distribution(distribution)

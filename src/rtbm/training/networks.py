@@ -3,6 +3,9 @@
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,18 +13,13 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from rtbm.nn.networks import affine_layers
 from rtbm.nn.theta_layer import ThetaLayer
-from rtbm.training.adam import set_rate
-from rtbm.training.evolution import cma
 from rtbm.training.family import FAILURES
-from rtbm.training.lbfgs import lbfgs
-from rtbm.training.result import EARLY_STOPPING, SCHEDULE, Result, Watch
-from rtbm.training.solvers import Settings
-from rtbm.validation import check_choice
+from rtbm.training.solvers import CMA, LBFGS
+from rtbm.training.solvers.adam import set_rate
+from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Result, Solver, Watch
 
-NETWORK_ITERATIONS = {"lbfgs": 500, "adam": 300, "cma": 2000}
-NETWORK_SOLVERS = tuple(NETWORK_ITERATIONS)
-"""The solvers for networks, with their default numbers of iterations, epochs or generations."""
 NETWORK_BATCH = 128
+"""Rows in a batch of Adam."""
 CMA_SPREAD = 0.01
 """Small, for starts that are tuned to the data; the strategy widens it by itself where that helps."""
 
@@ -73,8 +71,17 @@ class NetworkObjective:
         The data.
     weights : (n,)
         Positive.
-    alpha : float
+    alpha : float, default=0
         The strength of the penalty.
+
+    Examples
+    --------
+    >>> from rtbm.nn.networks import make_network
+    >>> x = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
+    >>> network = make_network(1, [1], ["linear"], dtype=torch.float64)
+    >>> objective = NetworkObjective(network, squared_error, x, 2 * x + 1, torch.ones(50, dtype=torch.float64))
+    >>> NETWORK_SOLVERS["lbfgs"]().minimise(objective, objective.start()).vector.round(decimals=3)
+    tensor([2., 1.], dtype=torch.float64)
     """
 
     def __init__(self, network: nn.Module, loss: Loss, x: Tensor, target: Tensor, weights: Tensor, alpha: float = 0.0):
@@ -139,54 +146,47 @@ class NetworkObjective:
         return value if math.isfinite(value) else math.inf
 
 
-def solve_network(objective: NetworkObjective, start: Tensor, settings: Settings, watch: Watch | None = None) -> Result:
-    """Minimise from a start by L-BFGS, Adam or CMA-ES.
-
-    Examples
-    --------
-    >>> from rtbm.nn.networks import make_network
-    >>> x = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
-    >>> network = make_network(1, [1], ["linear"], dtype=torch.float64)
-    >>> objective = NetworkObjective(network, squared_error, x, 2 * x + 1, torch.ones(50, dtype=torch.float64))
-    >>> result = solve_network(objective, objective.start(), Settings("lbfgs"))
-    >>> result.vector.round(decimals=3)
-    tensor([2., 1.], dtype=torch.float64)
-    """
-    watch = watch or Watch()
-    name = check_choice(settings.solver, "solver", NETWORK_SOLVERS)
-    if name == "lbfgs":
-        return lbfgs(objective, start, watch, max_iter=settings.max_iter, tol=settings.tol)
-    if name == "cma":
-        max_iter, tol, seed = settings.max_iter, settings.tol, settings.seed
-        return cma(objective, start, watch, max_iter=max_iter, tol=tol, seed=seed, spread=CMA_SPREAD)
-    return network_adam(objective, start, watch, settings)
-
-
-def network_adam(objective: NetworkObjective, start: Tensor, watch: Watch, settings: Settings) -> Result:
+@dataclass(frozen=True)
+class NetworkAdam(Solver):
     """Adam, with a step for every batch of shuffled rows and a falling learning rate, for `max_iter` epochs.
 
     Rows are drawn by their weights: a heavy row comes often, rather than with a large gradient, which Adam would level.
     """
-    weights, size = objective.weights.cpu(), settings.batch_size or NETWORK_BATCH
-    generator = torch.Generator().manual_seed(settings.seed)
-    vector = start.clone()
-    optimizer = torch.optim.Adam([vector], lr=settings.learning_rate)
-    reason = SCHEDULE
-    devices = [vector.device] if vector.is_cuda else []
-    with torch.random.fork_rng(devices):  # dropout draws from the global generator
-        torch.manual_seed(settings.seed)
-        watch(vector.clone(), objective.value(vector))
-        for epoch in range(settings.max_iter):
-            set_rate(optimizer, settings.learning_rate, epoch / settings.max_iter)
-            for rows in _draw_rows(weights, generator).split(size):
-                objective.network.train()
-                loss, vector.grad = objective.batch_gradient(vector, rows.to(vector.device))
-                if math.isfinite(loss) and bool(torch.isfinite(vector.grad).all()):
-                    optimizer.step()
-            if watch(vector.clone(), objective.value(vector)):
-                reason = EARLY_STOPPING
-                break
-    return watch.result(vector, reason, objective.evaluations, "adam")
+
+    max_iter: int = 300
+    name: ClassVar[str] = "adam"
+    unit: ClassVar[str] = "epoch"
+
+    def minimise(self, objective: NetworkObjective, start: Tensor, watch: Watch | None = None) -> Result:
+        """Minimise from a start."""
+        weights, size = objective.weights.cpu(), self.batch_size or NETWORK_BATCH
+        generator = torch.Generator().manual_seed(self.seed)
+        watch, vector, reason = watch or Watch(), start.clone(), SCHEDULE
+        optimizer = torch.optim.Adam([vector], lr=self.learning_rate)
+        with torch.random.fork_rng(
+            [vector.device] if vector.is_cuda else []
+        ):  # dropout draws from the global generator
+            torch.manual_seed(self.seed)
+            watch(vector.clone(), objective.value(vector))
+            for epoch in range(self.max_iter):
+                set_rate(optimizer, self.learning_rate, epoch / self.max_iter)
+                for rows in _draw_rows(weights, generator).split(size):
+                    objective.network.train()
+                    loss, vector.grad = objective.batch_gradient(vector, rows.to(vector.device))
+                    if math.isfinite(loss) and bool(torch.isfinite(vector.grad).all()):
+                        optimizer.step()
+                if watch(vector.clone(), objective.value(vector)):
+                    reason = EARLY_STOPPING
+                    break
+        return watch.result(vector, reason, objective.evaluations, self.name)
+
+
+NETWORK_SOLVERS: dict[str, Callable[..., Solver]] = {
+    "lbfgs": partial(LBFGS, max_iter=500),
+    "adam": NetworkAdam,
+    "cma": partial(CMA, max_iter=2000, spread=CMA_SPREAD),
+}
+"""The solvers of networks by name."""
 
 
 def _draw_rows(weights: Tensor, generator: torch.Generator) -> Tensor:

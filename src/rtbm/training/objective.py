@@ -55,7 +55,7 @@ class Prior(NamedTuple):
     def penalty(self, family: Family, vector: Floats) -> tuple[float, Floats]:
         """The penalty of a member of a family, and its derivative in the vector."""
         gradient = np.zeros(len(vector))
-        if family.hidden != "dense":
+        if family.coupling != "dense":
             return self._ripples(family, vector, gradient), gradient
         steps = np.empty(0) if self.steps is None else self.steps
         sizes = family.n_components, family.n_visible, family.n_hidden
@@ -173,7 +173,7 @@ class Objective:
 
         Trial steps of a line search may be so wild that the sums behind them are very long.
         """
-        if penalty < 1.0 or self.family.hidden != "dense" or not (self._is_complete and math.isfinite(self._lowest)):
+        if penalty < 1.0 or self.family.coupling != "dense" or not (self._is_complete and math.isfinite(self._lowest)):
             return False
         d, size = self.family.n_visible, self.family.n_machine_parameters
         widths = vector.detach().cpu().numpy()[: self.family.n_components * size].reshape(-1, size)
@@ -191,7 +191,7 @@ class Objective:
     @property
     def is_scaled(self) -> bool:
         """Whether solvers use the information that EM expects: for mixtures of dense machines on several features."""
-        return self.family.hidden == "dense" and min(self.family.n_visible, self.family.n_components) > 1
+        return self.family.coupling == "dense" and min(self.family.n_visible, self.family.n_components) > 1
 
     def scaling(self, vector: Tensor) -> "Scaling | None":
         """Coordinates around a vector in which the information that EM expects is 1; None if there are none."""

@@ -149,14 +149,14 @@ def make_start(
 
 def gaussian_start(family: Family) -> Tensor:
     """The member of a family that is the standard normal distribution."""
-    machine = gaussian(family.n_visible, family.n_hidden, family.hidden)
+    machine = gaussian(family.n_visible, family.n_hidden, family.coupling)
     return family.join([machine] * family.n_components, machine.new_zeros(family.n_components))
 
 
 def _one_start(
     family: Family, x: Floats, weights: Floats, index: int, rng: np.random.Generator, binary: bool = False
 ) -> Tensor:
-    if family.hidden == "diagonal":
+    if family.coupling == "diagonal":
         return pack(waves(family.n_visible, family.n_hidden, rng))
     return pack(unconstrain(ladder(x, weights, family.n_hidden, index, rng, binary)))
 

@@ -372,7 +372,7 @@ class Family(Protocol):
     n_visible: int
     n_hidden: int
     n_components: int
-    hidden: str
+    coupling: str
 
     def distribution(self, vector: Tensor) -> Any:
         """The distribution of a vector; gradients flow to it."""
@@ -444,7 +444,7 @@ class Likelihood:
 
     def _log_prob(self, vector: Tensor) -> Tensor | None:
         """log P (n,), with zeros for points with gaps of diagonal machines; None if theta functions have to serve."""
-        if self.family.hidden == "dense":
+        if self.family.coupling == "dense":
             return None if self._tabulated(vector, wants_sums=False) is None else self.log_joint(vector).logsumexp(1)
         near = None if self._diagonal is None else self._diagonal.log_prob(_numpy(vector))
         if near is None:
@@ -455,7 +455,7 @@ class Likelihood:
 
     def _tabulated(self, vector: Tensor, wants_sums: bool = True) -> Evaluation | DiagonalEvaluation | None:
         """The sums over all points (without gaps, if machines are diagonal); None if theta functions have to serve."""
-        if self.family.hidden != "dense":
+        if self.family.coupling != "dense":
             return None if self._diagonal is None else self._diagonal.evaluate(_numpy(vector), wants_sums)
         try:
             return self._tables.evaluate(_numpy(vector), self._source, wants_sums)
@@ -545,7 +545,7 @@ class SourceLikelihood:
         return self._tables.evaluate(_numpy(vector), self._source)
 
     def _tabulated(self, vector: Tensor, wants_sums: bool = True) -> Evaluation | None:
-        if self.family.hidden != "dense":
+        if self.family.coupling != "dense":
             return None
         try:
             return self._tables.evaluate(_numpy(vector), self._source, wants_sums)

@@ -1,10 +1,10 @@
-"""What every solver returns, and the watch that is kept while it runs."""
+"""What all solvers share: their settings, the watch that follows an iteration, and the result."""
 
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -142,3 +142,55 @@ class Watch:
             solver,
             [self._vectors[earlier] for earlier in sorted(self._vectors, reverse=True) if earlier < step],
         )
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A way to minimise an objective from a start. Each subclass is one method.
+
+    Attributes
+    ----------
+    max_iter : int
+        The largest number of iterations, generations or epochs; see `unit`.
+    tol : float, default=1e-7
+        Deterministic solvers and "cma" stop when the objective improves by less.
+    batch_size : int, default=None
+        Rows in a batch of "adam" and "pcd"; None for the solver's own.
+    learning_rate : float, default=0.03
+        The first step size of "adam" and "pcd".
+    seed : int, default=0
+        Seed of everything random.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import torch
+    >>> from rtbm.training import SOLVERS, Family, Objective, Prior
+    >>> x = torch.linspace(-2, 2, 50, dtype=torch.float64)[:, None]
+    >>> family = Family(1, 1)
+    >>> objective = Objective(family, x, torch.ones(50, dtype=torch.float64), Prior(1.0, np.ones(1)))
+    >>> result = SOLVERS["lbfgs"](max_iter=50).minimise(objective, torch.zeros(family.n_parameters).double())
+    >>> result.reason, result.solver
+    ('converged', 'lbfgs')
+    """
+
+    max_iter: int
+    tol: float = 1e-7
+    batch_size: int | None = None
+    learning_rate: float = 0.03
+    seed: int = 0
+
+    name: ClassVar[str]
+    unit: ClassVar[str] = "iteration"
+    """What `max_iter` counts."""
+    takes_full_passes: ClassVar[bool] = False
+    """Whether each iteration improves the objective on all data. Then a few iterations tell how good a start is, and
+    data that are too large for memory can be read block by block."""
+    maximises_likelihood: ClassVar[bool] = True
+    """False for solvers with another objective."""
+    knows_smoothness: ClassVar[bool] = False
+    """Whether the solver respects the `smoothness` of the prior."""
+
+    def minimise(self, objective: Any, start: Tensor, watch: Watch | None = None) -> Result:
+        """Minimise an objective from a start vector (n_parameters,); `watch` follows the iterations."""
+        raise NotImplementedError

@@ -1,6 +1,8 @@
 """Score matching for diagonal machines: no normaliser is needed, so the number of visible units does not matter."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,29 +11,49 @@ from rtbm.errors import InvalidInputError
 from rtbm.parameters import Natural, constrain, unpack
 from rtbm.theta import ThetaPlan
 from rtbm.training.family import FAILURES, Family
-from rtbm.training.lbfgs import lbfgs
 from rtbm.training.objective import Objective
-from rtbm.training.result import Result, Watch
+from rtbm.training.solvers.base import Result, Solver, Watch
+from rtbm.training.solvers.lbfgs import lbfgs
 
 
 def check_diagonal(family: Family, x: Tensor, solver: str) -> None:
     """Check that a family is one diagonal machine, and that nothing is missing in the data."""
-    if family.hidden != "diagonal" or family.n_components > 1:
+    if family.coupling != "diagonal" or family.n_components > 1:
         raise InvalidInputError(
-            f'solver="{solver}" is for one machine with hidden="diagonal", got hidden="{family.hidden}" and '
+            f'solver="{solver}" is for one machine with coupling="diagonal", got coupling="{family.coupling}" and '
             f'{family.n_components} components: use solver="lbfgs" or "adam"'
         )
     if bool(x.isnan().any()):
         raise InvalidInputError(f'solver="{solver}" takes no NaN entries: use solver="lbfgs" or "adam"')
 
 
-class ScoreMatching(Objective):
+@dataclass(frozen=True)
+class ScoreMatching(Solver):
+    """Minimise the score-matching objective by L-BFGS."""
+
+    max_iter: int = 500
+    name: ClassVar[str] = "score_matching"
+    maximises_likelihood: ClassVar[bool] = False
+
+    def minimise(self, objective: Objective, start: Tensor, watch: Watch | None = None) -> Result:
+        """Minimise from a start."""
+        check_diagonal(objective.family, objective.x, self.name)
+        matching = ScoreMatchingObjective.like(objective)
+        return lbfgs(matching, start, watch or Watch(), max_iter=self.max_iter, tol=self.tol, name=self.name)
+
+
+class ScoreMatchingObjective(Objective):
     """Hyvärinen's objective: the mean of ½|∇ log P|² + Δ log P, with the same prior as the likelihood.
 
     For a diagonal phase II machine, with u = Wᵀv + b_h and ϑ_i(u) = θ̃(iu|q_i)::
 
         ∇ log P = −Tv − b_v + W ∇ log ϑ(u)        Δ log P = −tr T + Σ_i |w_i|² (log ϑ_i)''(u_i)
     """
+
+    @classmethod
+    def like(cls, objective: Objective) -> "ScoreMatchingObjective":
+        """Score matching on the data of another objective."""
+        return cls(objective.family, objective.x, objective.weights * objective.total, objective.prior)
 
     def with_gradient(self, vector: Tensor) -> tuple[float, Tensor]:
         """Value and gradient; the value is infinite where the parameters leave float64."""
@@ -72,10 +94,3 @@ def _derivatives(u: Tensor, Q: Tensor) -> tuple[Tensor, Tensor]:
         (slope,) = torch.autograd.grad(log_theta.sum(), needs, create_graph=True)
         (curvature,) = torch.autograd.grad(slope.sum(), needs, create_graph=True)
     return slope, curvature
-
-
-def score_matching(objective: Objective, start: Tensor, watch: Watch, *, max_iter: int, tol: float) -> Result:
-    """Minimise the score-matching objective by L-BFGS."""
-    check_diagonal(objective.family, objective.x, "score_matching")
-    mine = ScoreMatching(objective.family, objective.x, objective.weights * objective.total, objective.prior)
-    return lbfgs(mine, start, watch, max_iter=max_iter, tol=tol, name="score_matching")

@@ -12,8 +12,8 @@ from rtbm.common import Floats
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.search import Report
 from rtbm.nn.networks import affine_layers, make_network
-from rtbm.training import Result, Settings, Watch
-from rtbm.training.networks import LOSSES, NetworkObjective, solve_network
+from rtbm.training import Result, Solver, Watch
+from rtbm.training.networks import LOSSES, NetworkObjective
 from rtbm.training.resonance import tune
 
 
@@ -25,26 +25,25 @@ class Rows(NamedTuple):
     weights: Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkTask:
     """All that training needs, in a form that other processes can be sent."""
 
     sizes: tuple[int, ...]
     activations: tuple[str, ...]
-    hidden: str
+    coupling: str
     initialization: str
     dropout: float
     loss: str
     alpha: float
     data: Rows
     validation: Rows | None
-    settings: Settings
+    solver: Solver
     patience: int
     n_init: int
     n_jobs: int | None
     device: str | None
     report: Report | None = field(default=None, repr=False)
-    screen: bool = True
     threads: bool = False  # dropout takes its numbers from one source for all threads
 
     def network(self, index: int = 0) -> nn.Sequential:
@@ -53,10 +52,10 @@ class NetworkTask:
             self.data.x.shape[1],
             self.sizes,
             self.activations,
-            generator=torch.Generator().manual_seed(self.settings.seed + index),
+            generator=torch.Generator().manual_seed(self.solver.seed + index),
             dtype=torch.float64,
             dropout=self.dropout,
-            hidden=self.hidden,
+            hidden=self.coupling,
             initialization="paper" if self.initialization == "paper" else "balanced",
         )
 
@@ -64,7 +63,7 @@ class NetworkTask:
         """The vector of a start; with "auto", every other one is tuned to the data where that is possible."""
         network = self.network(index)
         if self.initialization == "auto" and index % 2 == 0:
-            tune(network, *self.data, seed=self.settings.seed + index, greedy=index == 0)
+            tune(network, *self.data, seed=self.solver.seed + index, greedy=index == 0)
         return parameters_to_vector(network.parameters()).detach().to(self.device or "cpu")
 
     def smaller(self) -> None:
@@ -75,8 +74,8 @@ class NetworkTask:
         with threads_for(len(self.data.x)):
             start = self.start(index) if vector is None else vector
             watch = Watch(self._validate(), self.patience, None if report is None else lambda r: report(index, r))
-            settings = replace(self.settings, max_iter=max_iter, seed=self.settings.seed + index)
-            return solve_network(self._objective(self.data, self.alpha), start, settings, watch)
+            solver = replace(self.solver, max_iter=max_iter, seed=self.solver.seed + index)
+            return solver.minimise(self._objective(self.data, self.alpha), start, watch)
 
     def _objective(self, rows: Rows, alpha: float) -> NetworkObjective:
         x, target, weights = (torch.from_numpy(np.ascontiguousarray(part)).to(self.device or "cpu") for part in rows)

@@ -8,8 +8,8 @@ import torch
 from scipy.special import chdtri
 from torch import Tensor
 
-from rtbm.estimators.fitted import gaussian_size
-from rtbm.estimators.fitting import NOT_LIKELIHOOD, Task
+from rtbm.estimators.density.fitted import gaussian_size
+from rtbm.estimators.density.task import DensityTask
 from rtbm.training import Objective
 from rtbm.training.family import FAILURES
 from rtbm.training.gaussians import Gaussians, fit_gaussians
@@ -17,8 +17,8 @@ from rtbm.training.starts import gaussian_start
 
 CHANCE = 1e-6
 """How probable a gain over Gaussians may be, if the data come from them, that is not put down to chance."""
-NEGLIGIBLE = 1e-3
-"""How much of one observation a machine explains that is as good as absent."""
+STRAY_SHARE = 1e-3
+"""A machine that explains less than this share of one observation counts as a stray."""
 
 
 class Whole(NamedTuple):
@@ -36,7 +36,7 @@ class Simpler(NamedTuple):
 
 
 def find_simpler(
-    task: Task, vector: Tensor, fallback: str | None, total: float | None = None, whole: Whole | None = None
+    task: DensityTask, vector: Tensor, fallback: str | None, total: float | None = None, whole: Whole | None = None
 ) -> Simpler | None:
     """Gaussians that explain the training data as well as a fit, or None.
 
@@ -46,7 +46,7 @@ def find_simpler(
     normaliser are given the benefit of the doubt. `total` is the number of observations if the data of the task are
     but a sample, and `whole` what is known of all of them.
     """
-    if fallback is None or task.settings.solver in NOT_LIKELIHOOD:
+    if fallback is None or not task.solver.maximises_likelihood:
         return None
     family, objective = task.family, task.objective(task.family)
     x, weights = objective.x, objective.weights
@@ -69,20 +69,20 @@ def find_simpler(
         return None if better else Simpler(_to_vector(task, chosen), len(chosen.means))
 
 
-def without_strays(task: Task, vector: Tensor) -> Tensor:
+def without_strays(task: DensityTask, vector: Tensor) -> Tensor:
     """A fit in which machines that explain next to none of the data are the Gaussian of the data.
 
     Nothing holds such a machine where it is: the prior drives its covariance to infinity, and out of float64.
     """
     family = task.family
-    if family.n_components == 1 or task.settings.solver in NOT_LIKELIHOOD:
+    if family.n_components == 1 or not task.solver.maximises_likelihood:
         return vector
     objective = task.objective(family)
     with torch.no_grad():
         explained = objective.weights @ _log_joint(objective, vector).softmax(1) * objective.total
         machines, logits = family.split(vector)
         normal = family.split(gaussian_vector(task))[0][0]
-        held = [normal if bool(n < NEGLIGIBLE) else m for m, n in zip(machines, explained, strict=True)]
+        held = [normal if bool(n < STRAY_SHARE) else m for m, n in zip(machines, explained, strict=True)]
         return family.join(held, logits)
 
 
@@ -102,7 +102,7 @@ def _log_joint(objective: Objective, vector: Tensor) -> Tensor:
     return torch.stack(columns, 1) + logits.log_softmax(0)
 
 
-def gaussian_vector(task: Task) -> Tensor:
+def gaussian_vector(task: DensityTask) -> Tensor:
     """The member of the family that is the Gaussian of the data."""
     return _to_vector(task, _one_gaussian(task))
 
@@ -121,7 +121,7 @@ def _degrees_of_freedom(gaussians: Gaussians) -> int:
     return k * (gaussian_size(d) + 1) - 1
 
 
-def _one_gaussian(task: Task) -> Gaussians:
+def _one_gaussian(task: DensityTask) -> Gaussians:
     """That of the data."""
     d = len(task.data.covariance)
     return Gaussians(np.zeros(1), np.zeros((1, d)), np.linalg.cholesky(task.data.covariance)[None])
@@ -134,7 +134,7 @@ def _several_gaussians(objective: Objective, vector: Tensor) -> Gaussians:
     return fit_gaussians(objective.x, objective.weights, shares.cpu().numpy(), floor)
 
 
-def _to_vector(task: Task, gaussians: Gaussians) -> Tensor:
+def _to_vector(task: DensityTask, gaussians: Gaussians) -> Tensor:
     """The member of the family that is these Gaussians; one of them stands for all machines of a mixture."""
     family = task.family
     normal, single = family.split(gaussian_start(family))[0][0], family.single()

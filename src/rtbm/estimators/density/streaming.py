@@ -9,13 +9,10 @@ import torch
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.bounds import Bounds
 from rtbm.estimators.checks import distinct_rows
-from rtbm.estimators.fallback import Whole, gaussian_vector
-from rtbm.estimators.fitting import SAMPLE_ROWS, Standardised, Task, standardise, to_standard
-from rtbm.estimators.parallel import threads_for
-from rtbm.estimators.search import POLISHING_TOL, Outcome, joined, search
-from rtbm.estimators.sources import (
+from rtbm.estimators.density.bounds import Bounds
+from rtbm.estimators.density.fallback import Whole, gaussian_vector
+from rtbm.estimators.density.sources import (
     AnySource,
     Chunk,
     Described,
@@ -27,19 +24,19 @@ from rtbm.estimators.sources import (
     is_path,
     to_floats,
 )
+from rtbm.estimators.density.standardise import Standardised, standardise, to_standard
+from rtbm.estimators.density.task import SCREENED_ROWS, DensityTask
+from rtbm.estimators.parallel import threads_for
+from rtbm.estimators.search import POLISHING_TOL, Outcome, joined, search
 from rtbm.files import FileRows
 from rtbm.training import Result
-from rtbm.training.adam import adam
 from rtbm.training.batches import Batch, Batches, LoaderBatches
 from rtbm.training.distributed import collect, rank_and_world, same_for_all, together
-from rtbm.training.em import em, em_then_lbfgs
 from rtbm.training.objective import SourceObjective
-from rtbm.training.solvers import DEFAULT_ITERATIONS
+from rtbm.training.solvers import LBFGS, Adam
 from rtbm.training.starts import Moments, MomentSums
 from rtbm.training.statistics import Block, make_blocks
 
-EXACT = ("lbfgs", "em")
-"""Solvers that take all data in each step, wherever they are."""
 POLISHING_RATE = 0.1
 """The first step size of Adam over the stream, relative to the learning rate: the start is a fit already."""
 ALL_DATA = -1
@@ -104,9 +101,9 @@ class Sample(NamedTuple):
     def plus(self, *others: "Sample") -> "Sample":
         """The sample of all parts."""
         joint = Sample(*(np.concatenate(parts) for parts in zip(self, *others, strict=True)))
-        if len(joint.keys) <= SAMPLE_ROWS:
+        if len(joint.keys) <= SCREENED_ROWS:
             return joint
-        chosen = np.argpartition(joint.keys, SAMPLE_ROWS)[:SAMPLE_ROWS]
+        chosen = np.argpartition(joint.keys, SCREENED_ROWS)[:SCREENED_ROWS]
         return Sample(*(part[chosen] for part in joint))
 
 
@@ -153,7 +150,7 @@ class Survey:
                 keys = keys[_counting(chunk)]
             near = keys <= last
             sample = seen.sample.plus(Sample(keys[near], rows[near], weights[near], log_slope[near]))
-            last = sample.keys.max() if len(sample.keys) == SAMPLE_ROWS else last
+            last = sample.keys.max() if len(sample.keys) == SCREENED_ROWS else last
             missing = bool(np.isnan(rows).any())
             own = Seen(float(weights.sum()), MomentSums.of(rows, weights), float(weights @ log_slope), missing, empty)
             seen = seen.plus(own)._replace(sample=sample)
@@ -240,24 +237,23 @@ class Exact(NamedTuple):
     whole: Whole
 
 
-def fit_exactly(task: Task, source: AnySource, line: Line, seen: Seen) -> Exact:
+def fit_exactly(task: DensityTask, source: AnySource, line: Line, seen: Seen) -> Exact:
     """Run all starts on the sample, and then the best one on all data, each step one pass over them."""
-    settings, report, family, data = task.settings, task.report, task.family, task.data
+    report, family, data = task.report, task.family, task.data
     results, best = search(task)
     source.prepare(Preparation(line, data.mean, data.root, seen.total, task.device))
     objective = SourceObjective(family, source, seen.total, task.objective(family).prior, task.device or "cpu")
     watch = task.watch(family, None if report is None else lambda record: report(ALL_DATA, record))
-    minimise = em if settings.solver == "em" else em_then_lbfgs
-    tol = POLISHING_TOL * settings.tol
+    solver = replace(task.solver, tol=POLISHING_TOL * task.solver.tol)
     with threads_for(int(min(seen.total, 2**62))):
-        final = minimise(objective, results[best].vector, watch, max_iter=settings.max_iter, tol=tol)
+        final = solver.minimise(objective, results[best].vector, watch)
         log_prob = objective.likelihood.value(final.vector)
         gaussian = _gaussian_log_prob(task, objective, seen)
     results = [*results[:best], joined(results[best], final), *results[best + 1 :]]
     return Exact(Outcome(results, best), Whole(log_prob, gaussian))
 
 
-def _gaussian_log_prob(task: Task, objective: SourceObjective, seen: Seen) -> float:
+def _gaussian_log_prob(task: DensityTask, objective: SourceObjective, seen: Seen) -> float:
     """The mean log P of the Gaussian of all data; without gaps it follows from their moments."""
     if seen.has_missing:
         return objective.likelihood.value(gaussian_vector(task))
@@ -298,21 +294,12 @@ class LineBatches:
                 yield torch.from_numpy(np.ascontiguousarray(z)), torch.from_numpy(np.ascontiguousarray(w))
 
 
-def fit_stream(task: Task, batches: LineBatches, total: float) -> Result:
+def fit_stream(task: DensityTask, batches: LineBatches, total: float) -> Result:
     """Fit the sample by L-BFGS, then go on with Adam over the stream."""
-    settings, report = task.settings, task.report
-    quick = replace(settings, solver="lbfgs", max_iter=DEFAULT_ITERATIONS["lbfgs"])
-    outcome = search(replace(task, settings=quick))
+    solver, report, family = task.solver, task.report, task.family
+    assert isinstance(solver, Adam)
+    outcome = search(replace(task, solver=LBFGS(tol=solver.tol, seed=solver.seed)))
     start = same_for_all(outcome.results[outcome.best].vector)
-    family = task.family
     watch = task.watch(family, None if report is None else lambda record: report(ALL_DATA, record))
-    return adam(
-        family,
-        batches,
-        task.objective(family).prior,
-        total,
-        start,
-        watch,
-        max_iter=settings.max_iter,
-        learning_rate=POLISHING_RATE * settings.learning_rate,
-    )
+    slower = replace(solver, learning_rate=POLISHING_RATE * solver.learning_rate)
+    return slower.minimise_batches(family, batches, task.objective(family).prior, total, start, watch)

@@ -10,7 +10,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from rtbm.common import Floats
 from rtbm.estimators.checks import check_labelled, split_classes
-from rtbm.estimators.theta_net import ThetaNet
+from rtbm.estimators.networks.base import ThetaNet
 from rtbm.training.networks import LOSSES
 from rtbm.validation import check_choice
 
@@ -23,45 +23,46 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
 
     Parameters
     ----------
-    hidden_layer_sizes : sequence of int
-        Units in each hidden layer.
-    activation : str or sequence of str
+    hidden_layer_sizes : sequence of int, default=(3, 3, 2)
+        The number of units in each hidden layer.
+    activation : str or sequence of str, default="theta"
         The kind of all hidden layers, or one for each: "theta" (or "theta-I"), "theta-II", "tanh", "relu", "linear".
-    output : str
-        The kind of the output layer, of the same names.
-    hidden : "diagonal" or "dense"
-        The form of Q of theta layers.
-    initialization : "auto", "balanced" or "paper"
-        How starts are drawn. "auto": every other start is tuned to the strongest frequencies in the data
-        (`rtbm.training.resonance`), where the network allows it, and the others are balanced.
-    solver : "lbfgs", "adam" or "cma"
-        "lbfgs" takes all data at once, "adam" takes batches, "cma" needs no derivatives.
-    max_iter : int
-        Iterations, epochs ("adam") or generations ("cma"); None for 500, 300 and 2000.
-    tol : float
+    output_activation : str, default="linear"
+        The kind of the output layer, one of the same names.
+    coupling : "diagonal" or "dense", default="diagonal"
+        Whether the matrix Q of theta layers is diagonal or dense.
+    initialization : "auto", "balanced" or "paper", default="auto"
+        How starts are drawn. With "auto", every other start is tuned to the strongest frequencies in the data
+        (`rtbm.training.resonance`), where the network allows it, and the others are "balanced".
+    solver : "lbfgs", "adam" or "cma", default="lbfgs"
+        "lbfgs" uses all data in each iteration, "adam" uses batches, "cma" needs no derivatives.
+    max_iter : int, default=None
+        The largest number of iterations, epochs ("adam") or generations ("cma"); None for 500, 300 and 2000.
+    tol : float, default=1e-6
         Iterations of "lbfgs" and "cma" end when the objective improves by less.
-    n_init : int
-        Starts. With "lbfgs" all run for a few iterations, and the best three to the end.
-    alpha : float
-        The strength of the penalty on the slopes of all layers; it fades as data become many.
-    dropout : float
+    n_init : int, default=8
+        The number of starts. With "lbfgs" all run for a few iterations, and the best three to the end.
+    alpha : float, default=1e-4
+        The strength of the penalty on the slopes of all layers. The penalty matters less as the data grow.
+    dropout : float, default=0
         The probability with which outputs of hidden layers are set to 0 in training, with solver="adam".
-    validation_fraction : float
-        The share of the data that is set aside: iterations end when their loss has not improved for
-        `n_iter_no_change` iterations, and the best start and iteration are chosen by it. None sets nothing aside.
-    n_iter_no_change : int
+    validation_fraction : float, default=None
+        The share of the data that is set aside for validation. Iterations end when the loss of these data has not
+        improved for `n_iter_no_change` iterations; the best start and iteration are those with the lowest one. None
+        sets nothing aside.
+    n_iter_no_change : int, default=20
         See `validation_fraction`.
-    batch_size : int
-        Rows in a batch of "adam", by default 128.
-    learning_rate : float
+    batch_size : int, default=None
+        The number of rows in a batch of "adam"; None for 128.
+    learning_rate : float, default=0.01
         The first step size of "adam"; it falls to a hundredth of that.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         The same integer gives the same result, bit for bit.
-    n_jobs : int
-        Starts that run at the same time, through joblib.
-    device : str
-        A torch device to train on, as "cuda".
-    verbose : int
+    n_jobs : int, default=None
+        The number of starts that run at the same time, through joblib. -1 for all cores.
+    device : str, default=None
+        A torch device to train on, as "cuda"; None for the CPU.
+    verbose : int, default=0
         Whether to show a progress bar.
 
     Attributes
@@ -127,11 +128,16 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
 
     Parameters
     ----------
-    hidden_layer_sizes, activation, output, hidden, initialization, solver, max_iter, tol, n_init, alpha, dropout
+    hidden_layer_sizes : sequence of int, default=(8,)
+    tol : float, default=1e-5
+    n_init : int, default=4
+    alpha : float, default=1.0
+        As in `ThetaNetRegressor`, with other defaults.
+    activation, output_activation, coupling, initialization, solver, max_iter, dropout, validation_fraction
         As in `ThetaNetRegressor`.
-    validation_fraction, n_iter_no_change, batch_size, learning_rate, random_state, n_jobs, device, verbose
+    n_iter_no_change, batch_size, learning_rate, random_state, n_jobs, device, verbose
         As in `ThetaNetRegressor`.
-    loss : "log_loss" or "squared_error"
+    loss : "log_loss" or "squared_error", default="log_loss"
         What is minimised.
 
     Attributes
@@ -156,8 +162,8 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
         hidden_layer_sizes: Sequence[int] = (8,),
         *,
         activation: str | Sequence[str] = "theta",
-        output: str = "linear",
-        hidden: str = "diagonal",
+        output_activation: str = "linear",
+        coupling: str = "diagonal",
         loss: str = "log_loss",
         initialization: str = "auto",
         solver: str = "lbfgs",
@@ -178,8 +184,8 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
         super().__init__(
             hidden_layer_sizes,
             activation=activation,
-            output=output,
-            hidden=hidden,
+            output_activation=output_activation,
+            coupling=coupling,
             initialization=initialization,
             solver=solver,
             max_iter=max_iter,

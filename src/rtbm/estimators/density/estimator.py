@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -15,33 +14,20 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from rtbm.common import Floats
-from rtbm.distributions import RTBMMixture
+from rtbm.common import PHASES, Floats
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
     check_compute_device,
     check_flag,
     check_jobs,
     check_number,
+    distinct_rows,
     split_rows,
     warn_of_spikes,
 )
-from rtbm.estimators.fallback import Whole, find_simpler, without_strays
-from rtbm.estimators.fitted import FittedDensity, component_weights, components, is_large
-from rtbm.estimators.fitting import (
-    NOT_LIKELIHOOD,
-    Standardised,
-    Task,
-    from_standard,
-    like,
-    log_scales,
-    standardise,
-    to_standard,
-)
-from rtbm.estimators.progress import progress_bar
-from rtbm.estimators.search import Outcome, Report, count_runs, search
-from rtbm.estimators.selection import choose_n_hidden, most_runs
-from rtbm.estimators.sources import (
+from rtbm.estimators.density.fallback import Whole, find_simpler, without_strays
+from rtbm.estimators.density.fitted import FittedDensity, is_large
+from rtbm.estimators.density.sources import (
     AnySource,
     Described,
     agree_on_columns,
@@ -51,8 +37,8 @@ from rtbm.estimators.sources import (
     plain_errors,
     work_on,
 )
-from rtbm.estimators.streaming import (
-    EXACT,
+from rtbm.estimators.density.standardise import Standardised, from_standard, like, log_scales, standardise, to_standard
+from rtbm.estimators.density.streaming import (
     Line,
     LineBatches,
     fit_exactly,
@@ -62,22 +48,20 @@ from rtbm.estimators.streaming import (
     survey,
     survey_batches,
 )
+from rtbm.estimators.density.task import DensityTask
+from rtbm.estimators.progress import progress_bar
+from rtbm.estimators.search import Outcome, Report, count_runs, search
 from rtbm.parameters import HIDDEN
-from rtbm.training import SOLVERS, Result, Settings
+from rtbm.training import SOLVERS, Result, make_solver
 from rtbm.training.distributed import gather_objects, together
 from rtbm.training.family import FAILURES, Density
-from rtbm.training.solvers import DEFAULT_ITERATIONS
 from rtbm.validation import check_choice, check_integer
 
-SMOOTHED = ("lbfgs", "adam", "cma")
-"""Solvers that know of `smoothness`."""
 FALLBACKS = ("gaussian", "gaussians")
 EVALUATED_ROWS = 30
 """After a fit the density is evaluated on about this many rows, to see that it can be."""
 MODERATE = 12.0
 """A density can be evaluated if no free parameter of its machines is larger."""
-AVERAGED_WITHIN = 0.01
-"""With `average`, starts count whose objective is at most this much worse than the best."""
 
 
 class RTBMDensity(FittedDensity):
@@ -88,69 +72,71 @@ class RTBMDensity(FittedDensity):
 
     Parameters
     ----------
-    n_hidden : int or "auto"
-        Hidden units of each machine. More make finer structure possible: a dense machine with N units starts as 2^N
-        Gaussians. "auto" takes the number with the best held-out likelihood.
-    n_components : int
-        Machines in the mixture.
-    hidden : "dense" or "diagonal"
-        The form of Q. Diagonal machines may have hundreds of hidden units, for up to three features.
-    phase : "I" or "II"
-        The phase in which the parameters are shown, and that `transform` follows. Densities are the same in both.
-    solver : "lbfgs", "adam", "em", "cma", "score_matching" or "pcd"
-        "lbfgs" and "em" (dense only) take all data at once, "adam" takes batches, "cma" needs no derivatives, and
-        "score_matching" and "pcd" (diagonal only) need no normaliser, for many features.
-    max_iter : int
-        Iterations, generations ("cma") or epochs ("adam", "pcd"); None for the solver's default.
-    tol : float
+    n_hidden : int, default=2
+        The number of hidden units of each machine. More units can describe finer structure: a dense machine with N
+        units starts as 2^N Gaussians. `RTBMDensityCV` chooses the number by cross-validation.
+    n_components : int, default=1
+        The number of machines in the mixture.
+    coupling : "dense" or "diagonal", default="dense"
+        Whether the matrix Q that couples the hidden units is dense or diagonal. Diagonal machines may have hundreds of
+        hidden units, for up to three features.
+    phase : "I" or "II", default="I"
+        The phase in which the parameters are shown, and in which `transform` computes. Both phases have the same
+        densities.
+    solver : "lbfgs", "adam", "em", "cma", "score_matching" or "pcd", default="lbfgs"
+        "lbfgs" and "em" (dense only) use all data in each iteration. "adam" uses batches. "cma" needs no derivatives.
+        "score_matching" and "pcd" (diagonal only) need no normaliser, so they suit many features.
+    max_iter : int, default=None
+        The largest number of iterations, generations ("cma") or epochs ("adam", "pcd"); None for the solver's default.
+    tol : float, default=1e-7
         Iterations end when the objective improves by less.
-    n_init : int
-        Starts. The first is the same for all seeds.
-    regularization : float
-        The strength of the prior against fine structure; it plays the part of a bandwidth, and fades as data become
-        many. 0 is maximum likelihood (with a weak prior on the hidden units alone), which overfits with more than two
-        hidden units.
-    smoothness : float
+    n_init : int, default=8
+        The number of starts. The first start is the same for all seeds.
+    regularization : float, default=1.0
+        The strength of the prior against fine structure. Like the bandwidth of a kernel it smooths the density, but it
+        matters less as the data grow. 0 is maximum likelihood (with a weak prior on the hidden units alone), which
+        overfits with more than two hidden units.
+    smoothness : float, default=0.0
         The strength of a prior for one dense machine that keeps the weights of neighbouring Gaussians even, and its
-        hidden units binary: for flat densities with sharp edges, with some six hidden units and little regularization.
-        Not for "em".
-    validation_fraction : float
-        The share of the data that is set aside: iterations end when their likelihood has not improved for
-        `n_iter_no_change` iterations, and the best start and iteration are chosen by them. None sets nothing aside.
-    n_iter_no_change : int
+        hidden units binary. It helps with flat densities that have sharp edges, with about six hidden units and little
+        regularization. "em" does not support it.
+    validation_fraction : float, default=None
+        The share of the data that is set aside for validation. Iterations end when the likelihood of these data has not
+        improved for `n_iter_no_change` iterations; the best start and iteration are those with the highest one. None
+        sets nothing aside.
+    n_iter_no_change : int, default=20
         See `validation_fraction`.
-    average : bool
-        Whether to return the average of all good starts, a mixture, instead of the best one.
-    fallback : "gaussian", "gaussians" or None
-        By default a fit that does not beat a single Gaussian is replaced by it (a member of the family whose hidden
-        units are all but continuous). It beats it by the Bayesian information criterion, or by a gain that chance
-        would give once in 10^6, and with more observations than parameters. With "gaussians", a mixture has to beat a
-        mixture of as many Gaussians as well, unless entries are missing.
-    bounds : pair or list of pairs
+    fallback : "gaussian", "gaussians" or None, default="gaussian"
+        With "gaussian", a fit that does not beat a single Gaussian is replaced by it (a member of the family whose
+        hidden units are all but continuous). To beat it, the fit needs more observations than parameters, and a better
+        Bayesian information criterion or a gain that chance would give once in 10^6. With "gaussians", a mixture must
+        also beat a mixture of as many Gaussians, unless entries are missing. None keeps every fit.
+    bounds : pair or list of pairs, default=None
         (low, high) for data on an interval, (low, None) or (None, high) for a half line, or one of these or None for
         each feature. The machine then describes the logarithm, or the logit, of the distance from the bounds.
-    drop_constant : bool
-        Whether features with only one value are left out of the density. By default they are an error. The density is
-        then that of the other features: `score_samples` ignores the constant ones, and `sample` fills them in.
-    batch_size : int
-        Rows in a batch of "adam" (by default 500, or 4096 of a file) and "pcd" (by default all).
-    learning_rate : float
-        The first step size of "adam" and "pcd"; `fit_stream`, which starts from a fit, takes a tenth of it.
-    random_state : int, RandomState or None
+    drop_constant : bool, default=False
+        Whether to leave features with only one value out of the density. By default they are an error. With True,
+        `score_samples` ignores the constant features, and `sample` fills them in.
+    batch_size : int, default=None
+        The number of rows in a batch of "adam" (None: 500, or 4096 of a file) and "pcd" (None: all).
+    learning_rate : float, default=0.03
+        The first step size of "adam" and "pcd". `fit_stream` takes a tenth of it, because it starts from a fit.
+    random_state : int, RandomState or None, default=None
         The same integer gives the same result, bit for bit.
-    n_jobs : int
-        Starts that run at the same time, through joblib and whichever of its backends is active.
-    device : str
-        A torch device, as "cuda".
-    verbose : int
+    n_jobs : int, default=None
+        The number of starts that run at the same time, through joblib and its active backend. -1 for all cores.
+    device : str, default=None
+        A torch device, as "cuda"; None for the CPU.
+    verbose : int, default=0
         Whether to show a progress bar.
 
     Attributes
     ----------
-    distribution_ : RTBMDistribution or RTBMMixture
-        The fitted density; with `bounds`, that of the transformed features.
-    module_ : nn.RTBM or nn.RTBMMixture
-        The same as a torch module.
+    distribution_ : RTBMDistribution, RTBMMixture or BoundedDistribution
+        The fitted density of the features as given. With `bounds` it is a BoundedDistribution, whose `base` is the
+        machine or mixture that describes the transformed features.
+    module_ : nn.RTBM or nn.MixtureOfRTBMs
+        The machine or mixture as a torch module. It is made once and kept.
     history_ : list of Record
         The iterations of the start that was taken.
     results_ : list of Result
@@ -167,8 +153,6 @@ class RTBMDensity(FittedDensity):
     summary_ : dict
         These numbers, the solver, why it stopped, and the seconds that all starts took together; from a file, also the
         columns that were left out, and why.
-    selection_ : dict
-        With n_hidden="auto": the held-out log-likelihood for each number of hidden units.
 
     Examples
     --------
@@ -183,10 +167,10 @@ class RTBMDensity(FittedDensity):
 
     def __init__(
         self,
-        n_hidden: int | str = 2,
+        n_hidden: int = 2,
         *,
         n_components: int = 1,
-        hidden: str = "dense",
+        coupling: str = "dense",
         phase: str = "I",
         solver: str = "lbfgs",
         max_iter: int | None = None,
@@ -196,7 +180,6 @@ class RTBMDensity(FittedDensity):
         smoothness: float = 0.0,
         validation_fraction: float | None = None,
         n_iter_no_change: int = 20,
-        average: bool = False,
         fallback: str | None = "gaussian",
         bounds: Any = None,
         drop_constant: bool = False,
@@ -209,7 +192,7 @@ class RTBMDensity(FittedDensity):
     ):
         self.n_hidden = n_hidden
         self.n_components = n_components
-        self.hidden = hidden
+        self.coupling = coupling
         self.phase = phase
         self.solver = solver
         self.max_iter = max_iter
@@ -219,7 +202,6 @@ class RTBMDensity(FittedDensity):
         self.smoothness = smoothness
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
-        self.average = average
         self.fallback = fallback
         self.bounds = bounds
         self.drop_constant = drop_constant
@@ -259,22 +241,30 @@ class RTBMDensity(FittedDensity):
         >>> bool(abs(model.score(X) - RTBMDensity(n_init=1, random_state=0).fit(X).score(X)) < 1e-4)
         True
         """
-        in_blocks = not isinstance(X, np.memmap) or (self.solver in EXACT and not self._needs_memory())
-        if in_blocks and is_source(X):
+        if is_source(X) and not (isinstance(X, np.memmap) and self._needs_memory()):
             return self._fit_source(X, None, sample_weight)
         self._check_parameters()
         self._forget()
-        rows, weights = self._prepare(X, sample_weight)
+        rows, weights = distinct_rows(*self._prepare(X, sample_weight))
         line, log_slope = self._bounds.to_line(rows)
         seed = self._seed()
-        training, held_out = split_rows(len(rows), self.validation_fraction, seed)
+        data, validation = self._standardise(line, weights, log_slope, seed)
+        task = self._task(data, validation, seed)
+        with self._progress(count_runs(task)) as report:
+            outcome = search(replace(task, report=report))
+        self._keep(task, outcome)
+        return self
+
+    def _standardise(
+        self, line: Floats, weights: Floats, log_slope: Floats, seed: int
+    ) -> tuple[Standardised, Standardised | None]:
+        """Training data, and validation data in the same coordinates if there are any."""
+        training, held_out = split_rows(len(line), self.validation_fraction, seed)
         has_missing = bool(np.isnan(line).any())
         data = standardise(line[training], weights[training], log_slope[training], self._names(), has_missing)
-        validation = None
-        if len(held_out):
-            validation = like(data, line[held_out], weights[held_out], log_slope[held_out])
-        self._fit_standardised(data, validation, seed)
-        return self
+        if not len(held_out):
+            return data, None
+        return data, like(data, line[held_out], weights[held_out], log_slope[held_out])
 
     def _seed(self) -> int:
         """A number that decides all that is random, the same in all processes."""
@@ -327,25 +317,24 @@ class RTBMDensity(FittedDensity):
 
     def _check_for_source(self, source: Any, weights: Any) -> None:
         """Check that the parameters suit data that are read in blocks."""
-        if self.solver not in (*EXACT, "adam") or (self.solver == "adam" and is_dask(source)):
+        if not (SOLVERS[self.solver].takes_full_passes or (self.solver == "adam" and not is_dask(source))):
             raise InvalidInputError(
                 f'data that are read in blocks need solver="lbfgs" or "em" (or "adam", but not with Dask), got '
                 f"{self.solver!r}"
             )
-        if self._needs_memory():
+        if self.validation_fraction is not None or self.drop_constant:
             raise InvalidInputError(
-                "data that are read in blocks need a number n_hidden, validation_fraction=None, drop_constant=False "
-                f"and average=False, got n_hidden={self.n_hidden!r}, validation_fraction={self.validation_fraction!r}, "
-                f"drop_constant={self.drop_constant!r}, average={self.average!r}: load a sample that fits into memory "
-                "for these"
+                "data that are read in blocks need validation_fraction=None and drop_constant=False, got "
+                f"validation_fraction={self.validation_fraction!r}, drop_constant={self.drop_constant!r}: load a "
+                "sample that fits into memory for these"
             )
         if weights is not None and not isinstance(source, np.memmap):
             raise InvalidInputError("sample_weight is for arrays: give blocks as pairs (rows, weights)")
 
     def _needs_memory(self) -> bool:
-        """Whether parameters are set that need all data in memory."""
-        is_auto = isinstance(self.n_hidden, str)
-        return is_auto or self.validation_fraction is not None or self.drop_constant or self.average
+        """Whether the parameters need all data in memory."""
+        takes_blocks = self.solver in SOLVERS and SOLVERS[self.solver].takes_full_passes
+        return not takes_blocks or self.validation_fraction is not None or self.drop_constant
 
     def _set_columns(self, described: Described) -> None:
         self.n_features_in_ = int(described.n_features or 0)
@@ -359,10 +348,10 @@ class RTBMDensity(FittedDensity):
         seen = survey(source, line, seed)
         data = standardise_sample(seen, self._names())
         warn_of_spikes(self._bounds.from_line(seen.sample.rows), self._names())
-        task = self._task(data, None, seed, self.n_hidden)
+        task = self._task(data, None, seed)
         with self._progress(count_runs(task) + 1) as report:
             outcome, whole = fit_exactly(replace(task, report=report), source, line, seen)
-        self._take(task, outcome, seen.total, whole)
+        self._keep(task, outcome, seen.total, whole)
         log_prob = whole.gaussian if self.is_gaussian_ else whole.log_prob
         self.summary_["log_likelihood"] = log_prob - data.log_volume
         buffer, parameters = io.BytesIO(), self.get_params(deep=False)
@@ -377,58 +366,45 @@ class RTBMDensity(FittedDensity):
         with plain_errors():
             seen = survey_batches(batches, line, seed)
             data = standardise_sample(seen, self._names())
-            task = self._task(data, None, seed, self.n_hidden)
+            task = self._task(data, None, seed)
             with self._progress(count_runs(task) + 1) as report:
                 result = fit_stream(replace(task, report=report), LineBatches(batches, line, data), seen.total)
-        self._take(task, Outcome([result], 0), seen.total)
+        self._keep(task, Outcome([result], 0), seen.total)
         self.summary_["left_out"] = dict(described.left_out)
 
-    def _progress(self, n_runs: int, title: str = "fitting") -> contextlib.AbstractContextManager[Report | None]:
-        is_likelihood = self.solver not in NOT_LIKELIHOOD
-        return progress_bar(n_runs, title, is_likelihood) if self.verbose else contextlib.nullcontext()
+    def _progress(self, n_runs: int) -> contextlib.AbstractContextManager[Report | None]:
+        if not self.verbose:
+            return contextlib.nullcontext()
+        return progress_bar(n_runs, is_likelihood=SOLVERS[self.solver].maximises_likelihood)
 
     def _forget(self) -> None:
-        """Forget an earlier fit: if this one fails, nothing must be left that fits neither."""
-        for name in ("distribution_", "selection_"):
-            self.__dict__.pop(name, None)
+        """Delete the fitted density, so that a failed refit leaves no stale state."""
+        self.__dict__.pop("_line_density", None)
 
-    def _fit_standardised(self, data: Standardised, validation: Standardised | None, seed: int) -> None:
-        task = self._task(data, validation, seed, self.n_hidden)
-        if self.n_hidden == "auto":
-            with self._progress(most_runs(task), "choosing n_hidden") as report:
-                n_hidden, self.selection_ = choose_n_hidden(replace(task, report=report))
-            task = self._task(data, validation, seed, n_hidden)
-        with self._progress(count_runs(task)) as report:
-            outcome = search(replace(task, report=report))
-        self._take(task, outcome)
+    def _keep(
+        self, task: DensityTask, outcome: Outcome, total: float | None = None, whole: Whole | None = None
+    ) -> None:
+        """Compare the best fit with Gaussians, undo the standardisation, and keep the result.
 
-    def _take(self, task: Task, outcome: Outcome, total: float | None = None, whole: Whole | None = None) -> None:
-        """Keep an outcome: undo the standardisation, and replace the fit by a Gaussian where that is no worse.
-
-        `total` is the number of observations if the data of the task are but a sample, and `whole` what is known of
-        all data.
+        `total` is the number of observations and `whole` what is known of them, if the data of the task are a sample.
         """
         best = self._evaluable(task, outcome.results[outcome.best])
-        self.results_, self.history_ = outcome.results, best.history
         if not best.converged:
             warnings.warn(
-                f"the solver {best.solver!r} stopped at max_iter={task.settings.max_iter}: raise max_iter "
+                f"the solver {best.solver!r} stopped at max_iter={task.solver.max_iter}: raise max_iter "
                 "(--iterations) or tol",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         simpler = find_simpler(task, best.vector, self.fallback, total, whole)
-        vectors = [best.vector if simpler is None else simpler.vector]
-        if simpler is None and self.average:
-            good = [r for r in outcome.results if r.objective <= best.objective + AVERAGED_WITHIN]
-            vectors = [self._evaluable(task, result).vector for result in good]
-        vectors = [without_strays(task, vector) for vector in vectors]
-        self._set_distribution(_average([self._density(task, vector) for vector in vectors]))
-        self._fit_result = task.family, vectors, task.data.mean, task.data.root
+        vector = without_strays(task, best.vector if simpler is None else simpler.vector)
+        self.results_, self.history_ = outcome.results, best.history
+        self._set_distribution(self._density(task, vector))
+        self._fit_result = task.family, vector, task.data.mean, task.data.root
         self._set_summary(
             {
                 "n_hidden": task.n_hidden,
-                "members": [[task.n_components, simpler.n_gaussians if simpler else 0]] * len(vectors),
+                "members": [[task.n_components, simpler.n_gaussians if simpler else 0]],
                 "n_observations": total or float(task.data.weights.sum()),
                 "solver": self.solver,
                 "n_init": len(outcome.results),
@@ -440,7 +416,7 @@ class RTBMDensity(FittedDensity):
             }
         )
 
-    def _density(self, task: Task, vector: Tensor) -> Density:
+    def _density(self, task: DensityTask, vector: Tensor) -> Density:
         """The density of a vector, in the coordinates of the data."""
         machine = task.family.distribution(vector)
         root, mean = (torch.from_numpy(part).to(machine.device) for part in (task.data.root, task.data.mean))
@@ -448,22 +424,21 @@ class RTBMDensity(FittedDensity):
 
     def _held_out_log_prob(self, X: Floats) -> Floats:
         """log P(x) (n_samples,) of each row, right to 1e-7 on average, without the preparations for exact values."""
-        family, vectors, mean, root = self._fit_result
+        family, vector, mean, root = self._fit_result
         line, log_slope = self._bounds.to_line(X)
-        z = torch.from_numpy(np.ascontiguousarray(to_standard(line, mean, root))).to(vectors[0].device)
+        z = torch.from_numpy(np.ascontiguousarray(to_standard(line, mean, root))).to(vector.device)
         try:
-            columns = torch.stack([family.log_prob(vector, z) for vector in vectors], 1)
+            log_prob = family.log_prob(vector, z)
         except FAILURES:
             return self._log_prob(X)
-        log_prob = columns.logsumexp(1) - math.log(len(vectors))
         return log_prob.cpu().numpy() - log_scales(line, root) + log_slope
 
-    def _evaluable(self, task: Task, result: Result) -> Result:
+    def _evaluable(self, task: DensityTask, result: Result) -> Result:
         """A result, or its latest iteration whose density can be evaluated on some of the data.
 
         Parameters of moderate size need no trial.
         """
-        if task.hidden == "dense" and float(result.vector.abs().max()) < MODERATE:
+        if task.coupling == "dense" and float(result.vector.abs().max()) < MODERATE:
             return result
         step = max(1, len(task.data.z) // EVALUATED_ROWS)
         rows = torch.from_numpy(from_standard(task.data.z[::step], task.data.mean, task.data.root))
@@ -490,18 +465,16 @@ class RTBMDensity(FittedDensity):
 
     def _check_parameters(self) -> None:
         """Check what scikit-learn lets be set to anything, before any work is done."""
-        if not isinstance(self.n_hidden, str) or self.n_hidden != "auto":
-            check_integer(self.n_hidden, "n_hidden", 1)
+        check_integer(self.n_hidden, "n_hidden", 1)
         check_integer(self.n_components, "n_components", 1)
         check_integer(self.n_init, "n_init", 1)
         check_integer(self.n_iter_no_change, "n_iter_no_change", 1)
         for name in ("max_iter", "batch_size"):
             if getattr(self, name) is not None:
                 check_integer(getattr(self, name), name, 1)
-        check_choice(self.hidden, "hidden", HIDDEN)
-        check_choice(self.phase, "phase", ("I", "II"))
-        check_choice(self.solver, "solver", SOLVERS)
-        check_flag(self.average, "average")
+        check_choice(self.coupling, "coupling", HIDDEN)
+        check_choice(self.phase, "phase", PHASES)
+        check_choice(self.solver, "solver", tuple(SOLVERS))
         check_flag(self.drop_constant, "drop_constant")
         check_jobs(self.n_jobs)
         check_compute_device(self.device)
@@ -511,38 +484,38 @@ class RTBMDensity(FittedDensity):
         check_number(self.learning_rate, "learning_rate", 0.0, math.inf, strict=True)
         check_number(self.regularization, "regularization", 0.0, math.inf)
         check_number(self.smoothness, "smoothness", 0.0, math.inf)
-        if self.smoothness > 0 and (self.n_components > 1 or self.hidden != "dense" or self.solver not in SMOOTHED):
+        knowing = [name for name, solver in SOLVERS.items() if solver.knows_smoothness]
+        if self.smoothness > 0 and (self.n_components > 1 or self.coupling != "dense" or self.solver not in knowing):
             raise InvalidInputError(
-                f"smoothness={self.smoothness} is for one dense machine and the solvers {', '.join(SMOOTHED)}, got "
-                f"n_components={self.n_components}, hidden={self.hidden!r}, solver={self.solver!r}: set it to 0"
+                f"smoothness={self.smoothness} is for one dense machine and the solvers {', '.join(knowing)}, got "
+                f"n_components={self.n_components}, coupling={self.coupling!r}, solver={self.solver!r}: set it to 0"
             )
         if self.validation_fraction is not None:
             check_number(self.validation_fraction, "validation_fraction", 0.0, 1.0, strict=True)
 
-    def _task(self, data: Standardised, validation: Standardised | None, seed: int, n_hidden: int | str) -> Task:
-        settings = Settings(
+    def _task(self, data: Standardised, validation: Standardised | None, seed: int) -> DensityTask:
+        solver = make_solver(
             self.solver,
-            self.max_iter or DEFAULT_ITERATIONS[self.solver],
-            self.tol,
-            self.batch_size,
-            self.learning_rate,
-            seed,
+            self.max_iter,
+            tol=self.tol,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            seed=seed,
         )
-        return Task(
-            int(n_hidden) if isinstance(n_hidden, Integral) else 1,
-            self.n_components,
-            self.hidden,
-            self.phase,
-            data,
-            validation,
-            self.regularization,
-            self.smoothness,
-            settings,
-            self.n_iter_no_change,
-            self.n_init,
-            not self.average,
-            self.n_jobs,
-            self.device,
+        return DensityTask(
+            n_hidden=int(self.n_hidden),
+            n_components=self.n_components,
+            coupling=self.coupling,
+            phase=self.phase,
+            data=data,
+            validation=validation,
+            regularization=self.regularization,
+            smoothness=self.smoothness,
+            solver=solver,
+            patience=self.n_iter_no_change,
+            n_init=self.n_init,
+            n_jobs=self.n_jobs,
+            device=self.device,
         )
 
 
@@ -555,11 +528,3 @@ def _failure(density: Density, rows: Tensor) -> str | None:
     except FAILURES as error:
         return str(error).split(". ")[0]
     return None if bool(log_prob.isfinite().all()) else "log P leaves float64"
-
-
-def _average(machines: list[Density]) -> Density:
-    """The mixture of equal parts."""
-    if len(machines) == 1:
-        return machines[0]
-    weights = torch.cat([component_weights(machine) for machine in machines]) / len(machines)
-    return RTBMMixture(weights, [part for machine in machines for part in components(machine)])

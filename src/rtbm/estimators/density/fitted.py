@@ -16,14 +16,14 @@ from torch import Tensor
 
 from rtbm import nn
 from rtbm.common import Floats
-from rtbm.distributions import Estimate, RTBMDistribution, RTBMMixture
+from rtbm.distributions import BoundedDistribution, Estimate, RTBMDistribution, RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError, TooManyTermsError
-from rtbm.estimators.bounds import Bounds, make_bounds
-from rtbm.estimators.checks import distinct_rows, is_constant, listed, warn_of_spikes
+from rtbm.estimators.checks import is_constant, listed, warn_of_spikes
+from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.parameters import count
+from rtbm.training import Record
 from rtbm.training.family import Density
-from rtbm.training.result import Record
 from rtbm.validation import check_integer
 
 GRID_FEATURES, SUMMED_UNITS = 3, 12
@@ -38,13 +38,17 @@ class Member(NamedTuple):
 
 
 class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, BaseEstimator):
-    """The methods of an estimator once it has a `distribution_`, and bounds that were taken out of the data."""
+    """What RTBMDensity and RTBMDensityCV can do once they are fitted.
+
+    `_line_density` is the density of the features on the real line, after their bounds were removed.
+    """
 
     phase: str
     bounds: Any
     drop_constant: bool
     random_state: Any
-    distribution_: Density
+    _line_density: Density
+    _module: nn.RTBM | nn.RTBMMixture | None
     history_: list[Record]
     n_features_in_: int
     feature_names_in_: np.ndarray
@@ -52,7 +56,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     _bounds: Bounds
 
     def _prepare(self, X: Any, sample_weight: Any) -> tuple[Floats, Floats]:
-        """The distinct rows (n, d) of checked data, and the sum of the weights (n,) of each.
+        """The rows (n, d) of checked data, and their weights (n,).
 
         Columns with only one value are refused, or left out if `drop_constant`. Bounds are made and checked.
         """
@@ -65,7 +69,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         self._make_bounds()
         rows = X[:, self._kept]
         warn_of_spikes(rows, self._names())
-        return distinct_rows(rows, weights)
+        return rows, weights
 
     def _leave_out_constants(self, X: Floats) -> None:
         constant, names = is_constant(X), self._names()
@@ -87,34 +91,48 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def _set_summary(self, summary: dict[str, Any]) -> None:
         """Keep what is known about a fit; `members` are those of its distribution, in their order."""
         members = [Member(*member) for member in summary["members"]]
-        self.summary_ = {**summary, "n_parameters": count_parameters(self.distribution_, members)}
+        self.summary_ = {**summary, "n_parameters": count_parameters(self._line_density, members)}
         summary = self.summary_
         self.n_hidden_, self.n_parameters_ = summary["n_hidden"], summary["n_parameters"]
         self.n_iter_, self.converged_ = summary["n_iter"], summary["converged"]
         self.is_gaussian_ = summary["is_gaussian"]
 
     def _set_distribution(self, distribution: Density) -> None:
-        self.distribution_ = distribution
+        """Keep the density of the features on the real line, without bounds."""
+        self._line_density, self._module = distribution, None
         self._n_features_out = sum(part.n_hidden for part in components(distribution))
         self._log_normalizer: Estimate | None = None
 
     @property
+    def distribution_(self) -> Any:
+        """The fitted density of the features as given."""
+        if not hasattr(self, "_line_density"):
+            raise AttributeError("distribution_ is there after fit")
+        if self._bounds.is_trivial:
+            return self._line_density
+        return BoundedDistribution(self._line_density, self._bounds.low, self._bounds.high)
+
+    @property
     def module_(self) -> nn.RTBM | nn.RTBMMixture:
-        """The fitted density as a torch module."""
+        """The machine or mixture as a torch module, made once: what is done to it stays.
+
+        With `bounds` it describes the transformed features, as `distribution_.base` does.
+        """
         check_is_fitted(self)
-        if isinstance(self.distribution_, RTBMMixture):
-            return nn.RTBMMixture.from_distribution(self.distribution_)
-        return nn.RTBM.from_distribution(self.distribution_)
+        if self._module is None:
+            kind: Any = nn.RTBMMixture if isinstance(self._line_density, RTBMMixture) else nn.RTBM
+            self._module = kind.from_distribution(self._line_density)
+        return self._module
 
     @property
     def log_normalizer_(self) -> Estimate:
         """log Z of the fitted machine and its standard error: 0, unless Z had to be estimated by annealing."""
         check_is_fitted(self)
-        if isinstance(self.distribution_, RTBMMixture):  # an AttributeError, so that dir() and hasattr() work
+        if isinstance(self._line_density, RTBMMixture):  # an AttributeError, so that dir() and hasattr() work
             raise AttributeError("log_normalizer_ is that of one machine: see distribution_.components")
         if self._log_normalizer is None:
             try:
-                self._log_normalizer = _log_normalizer(self.distribution_)
+                self._log_normalizer = _log_normalizer(self._line_density)
             except TooManyTermsError as error:
                 raise AttributeError(f"log_normalizer_ cannot be computed: {error}") from None
         return self._log_normalizer
@@ -129,12 +147,12 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
     def _log_prob(self, X: Floats) -> Floats:
         line, log_slope = self._bounds.to_line(X)
-        points = torch.from_numpy(line).to(self.distribution_.device)
+        points = torch.from_numpy(line).to(self._line_density.device)
         with torch.no_grad():
-            if is_large(self.distribution_) and not bool(points.isnan().any()):
-                log_prob = -self.distribution_.free_energy(points) - self.log_normalizer_.value
+            if is_large(self._line_density) and not bool(points.isnan().any()):
+                log_prob = -self._line_density.free_energy(points) - self.log_normalizer_.value
             else:
-                log_prob = self.distribution_.log_prob(points)
+                log_prob = self._line_density.log_prob(points)
         return log_prob.cpu().numpy() + log_slope
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
@@ -154,8 +172,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         check_is_fitted(self)
         check_integer(n_samples, "n_samples", 1)
         source = check_random_state(self.random_state if random_state is None else random_state)
-        generator = torch.Generator(self.distribution_.device).manual_seed(int(source.randint(2**31)))
-        draws = self.distribution_.sample((n_samples,), generator=generator)
+        generator = torch.Generator(self._line_density.device).manual_seed(int(source.randint(2**31)))
+        draws = self._line_density.sample((n_samples,), generator=generator)
         rows = np.tile(self.constants_, (n_samples, 1))
         rows[:, self._kept] = self._bounds.from_line(draws.double().cpu().numpy())
         return rows
@@ -172,12 +190,12 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         if patterns and self.phase == "II":
             raise InvalidInputError('X holds NaN, for which E(h|x) is defined in phase "I" only: fit with phase="I"')
         if not patterns:
-            return self._expectations(self.distribution_, points).numpy()
+            return self._expectations(self._line_density, points).numpy()
         result = points.new_zeros(len(points), self._n_features_out)
         for rows, present, part in patterns:
             if not len(present):
                 raise InvalidInputError(f"X: row {int(rows[0])} holds nothing but NaN")
-            result[rows] = self._expectations(self.distribution_.marginal(present.tolist()), part)
+            result[rows] = self._expectations(self._line_density.marginal(present.tolist()), part)
         return result.numpy()
 
     @staticmethod
@@ -188,10 +206,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def cdf(self, X: Any) -> Floats:
         """The probability (n_samples,) that all features are below those of a row."""
         X = self._check(X, allow_nan=False)
-        line, _ = self._bounds.to_line(X)
-        line = np.where(self._bounds.low >= X, -np.inf, np.where(self._bounds.high <= X, np.inf, line))
         with torch.no_grad():
-            return self.distribution_.cdf(torch.from_numpy(line).to(self.distribution_.device)).cpu().numpy()
+            return self.distribution_.cdf(torch.from_numpy(X).to(self._line_density.device)).cpu().numpy()
 
     def marginal(self, features: Any) -> Self:
         """A fitted estimator for some of the features, given by number or name, in that order.
@@ -205,7 +221,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """
         check_is_fitted(self)
         indices = [self._index(feature) for feature in _as_list(features)]
-        return self._derived(self.distribution_.marginal(indices), indices)
+        return self._derived(self._line_density.marginal(indices), indices)
 
     def conditional(self, values: Mapping[Any, float]) -> Self:
         """A fitted estimator for the other features, given the values of some: {number or name: value}.
@@ -229,7 +245,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         self._bounds.check(row, self._names())
         line, _ = self._bounds.to_line(row)
         rest = [i for i in range(n_features) if i not in known]
-        return self._derived(self.distribution_.conditional({i: float(line[0, i]) for i in known}), rest)
+        return self._derived(self._line_density.conditional({i: float(line[0, i]) for i in known}), rest)
 
     def bic(self, X: Any) -> float:
         """The Bayesian information criterion on data: −2 log-likelihood + log(n) · parameters; lower is better.
@@ -293,7 +309,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return model
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "distribution_")
+        return hasattr(self, "_line_density")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -316,8 +332,9 @@ def _has_numbers(X: Floats, counted: np.ndarray | None = None) -> np.ndarray:
     return known
 
 
-def components(distribution: Density) -> list[RTBMDistribution]:
-    """The machines of a density."""
+def components(distribution: Any) -> list[RTBMDistribution]:
+    """The machines of a density; those of its base if it is bounded."""
+    distribution = getattr(distribution, "base", distribution)
     return list(distribution.components) if isinstance(distribution, RTBMMixture) else [distribution]
 
 

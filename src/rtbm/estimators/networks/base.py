@@ -27,17 +27,14 @@ from rtbm.estimators.checks import (
     distinct_rows,
     split_rows,
 )
-from rtbm.estimators.network_task import NetworkTask, Rows, absorb
+from rtbm.estimators.networks.task import NetworkTask, Rows, absorb
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.progress import progress_bar
 from rtbm.estimators.search import Outcome, count_runs, search
 from rtbm.nn.networks import ACTIVATIONS
 from rtbm.parameters import HIDDEN
-from rtbm.training import Settings
-from rtbm.training.networks import (
-    NETWORK_ITERATIONS,
-    NETWORK_SOLVERS,
-)
+from rtbm.training import make_solver
+from rtbm.training.networks import NETWORK_SOLVERS
 from rtbm.validation import check_choice, check_integer
 
 INITIALIZATIONS = ("auto", "balanced", "paper")
@@ -56,8 +53,8 @@ class ThetaNet(BaseEstimator):
         hidden_layer_sizes: Sequence[int] = (3, 3, 2),
         *,
         activation: str | Sequence[str] = "theta",
-        output: str = "linear",
-        hidden: str = "diagonal",
+        output_activation: str = "linear",
+        coupling: str = "diagonal",
         initialization: str = "auto",
         solver: str = "lbfgs",
         max_iter: int | None = None,
@@ -76,8 +73,8 @@ class ThetaNet(BaseEstimator):
     ):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
-        self.output = output
-        self.hidden = hidden
+        self.output_activation = output_activation
+        self.coupling = coupling
         self.initialization = initialization
         self.solver = solver
         self.max_iter = max_iter
@@ -111,7 +108,7 @@ class ThetaNet(BaseEstimator):
         training, held_out = self._split(rows[:, d:], seed)
         centre, scale = column_moments(rows[training, :d], weights[training])
         offset, unit = column_moments(rows[training, d:], weights[training])
-        if self.output != "linear" or self._loss != "squared_error":
+        if self.output_activation != "linear" or self._loss != "squared_error":
             offset, unit = 0 * offset, 0 * unit + 1
         rows = (rows - np.concatenate([centre, offset])) / np.concatenate([scale, unit])
         parts = [Rows(rows[i, :d], rows[i, d:], weights[i]) for i in (training, held_out)]
@@ -121,7 +118,7 @@ class ThetaNet(BaseEstimator):
             outcome = search(replace(task, report=report))
         network = self._best_network(task, outcome)
         absorb(network, centre, scale, offset, unit)
-        self._take(task, outcome, network)
+        self._keep(task, outcome, network)
 
     def _split(self, target: Floats, seed: int) -> tuple[np.ndarray, np.ndarray]:
         return split_rows(len(target), self.validation_fraction, seed)
@@ -136,15 +133,15 @@ class ThetaNet(BaseEstimator):
         vector_to_parameters(best.vector.cpu(), network.parameters())
         return network
 
-    def _take(self, task: NetworkTask, outcome: Outcome, network: nn.Sequential) -> None:
+    def _keep(self, task: NetworkTask, outcome: Outcome, network: nn.Sequential) -> None:
         best = outcome.results[outcome.best]
         if not best.converged:
             warnings.warn(
-                f"the solver {best.solver!r} stopped at max_iter={task.settings.max_iter}: raise max_iter or tol",
+                f"the solver {best.solver!r} stopped at max_iter={task.solver.max_iter}: raise max_iter or tol",
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        self._set_network(network, task.sizes, task.activations, task.hidden, task.dropout)
+        self._set_network(network, task.sizes, task.activations, task.coupling, task.dropout)
         self.results_, self.history_ = outcome.results, best.history
         self._set_summary(
             {
@@ -161,11 +158,11 @@ class ThetaNet(BaseEstimator):
         )
 
     def _set_network(
-        self, network: nn.Sequential, sizes: Sequence[int], activations: Sequence[str], hidden: str, dropout: float
+        self, network: nn.Sequential, sizes: Sequence[int], activations: Sequence[str], coupling: str, dropout: float
     ) -> None:
         """Keep a trained network, and how it is built: parameters may be set to something else afterwards."""
         self.layer_sizes_, self.layer_activations_ = tuple(sizes), tuple(activations)
-        self._hidden, self._dropout = hidden, dropout
+        self._coupling, self._dropout = coupling, dropout
         self.module_ = network
 
     def _set_summary(self, summary: dict[str, Any]) -> None:
@@ -174,25 +171,30 @@ class ThetaNet(BaseEstimator):
         self.converged_, self.loss_ = summary["converged"], summary["loss"]
 
     def _task(self, data: Rows, validation: Rows | None, seed: int) -> NetworkTask:
-        max_iter = self.max_iter or NETWORK_ITERATIONS[self.solver]
-        size = None if self.batch_size is None else int(self.batch_size)
-        settings = Settings(self.solver, int(max_iter), float(self.tol), size, float(self.learning_rate), seed)
-        sizes = (*(int(size) for size in self._sizes()), data.target.shape[1])
+        solver = make_solver(
+            self.solver,
+            None if self.max_iter is None else int(self.max_iter),
+            NETWORK_SOLVERS,
+            tol=float(self.tol),
+            batch_size=None if self.batch_size is None else int(self.batch_size),
+            learning_rate=float(self.learning_rate),
+            seed=seed,
+        )
         return NetworkTask(
-            sizes,
-            (*self._activations(), self.output),
-            self.hidden,
-            self.initialization,
-            float(self.dropout),
-            self._loss,
-            float(self.alpha),
-            data,
-            validation,
-            settings,
-            self.n_iter_no_change,
-            self.n_init,
-            self.n_jobs,
-            self.device,
+            sizes=(*(int(size) for size in self._sizes()), data.target.shape[1]),
+            activations=(*self._activations(), self.output_activation),
+            coupling=self.coupling,
+            initialization=self.initialization,
+            dropout=float(self.dropout),
+            loss=self._loss,
+            alpha=float(self.alpha),
+            data=data,
+            validation=validation,
+            solver=solver,
+            patience=self.n_iter_no_change,
+            n_init=self.n_init,
+            n_jobs=self.n_jobs,
+            device=self.device,
         )
 
     def _sizes(self) -> tuple[Any, ...]:
@@ -221,10 +223,10 @@ class ThetaNet(BaseEstimator):
             )
         for name in names:
             check_choice(name, "activation", ACTIVATIONS)
-        check_choice(self.output, "output", ACTIVATIONS)
-        check_choice(self.hidden, "hidden", HIDDEN)
+        check_choice(self.output_activation, "output_activation", ACTIVATIONS)
+        check_choice(self.coupling, "coupling", HIDDEN)
         check_choice(self.initialization, "initialization", INITIALIZATIONS)
-        check_choice(self.solver, "solver", NETWORK_SOLVERS)
+        check_choice(self.solver, "solver", tuple(NETWORK_SOLVERS))
         check_integer(self.n_init, "n_init", 1)
         check_integer(self.n_iter_no_change, "n_iter_no_change", 1)
         for name in ("max_iter", "batch_size"):
@@ -242,7 +244,7 @@ class ThetaNet(BaseEstimator):
         check_compute_device(self.device)
 
     def _forget(self) -> None:
-        """Forget an earlier fit: if this one fails, nothing must be left that fits neither."""
+        """Delete fitted attributes, so that a failed refit leaves no stale state."""
         for name in [name for name in self.__dict__ if name.endswith("_")]:
             del self.__dict__[name]
 

@@ -6,17 +6,18 @@ from typing import Any, NamedTuple, Self
 import joblib
 import numpy as np
 import torch
+from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 
 from rtbm.common import Floats
 from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import check_flag, check_jobs
-from rtbm.estimators.density import RTBMDensity
-from rtbm.estimators.fitted import FittedDensity, component_weights, components
+from rtbm.estimators.checks import check_flag, check_jobs, distinct_labelled, distinct_rows
+from rtbm.estimators.density.estimator import RTBMDensity
+from rtbm.estimators.density.fitted import FittedDensity, component_weights, components
+from rtbm.estimators.density.sources import is_source
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
 from rtbm.estimators.progress import counting_bar
-from rtbm.estimators.sources import is_source
 from rtbm.validation import check_choice, check_integer
 
 ONE_FEATURE: tuple[dict[str, Any], ...] = (
@@ -39,63 +40,63 @@ SEVERAL_FEATURES: tuple[dict[str, Any], ...] = (
 )
 """What is tried by default, from smooth and simple to sharp and rich."""
 EFFORT = {"n_init": 1, "tol": 1e-6}
-"""How hard: averages over folds do not gain from the last digits of a fit."""
+"""Starts and tolerance of candidates. Averages over folds do not gain from the last digits of a fit."""
 COMBINATIONS = ("stack", "best")
 FIRST_FOLDS, HOPELESS, NEAR = 2, 3.0, 2.0
-"""After so many folds candidates are given up that are so many standard errors behind the best; after all of them those
-are weighed that are so near."""
+"""After FIRST_FOLDS folds, candidates that are more than HOPELESS standard errors behind the best are dropped. After
+all folds, those within NEAR standard errors of the best get weights. Larger values keep more, and take longer."""
 COST, HIGHEST_COST = 0.25, 10.0
-"""Of a parameter, and at most of a candidate, in units of log-likelihood: what it must gain to have a share."""
+"""The log-likelihood that a candidate must gain for each parameter, and at most in all, to get a weight. Lower costs
+favour larger candidates."""
 SMALLEST_SHARE = 1e-3
 """Candidates of less weight are left out."""
 OUT_OF_REACH = 30.0
-"""How much lower than for all other rows log P counts where it leaves float64."""
+"""Where log P of a row leaves float64, it counts as this much lower than that of all other rows."""
 SAME = 1e-6
-"""The largest difference in log P between candidates that are the same density."""
+"""Candidates whose log P differs by at most this are the same density, and count once."""
 STACKING_ITERATIONS = 2000
+"""EM iterations for the weights of candidates; they end earlier if the weights stand still."""
 
 
 class RTBMDensityCV(FittedDensity):
-    """A density that is an average of machines of several sizes, weighed by how well they predict held-out data.
+    """A committee: a weighted average of machines of several sizes that cross-validation chooses.
 
-    Each candidate is fitted once without each fold of the data, and judged by the folds that it has not seen; those
-    that are hopeless after two folds are given up. Among the candidates within two standard errors of the best, the
-    weights maximise the log-likelihood of all those predictions (stacking), less a quarter for each free parameter, but
-    at most 10, in proportion to the weight; and the density is the mixture of their fits with these weights, those of
-    one candidate in equal parts. Averages over parts of the data have less variance than any of the fits, and the
-    choice of size and smoothness comes from the data.
+    Each candidate is fitted once without each fold of the data, and judged by the likelihood of that fold. Candidates
+    that are far behind after two folds are dropped. The candidates within two standard errors of the best get weights
+    that maximise the log-likelihood of the held-out folds (stacking), less a charge for each free parameter. The fitted
+    density is the mixture of all their fits. So the data decide on size and smoothness, and the average has less
+    variance than a single fit.
 
     Parameters
     ----------
-    candidates : sequence of dict
+    candidates : sequence of dict, default=None
         Arguments of `RTBMDensity` to try, other than `phase`, `bounds` and `drop_constant`; None for machines and
         mixtures from smooth and simple to sharp and rich.
-    n_folds : int
-        Parts of the data.
-    combine : "stack" or "best"
-        Whether the best candidates are weighed, or the very best is taken alone.
-    phase : "I" or "II"
+    cv : int, splitter or iterable, default=5
+        The number of folds, a splitter of scikit-learn, or pairs (training rows, test rows). Every row has to be in one
+        test set.
+    combine : "stack" or "best", default="stack"
+        Whether to average the best candidates with weights, or to take the best candidate alone.
+    phase : "I" or "II", default="I"
+    bounds : pair or list of pairs, default=None
+    drop_constant : bool, default=False
         As in `RTBMDensity`.
-    bounds : pair or list of pairs
-        As in `RTBMDensity`.
-    drop_constant : bool
-        As in `RTBMDensity`.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         The same integer gives the same result, bit for bit.
-    n_jobs : int
-        Fits that run at the same time, through joblib and whichever of its backends is active.
-    verbose : int
+    n_jobs : int, default=None
+        The number of fits that run at the same time, through joblib and its active backend. -1 for all cores.
+    verbose : int, default=0
         Whether to show a progress bar.
 
     Attributes
     ----------
-    distribution_ : RTBMMixture
-        The fitted density; with `bounds`, that of the transformed features.
+    distribution_ : RTBMMixture or BoundedDistribution
+        The fitted density of the features as given; with `bounds` a BoundedDistribution.
     candidates_ : list of dict
         What was tried.
     held_out_ : (n_candidates,)
         The mean log-likelihood of each candidate on folds that it has not seen: two of them, or all.
-    weights_ : (n_candidates,)
+    candidate_weights_ : (n_candidates,)
         The share of each candidate.
     is_gaussian_, converged_ : bool
         Whether all fits that have a share were replaced by Gaussians, and whether all of them converged. Fits that have
@@ -110,8 +111,8 @@ class RTBMDensityCV(FittedDensity):
     >>> from rtbm import RTBMDensityCV, datasets
     >>> X = datasets.gamma.sample(300, seed=1)
     >>> tried = [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_init": 1}]
-    >>> model = RTBMDensityCV(tried, n_folds=3, random_state=0).fit(X)
-    >>> round(float(model.weights_.sum()), 6), model.sample(2, random_state=0).shape
+    >>> model = RTBMDensityCV(tried, cv=3, random_state=0).fit(X)
+    >>> round(float(model.candidate_weights_.sum()), 6), model.sample(2, random_state=0).shape
     (1.0, (2, 1))
     """
 
@@ -119,7 +120,7 @@ class RTBMDensityCV(FittedDensity):
         self,
         candidates: Sequence[Mapping[str, Any]] | None = None,
         *,
-        n_folds: int = 5,
+        cv: Any = 5,
         combine: str = "stack",
         phase: str = "I",
         bounds: Any = None,
@@ -129,7 +130,7 @@ class RTBMDensityCV(FittedDensity):
         verbose: int = 0,
     ):
         self.candidates = candidates
-        self.n_folds = n_folds
+        self.cv = cv
         self.combine = combine
         self.phase = phase
         self.bounds = bounds
@@ -141,25 +142,32 @@ class RTBMDensityCV(FittedDensity):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the density to data; X, y and sample_weight as for `RTBMDensity`."""
         self._check_parameters()
-        for name in ("distribution_", "candidates_", "held_out_", "weights_"):
-            self.__dict__.pop(name, None)  # if this fit fails, nothing must be left of an earlier one
+        for name in ("_line_density", "candidates_", "held_out_", "candidate_weights_"):
+            self.__dict__.pop(name, None)  # so that a failed refit leaves no stale state
         if is_source(X):
             raise InvalidInputError(
                 "X: a committee needs all data in memory, as an array: load them or a sample of them, or fit a single "
                 "RTBMDensity, which takes files, blocks and Dask collections of any size"
             )
-        rows, weights = self._prepare(X, sample_weight)
-        if len(rows) < 2 * self.n_folds:
-            raise InvalidInputError(
-                f"X: {self.n_folds} folds need {2 * self.n_folds} distinct rows or more, got {len(rows)} samples that "
-                "differ: lower n_folds, or collect more data"
-            )
         seed = int(check_random_state(self.random_state).randint(2**31))
+        rows, fold, weights = self._split(*self._prepare(X, sample_weight), seed)
         self.candidates_ = self._candidates(rows.shape[1])
-        fold = np.random.default_rng(seed).permutation(len(rows)) % self.n_folds
-        with counting_bar(len(self.candidates_) * self.n_folds, "fitting", bool(self.verbose)) as advance:
+        with counting_bar(len(self.candidates_) * (fold.max() + 1), "fitting", bool(self.verbose)) as advance:
             self._weigh(_Folds(rows, weights, fold, lambda j, k: self._machine(j, seed + k), self.n_jobs, advance))
         return self
+
+    def _split(self, rows: Floats, weights: Floats, seed: int) -> tuple[Floats, np.ndarray, Floats]:
+        """The distinct rows, the number of the fold of each, and the sums of their weights."""
+        if not isinstance(self.cv, int | np.integer):
+            known = ~np.isnan(rows).all(axis=1)
+            return distinct_labelled(rows[known], fold_numbers(self.cv, rows)[known], weights[known])
+        rows, weights = distinct_rows(rows, weights)
+        if len(rows) < 2 * self.cv:
+            raise InvalidInputError(
+                f"X: {self.cv} folds need {2 * self.cv} distinct rows or more, got {len(rows)} samples that "
+                "differ: lower cv, or collect more data"
+            )
+        return rows, np.random.default_rng(seed).permutation(len(rows)) % self.cv, weights
 
     def _machine(self, candidate: int, seed: int) -> RTBMDensity:
         options = {"phase": self.phase, "bounds": self._bounds.pairs, "random_state": seed % 2**32}
@@ -174,26 +182,30 @@ class RTBMDensityCV(FittedDensity):
         first = folds.numbers < FIRST_FOLDS
         self.held_out_ = folds.weights[first] @ log_prob[first] / folds.weights[first].sum()
         hopeful = near_best(log_prob[first], folds.weights[first], HOPELESS)
-        folds.fit(hopeful, range(FIRST_FOLDS, self.n_folds), machines, log_prob)
+        folds.fit(hopeful, range(FIRST_FOLDS, folds.numbers.max() + 1), machines, log_prob)
         self.held_out_[hopeful] = folds.weights @ log_prob[:, hopeful] / folds.weights.sum()
         threshold = NEAR if self.combine == "stack" else 0.0
         chosen = [hopeful[i] for i in near_best(log_prob[:, hopeful], folds.weights, threshold)]
         chosen = [chosen[i] for i in distinct(log_prob[:, chosen])]
-        self.weights_ = np.zeros(len(everyone))
+        self.candidate_weights_ = np.zeros(len(everyone))
         sizes = np.array([np.mean([fit.n_parameters_ for fit in machines[j]]) for j in chosen])
-        self.weights_[chosen] = stacking_weights(
+        self.candidate_weights_[chosen] = stacking_weights(
             log_prob[:, chosen], folds.weights, np.minimum(COST * sizes, HIGHEST_COST)
         )
-        self._take(machines, float(folds.weights.sum()))
+        self._keep(machines, float(folds.weights.sum()))
 
-    def _take(self, machines: list[list[RTBMDensity]], total: float) -> None:
+    def _keep(self, machines: list[list[RTBMDensity]], total: float) -> None:
         """Keep the mixture of all machines whose candidates have a share."""
-        shares = np.where(self.weights_ < SMALLEST_SHARE, 0.0, self.weights_)
-        self.weights_ = shares / shares.sum()
-        taken = [(share / len(fits), fit) for share, fits in zip(self.weights_, machines, strict=True) for fit in fits]
+        shares = np.where(self.candidate_weights_ < SMALLEST_SHARE, 0.0, self.candidate_weights_)
+        self.candidate_weights_ = shares / shares.sum()
+        taken = [
+            (share / len(fits), fit)
+            for share, fits in zip(self.candidate_weights_, machines, strict=True)
+            for fit in fits
+        ]
         taken = [(share, fit) for share, fit in taken if share > 0]
-        weights = torch.cat([share * component_weights(fit.distribution_) for share, fit in taken])
-        self._set_distribution(RTBMMixture(weights, [m for _, fit in taken for m in components(fit.distribution_)]))
+        weights = torch.cat([share * component_weights(fit._line_density) for share, fit in taken])
+        self._set_distribution(RTBMMixture(weights, [m for _, fit in taken for m in components(fit._line_density)]))
         self._set_summary(
             {
                 "n_hidden": max(fit.n_hidden_ for _, fit in taken),
@@ -211,7 +223,8 @@ class RTBMDensityCV(FittedDensity):
         return [{**EFFORT, **candidate} for candidate in (ONE_FEATURE if n_features == 1 else SEVERAL_FEATURES)]
 
     def _check_parameters(self) -> None:
-        check_integer(self.n_folds, "n_folds", 2)
+        if isinstance(self.cv, int | np.integer):
+            check_integer(self.cv, "cv", 2)
         check_choice(self.combine, "combine", COMBINATIONS)
         check_choice(self.phase, "phase", ("I", "II"))
         check_flag(self.drop_constant, "drop_constant")
@@ -319,6 +332,30 @@ def distinct(log_prob: Floats) -> list[int]:
     return [i for i, mine in enumerate(columns) if not any(np.allclose(mine, other, 0, SAME) for other in columns[:i])]
 
 
+def fold_numbers(cv: Any, rows: Floats) -> np.ndarray:
+    """The number (n,) of the test set that each row is in, of a splitter or of pairs (training rows, test rows).
+
+    Examples
+    --------
+    >>> fold_numbers([([2, 3], [0, 1]), ([0, 1], [2, 3])], np.zeros((4, 1)))
+    array([0, 0, 1, 1])
+    """
+    numbers, count = np.full(len(rows), -1), np.zeros(len(rows), dtype=np.int64)
+    try:
+        tests = [np.asarray(test) for _, test in check_cv(cv).split(rows)]
+        for k, test in enumerate(tests):
+            numbers[test] = k
+            count[test] += 1
+    except (IndexError, TypeError, ValueError) as error:
+        raise InvalidInputError(f"cv must be an integer, a splitter or pairs of row numbers ({error})") from None
+    if len(tests) < 2 or not (count == 1).all():
+        raise InvalidInputError(
+            f"cv must have two folds or more, and every row in one test set, got {len(tests)} folds and "
+            f"{int((count != 1).sum())} rows in none or several: use KFold or another partition"
+        )
+    return numbers
+
+
 class _Folds(NamedTuple):
     """Rows in folds, and the way to fit a candidate without one."""
 
@@ -360,9 +397,7 @@ def _fit_one(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) 
         try:
             model.fit(rows, sample_weight=weights)
         except InvalidInputError as error:
-            raise InvalidInputError(
-                f"without one of the folds there is no fit, so take fewer n_folds: {error}"
-            ) from None
+            raise InvalidInputError(f"without one of the folds there is no fit, so lower cv: {error}") from None
     log_prob = model._held_out_log_prob(others)
     within = np.isfinite(log_prob)
     lowest = log_prob[within].min() if within.any() else -OUT_OF_REACH

@@ -1,57 +1,69 @@
 """Adam on batches: for data that do not fit into memory, and for several processes."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.training.batches import Batch, Batches
-from rtbm.training.distributed import attempt, gather_objects, raise_first, sum_over_processes
+from rtbm.training.batches import ArrayBatches, Batch, Batches
+from rtbm.training.distributed import attempt, gather_objects, raise_first, rank_and_world, sum_over_processes
 from rtbm.training.family import FAILURES, Family
-from rtbm.training.objective import Prior
-from rtbm.training.result import EARLY_STOPPING, SCHEDULE, Result, Watch
+from rtbm.training.objective import Objective, Prior
+from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Result, Solver, Watch
 from rtbm.training.statistics import Likelihood
 
+ADAM_BATCH = 500
+"""Rows in a batch of data in memory. Smaller batches make more steps an epoch, with noisier gradients."""
 FINAL_RATE = 0.01
+"""The last learning rate, as a share of the first."""
 LARGEST_GRADIENT = 10.0
+"""Longer gradients are cut to this length, so that one outlier in a batch cannot throw the fit away."""
 
 
-def adam(
-    family: Family,
-    batches: Batches,
-    prior: Prior,
-    total: float,
-    start: Tensor,
-    watch: Watch,
-    *,
-    max_iter: int,
-    learning_rate: float = 0.03,
-) -> Result:
-    """Minimise the negative mean log-likelihood plus prior by Adam, a step for each batch, `max_iter` epochs.
+@dataclass(frozen=True)
+class Adam(Solver):
+    """Adam on batches, with a learning rate that falls to a hundredth of the first.
 
     Under torch.distributed the gradients of all processes are added before each step, so that with the same rows in
     their batches together they take the steps of one process.
-
-    Parameters
-    ----------
-    batches : Batches
-        The data, or this process's share.
-    total : float
-        The sum of all weights, over all processes: the prior is divided by it.
-    learning_rate : float
-        At the start; it falls to a hundredth of that.
     """
-    vector = start.clone().requires_grad_()
-    optimizer = torch.optim.Adam([vector], lr=learning_rate)
-    reason, values, watch.first_step = SCHEDULE, [], 1
-    for epoch in range(max_iter):
-        set_rate(optimizer, learning_rate, epoch / max_iter)
-        values.append(_epoch(family, batches, prior, total, vector, optimizer, epoch))
-        if watch(vector.detach().clone(), values[-1]):
-            reason = EARLY_STOPPING
-            break
-    return watch.result(vector, reason, len(values), "adam")
+
+    max_iter: int = 500
+    name: ClassVar[str] = "adam"
+    unit: ClassVar[str] = "epoch"
+    knows_smoothness: ClassVar[bool] = True
+
+    def minimise(self, objective: Objective, start: Tensor, watch: Watch | None = None) -> Result:
+        """Minimise from a start, on batches of data in memory."""
+        weights, size = objective.weights * objective.total, self.batch_size or ADAM_BATCH
+        batches = ArrayBatches(objective.x, weights, size, self.seed, *rank_and_world())
+        return self.minimise_batches(objective.family, batches, objective.prior, objective.total, start, watch)
+
+    def minimise_batches(
+        self, family: Family, batches: Batches, prior: Prior, total: float, start: Tensor, watch: Watch | None = None
+    ) -> Result:
+        """Minimise the negative mean log-likelihood plus prior, with a step for each batch.
+
+        Parameters
+        ----------
+        batches : Batches
+            The data, or this process's share.
+        total : float
+            The sum of all weights, over all processes: the prior is divided by it.
+        """
+        watch, vector = watch or Watch(), start.clone().requires_grad_()
+        optimizer = torch.optim.Adam([vector], lr=self.learning_rate)
+        reason, values, watch.first_step = SCHEDULE, [], 1
+        for epoch in range(self.max_iter):
+            set_rate(optimizer, self.learning_rate, epoch / self.max_iter)
+            values.append(_epoch(family, batches, prior, total, vector, optimizer, epoch))
+            if watch(vector.detach().clone(), values[-1]):
+                reason = EARLY_STOPPING
+                break
+        return watch.result(vector, reason, len(values), self.name)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, first: float, progress: float) -> None:

@@ -24,17 +24,17 @@ from rtbm.estimators.checks import (
     distinct_rows,
     is_constant,
 )
-from rtbm.estimators.density import RTBMDensity
+from rtbm.estimators.density.estimator import RTBMDensity
+from rtbm.estimators.features.patches import Patch, check_options, make_patches
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
-from rtbm.estimators.patches import Patch, check_options, make_patches
 from rtbm.estimators.progress import progress_bar
 from rtbm.validation import check_choice
 
-OUTPUTS = ("auto", "expectations", "log_likelihood", "both")
+KINDS = ("auto", "expectations", "log_likelihood", "both")
 DENSITY_OPTIONS = (
     "n_hidden",
     "n_components",
-    "hidden",
+    "coupling",
     "phase",
     "solver",
     "max_iter",
@@ -55,37 +55,45 @@ class Job(NamedTuple):
 
 
 class RTBMFeatures(TransformerMixin, BaseEstimator):
-    """Features of patches of the data, by machines that were fitted to the patches as densities.
+    """Features for any classifier, from machines that are fitted to the densities of patches of the data.
 
-    The features are split into patches, one machine (or a mixture) is fitted to the density of each, and what comes out
-    are the expectations E(h|x) of all hidden units, or log-likelihoods, for any classifier.
+    The columns are split into patches, and one machine (or mixture) is fitted to the density of each patch. `transform`
+    returns the expectations E(h|x) of all hidden units, or log-likelihoods.
 
     Parameters
     ----------
-    n_hidden : int or "auto"
-        Hidden units of each machine.
-    patch : "contiguous", "blocks", "random" or list of lists
+    n_hidden : int, default=2
+        The number of hidden units of each machine.
+    patch : "contiguous", "blocks", "random" or list of lists, default="contiguous"
         Which features go together: consecutive ones; blocks of pixels of an image (see `image_shape`); random ones; or
-        those whose numbers are given, and they may overlap.
-    patch_size : int or pair
-        Features in a patch; for blocks (rows, columns), or one number for both. Patches at the end may be smaller.
-    image_shape : pair
+        lists of their numbers, which may overlap.
+    patch_size : int or pair, default=2
+        The number of features in a patch; for blocks (rows, columns), or one number for both. Patches at the end may be
+        smaller.
+    image_shape : pair, default=None
         (rows, columns) of the images whose pixels are the features, for patch="blocks".
-    n_patches : int
-        How many random patches; by default so many that every feature is in one. In more, features are used again, and
-        each equally often.
-    supervised : bool
+    n_patches : int, default=None
+        The number of random patches; None for as many as it takes to have every feature in one. With more patches,
+        features are used again, each equally often.
+    supervised : bool, default=False
         Whether to fit one density for each class on every patch, which needs y.
-    output : "auto", "expectations", "log_likelihood" or "both"
-        What comes out: E(h|x), or log P(x), or both, of every machine. "auto" takes log-likelihoods if `supervised`,
-        and else expectations.
-    n_components, hidden, phase, solver, max_iter, tol, n_init, regularization
+    features : "auto", "expectations", "log_likelihood" or "both", default="auto"
+        What `transform` returns for every machine: E(h|x), log P(x), or both. "auto" returns log-likelihoods if
+        `supervised`, and expectations otherwise.
+    n_components : int, default=1
+    coupling : "dense" or "diagonal", default="dense"
+    phase : "I" or "II", default="I"
+    solver : str, default="lbfgs"
+    max_iter : int, default=None
+    tol : float, default=1e-4
+    n_init : int, default=1
+    regularization : float, default=1.0
         As in `RTBMDensity`. Features need fewer starts and a looser tolerance than densities.
-    random_state : int, RandomState or None
+    random_state : int, RandomState or None, default=None
         The same integer gives the same result.
-    n_jobs : int
-        Patches that are fitted at the same time, through joblib.
-    verbose : int
+    n_jobs : int, default=None
+        The number of patches that are fitted at the same time, through joblib. -1 for all cores.
+    verbose : int, default=0
         Whether to show a progress bar.
 
     Attributes
@@ -116,16 +124,16 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_hidden: int | str = 2,
+        n_hidden: int = 2,
         *,
         patch: Any = "contiguous",
         patch_size: Any = 2,
         image_shape: Any = None,
         n_patches: int | None = None,
         supervised: bool = False,
-        output: str = "auto",
+        features: str = "auto",
         n_components: int = 1,
-        hidden: str = "dense",
+        coupling: str = "dense",
         phase: str = "I",
         solver: str = "lbfgs",
         max_iter: int | None = None,
@@ -142,9 +150,9 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         self.image_shape = image_shape
         self.n_patches = n_patches
         self.supervised = supervised
-        self.output = output
+        self.features = features
         self.n_components = n_components
-        self.hidden = hidden
+        self.coupling = coupling
         self.phase = phase
         self.solver = solver
         self.max_iter = max_iter
@@ -193,7 +201,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         densities = self._fit_densities(X, weights, patches, members, seed)
         n = len(members)
         self.densities_ = [densities[i : i + n] for i in range(0, len(densities), n)]
-        self.patches_, self._output = patches, self._chosen_output()
+        self.patches_, self._kind = patches, self._chosen_kind()
         self.n_iter_ = max(density.n_iter_ for density in densities)
         if labels is not None:
             self.classes_ = classes
@@ -241,9 +249,9 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     def _features(self, X: Floats) -> Floats:
         def columns(density: RTBMDensity, rows: Floats) -> Floats:
             parts = []
-            if self._output != "log_likelihood":
+            if self._kind != "log_likelihood":
                 parts.append(_expectations(density, rows))
-            if self._output != "expectations":
+            if self._kind != "expectations":
                 parts.append(density.score_samples(rows)[:, None])
             return np.hstack(parts)
 
@@ -287,24 +295,24 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         for i, densities in enumerate(self.densities_):
             for j, density in enumerate(densities):
                 prefix = f"patch{i}_{self.classes_[j]}" if len(densities) > 1 else f"patch{i}"
-                if self._output != "log_likelihood":
+                if self._kind != "log_likelihood":
                     names += [f"{prefix}_h{k}" for k in range(density._n_features_out)]
-                if self._output != "expectations":
+                if self._kind != "expectations":
                     names.append(f"{prefix}_log_likelihood")
         return np.array(names, dtype=object)
 
     def _is_supervised(self) -> bool:
         return bool(self.supervised)
 
-    def _chosen_output(self) -> str:
-        if self.output != "auto":
-            return self.output
+    def _chosen_kind(self) -> str:
+        if self.features != "auto":
+            return self.features
         return "log_likelihood" if self._is_supervised() else "expectations"
 
     def _check_parameters(self) -> None:
         """Check what scikit-learn lets be set to anything, before any work is done."""
         check_options(self.patch, self.patch_size, self.image_shape, self.n_patches)
-        check_choice(self.output, "output", OUTPUTS)
+        check_choice(self.features, "features", KINDS)
         check_flag(self.supervised, "supervised")
         check_jobs(self.n_jobs)
         RTBMDensity(**{name: getattr(self, name) for name in DENSITY_OPTIONS})._check_parameters()

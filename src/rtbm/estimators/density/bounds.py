@@ -1,15 +1,18 @@
-"""Densities on intervals and half lines, by an exact change of variables to the whole line."""
+"""The argument `bounds`: what users may give, checks of data, and the way to the real line and back."""
 
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from rtbm.common import Floats
+from rtbm.distributions.bounded import from_line, to_line
 from rtbm.errors import InvalidInputError
 
 
 class Bounds:
-    """Maps features with bounds to the whole line and back: y = log(x − low), −log(high − x) or the logit in between.
+    """Maps features with bounds to the whole line and back.
 
     Parameters
     ----------
@@ -54,29 +57,18 @@ class Bounds:
             )
 
     def to_line(self, x: Floats) -> tuple[Floats, Floats]:
-        """y (n, d), and log dy/dx summed over the features (n,); NaN entries stay, and −∞ is outside of the bounds."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            above = np.where(np.isinf(self.low), 0.0, np.log(x - self.low))
-            below = np.where(np.isinf(self.high), 0.0, np.log(self.high - x))
-            free = np.isinf(self.low) & np.isinf(self.high)
-            y = np.where(free, x, above - below)
-            width = np.where(np.isinf(self.low) | np.isinf(self.high), 1.0, self.high - self.low)
-            log_slope = np.where(np.isnan(x), 0.0, np.log(width) - above - below)
-        outside = (x <= self.low) | (x >= self.high)
-        y = np.where(outside, 0.0, y)
-        return y, np.where(outside, -np.inf, log_slope).sum(axis=1)
+        """y (n, d), and log dy/dx summed over the features (n,); see `rtbm.distributions.bounded.to_line`."""
+        y, log_slope = to_line(torch.from_numpy(x), *self.tensors)
+        return y.numpy(), log_slope.numpy()
 
     def from_line(self, y: Floats) -> Floats:
         """x (n, d), the inverse of `to_line`."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            lower_only = self.low + np.exp(y)
-            upper_only = self.high - np.exp(-y)
-            t = np.exp(-np.abs(y))
-            share = np.where(y >= 0, 1.0, t) / (1 + t)
-            both = self.low + (self.high - self.low) * share
-        result = np.where(np.isinf(self.low), np.where(np.isinf(self.high), y, upper_only), lower_only)
-        result = np.where(np.isinf(self.low) | np.isinf(self.high), result, both)
-        return np.clip(result, np.nextafter(self.low, np.inf), np.nextafter(self.high, -np.inf))  # strictly inside
+        return from_line(torch.from_numpy(y), *self.tensors).numpy()
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """`low` and `high`."""
+        return torch.from_numpy(self.low), torch.from_numpy(self.high)
 
 
 def make_bounds(bounds: Any, n_features: int) -> Bounds:

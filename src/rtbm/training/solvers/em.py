@@ -1,5 +1,8 @@
 """Exact expectation maximisation for dense machines: P(h|v) is a finite sum, so the expectations have no error."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -7,59 +10,44 @@ from torch import Tensor
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.training.family import FAILURES
-from rtbm.training.lbfgs import lbfgs
 from rtbm.training.objective import RIGIDITY, STIFFNESS, Objective
-from rtbm.training.result import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Result, Watch
+from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Result, Solver, Watch
 from rtbm.training.statistics import Evaluation, dense, information
 from rtbm.training.statistics.likelihood import TOLERANCE
 
 NEWTON_STEPS = 3
-EM_STEPS, EM_GAIN = 30, 1e-4
-"""L-BFGS takes over from EM after so many iterations, or when one has improved the objective by less than EM_GAIN."""
+"""Newton steps for A and a in an M-step. More cost time and hardly improve it; the next M-step goes on."""
 SMALLEST_COMPONENT = 1e-3
 """A machine of a mixture that explains fewer observations than this is left alone."""
 
 
-def em(objective: Objective, start: Tensor, watch: Watch, *, max_iter: int, tol: float) -> Result:
-    """Minimise by expectation maximisation: the objective never rises, and there is no step size to choose.
+@dataclass(frozen=True)
+class EM(Solver):
+    """Expectation maximisation: the objective never rises, and there is no step size to choose.
 
     E-step: the sums of one pass over the data. M-step: F, mean and Σ by weighted regression of v on h (with the prior
     of Σ), the weights of a mixture by counting, and A and a by Newton's method on a convex function.
     """
-    if objective.family.hidden != "dense":
-        raise InvalidInputError('solver="em" needs hidden="dense": the states of a diagonal machine are not few')
-    try:
-        value, evaluation = objective.evaluate(start)
-    except TooManyTermsError as error:
-        raise InvalidInputError(
-            f'solver="em" sums over tables of hidden states, which would need more than {error.limit} states here: use '
-            'fewer hidden units, or solver="lbfgs"'
-        ) from None
-    watch(start, value)
-    vector, reason = iterate(objective, start, value, evaluation, watch, max_iter, tol)
-    return watch.result(vector, reason, objective.evaluations, "em")
 
+    max_iter: int = 1000
+    name: ClassVar[str] = "em"
+    takes_full_passes: ClassVar[bool] = True
 
-def em_then_lbfgs(objective: Objective, start: Tensor, watch: Watch, *, max_iter: int, tol: float) -> Result:
-    """Minimise by expectation maximisation while that gains much, and then by L-BFGS.
-
-    The first steps from a rough start are the strength of EM, and the last digits that of L-BFGS. For one machine, and
-    with one feature, L-BFGS alone finds better optima (densities with heavy tails are the clearest case). Diagonal
-    machines and tables that are too long take it alone as well.
-    """
-    if objective.is_scaled:
+    def minimise(self, objective: Objective, start: Tensor, watch: Watch | None = None) -> Result:
+        """Minimise from a start."""
+        watch = watch or Watch()
+        if objective.family.coupling != "dense":
+            raise InvalidInputError('solver="em" needs coupling="dense": the states of a diagonal machine are not few')
         try:
             value, evaluation = objective.evaluate(start)
-        except FAILURES:
-            pass
-        else:
-            watch(start, value)
-            steps = min(EM_STEPS, max_iter)
-            start, reason = iterate(objective, start, value, evaluation, watch, steps, max(EM_GAIN, tol))
-            if reason == EARLY_STOPPING or len(watch.history) > max_iter:
-                reason = reason if reason == EARLY_STOPPING else MAX_ITER
-                return watch.result(start, reason, objective.evaluations, "lbfgs")
-    return lbfgs(objective, start, watch, max_iter=max_iter, tol=tol)
+        except TooManyTermsError as error:
+            raise InvalidInputError(
+                f'solver="em" sums over tables of hidden states, which would need more than {error.limit} states here: '
+                'use fewer hidden units, or solver="lbfgs"'
+            ) from None
+        watch(start, value)
+        vector, reason = iterate(objective, start, value, evaluation, watch, self.max_iter, self.tol)
+        return watch.result(vector, reason, objective.evaluations, self.name)
 
 
 def iterate(

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validat
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import check_labelled, column_moments, distinct_labelled
-from rtbm.estimators.features import RTBMFeatures
+from rtbm.estimators.features.transformer import RTBMFeatures
 
 CLASSIFIERS = ("logistic", "bayes")
 
@@ -40,13 +40,13 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
 
     Parameters
     ----------
-    n_hidden, patch, patch_size, image_shape, n_patches, supervised, output
+    n_hidden, patch, patch_size, image_shape, n_patches, supervised, features
         As in `RTBMFeatures`.
     classifier : "logistic", "bayes" or a scikit-learn classifier
         "logistic" is logistic regression with its defaults; pass LogisticRegression() to search over them. "bayes"
         fits one density for each class on every patch, takes patches for independent, and predicts
         P(class|x) ∝ P(class) ∏ P(patch of x|class).
-    n_components, hidden, phase, solver, max_iter, tol, n_init, regularization, random_state, n_jobs, verbose
+    n_components, coupling, phase, solver, max_iter, tol, n_init, regularization, random_state, n_jobs, verbose
         As in `RTBMFeatures`.
 
     Attributes
@@ -71,17 +71,17 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
 
     def __init__(
         self,
-        n_hidden: int | str = 2,
+        n_hidden: int = 2,
         *,
         patch: Any = "contiguous",
         patch_size: Any = 2,
         image_shape: Any = None,
         n_patches: int | None = None,
         supervised: bool = False,
-        output: str = "auto",
+        features: str = "auto",
         classifier: Any = "logistic",
         n_components: int = 1,
-        hidden: str = "dense",
+        coupling: str = "dense",
         phase: str = "I",
         solver: str = "lbfgs",
         max_iter: int | None = None,
@@ -99,9 +99,9 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
             image_shape=image_shape,
             n_patches=n_patches,
             supervised=supervised,
-            output=output,
+            features=features,
             n_components=n_components,
-            hidden=hidden,
+            coupling=coupling,
             phase=phase,
             solver=solver,
             max_iter=max_iter,

@@ -1,0 +1,132 @@
+"""Distributions on intervals and half lines, by an exact change of variables to the whole line."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from rtbm.distributions.arguments import check_corner, check_indices, check_known, check_points
+from rtbm.distributions.mixture import RTBMMixture
+from rtbm.distributions.rtbm import RTBMDistribution
+from rtbm.errors import InvalidInputError
+
+
+def to_line(x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """y (..., d), and log dy/dx summed over the coordinates (...)::
+
+        y = log(x − low)      y = −log(high − x)      y = log((x − low)/(high − x))
+
+    for a lower bound, an upper bound and both; infinite bounds are none, and without bounds y = x. NaN entries stay,
+    and count nothing. Outside of the bounds y is 0 and the logarithm −∞.
+    """
+    has_low, has_high = low.isfinite(), high.isfinite()
+    is_inside = ~((x <= low) | (x >= high))
+    above = torch.where(has_low & is_inside, x - low, 1.0).log()
+    below = torch.where(has_high & is_inside, high - x, 1.0).log()
+    y = torch.where(has_low | has_high, above - below, x)
+    log_width = torch.where(has_low & has_high, high - low, 1.0).log()
+    log_slope = torch.where(x.isnan(), 0.0, log_width - above - below)
+    outside = torch.full_like(log_slope, -math.inf)
+    return torch.where(is_inside, y, 0.0), torch.where(is_inside, log_slope, outside).sum(-1)
+
+
+def from_line(y: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """x (..., d) strictly inside the bounds, the inverse of `to_line`."""
+    has_low, has_high = low.isfinite(), high.isfinite()
+    t = torch.exp(-y.abs())
+    share = torch.where(y >= 0, 1.0, t) / (1 + t)
+    both = low + (high - low) * share
+    x = torch.where(has_low, torch.where(has_high, both, low + y.exp()), torch.where(has_high, high - (-y).exp(), y))
+    first, last = torch.full_like(low, math.inf), torch.full_like(high, -math.inf)
+    return torch.minimum(torch.maximum(x, torch.nextafter(low, first)), torch.nextafter(high, last))
+
+
+class BoundedDistribution(Distribution):
+    """The distribution of features with bounds, whose logarithms or logits have a machine or a mixture as density.
+
+    Density, samples, distribution function, quantiles, marginals and conditionals are as exact as those of `base`.
+    Moments have no closed form: average over samples.
+
+    Parameters
+    ----------
+    base : RTBMDistribution or RTBMMixture
+        The distribution of the transformed features, y (Nv,).
+    low, high : (Nv,)
+        The bounds: −∞ and +∞ where there is none. See `to_line` for the transformation.
+
+    Examples
+    --------
+    >>> import rtbm
+    >>> base = rtbm.RTBMDistribution([[1.0]], [[0.0]], [[9.0]], [0.0], [0.0])  # y is normal, so x is log-normal
+    >>> x = rtbm.BoundedDistribution(base, [0.0], [float("inf")])
+    >>> x.log_prob([[1.0], [-1.0]])
+    tensor([-0.9189,    -inf], dtype=torch.float64)
+    >>> x.icdf([0.5]), bool((x.sample((5,)) > 0).all())
+    (tensor([[1.]], dtype=torch.float64), True)
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012  the interface of torch
+    support = constraints.real_vector
+    has_rsample = False
+
+    def __init__(self, base: RTBMDistribution | RTBMMixture, low: Any, high: Any):
+        self.base = base
+        self.low, self.high = (
+            check_corner(end, name, base.n_visible, base.device) for end, name in ((low, "low"), (high, "high"))
+        )
+        if self.low.ndim != 1 or self.high.ndim != 1 or not bool((self.low < self.high).all()):
+            raise InvalidInputError(
+                f"low and high must be ({base.n_visible},) with low < high, got {low!r} and {high!r}"
+            )
+        super().__init__(event_shape=torch.Size([base.n_visible]), validate_args=False)
+
+    def __repr__(self) -> str:
+        return f"BoundedDistribution({self.base!r}, low={self.low.tolist()}, high={self.high.tolist()})"
+
+    @property
+    def n_visible(self) -> int:
+        """The number of features."""
+        return self.base.n_visible
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return self.base.device
+
+    def log_prob(self, value: Any) -> Tensor:
+        """log P(x) (...) for x (..., Nv); −∞ outside of the bounds. NaN entries are integrated out."""
+        x = check_points(value, "value", self.n_visible, self.device, missing=True)
+        y, log_slope = to_line(x, self.low, self.high)
+        return self.base.log_prob(y) + log_slope
+
+    def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
+        """Independent exact draws of shape sample_shape + (Nv,)."""
+        return from_line(self.base.sample(sample_shape, generator).double(), self.low, self.high)
+
+    def cdf(self, value: Any) -> Tensor:
+        """P(all coordinates are below x) (...) for x (..., Nv)."""
+        x = check_corner(value, "value", self.n_visible, self.device)
+        y = to_line(x, self.low, self.high)[0]
+        y = torch.where(x <= self.low, -math.inf, torch.where(x >= self.high, math.inf, y))
+        return self.base.cdf(y)
+
+    def icdf(self, value: Any) -> Tensor:
+        """The quantiles x (..., 1) of probabilities (...) in one dimension: the inverse of `cdf`."""
+        return from_line(self.base.icdf(value), self.low, self.high)
+
+    def marginal(self, indices: int | Iterable[int]) -> "BoundedDistribution":
+        """The distribution of some features, in the order given."""
+        chosen = check_indices(indices, self.n_visible)
+        return BoundedDistribution(self.base.marginal(chosen), self.low[chosen], self.high[chosen])
+
+    def conditional(self, values: Mapping[int, Any]) -> "BoundedDistribution":
+        """The distribution of the other features, given the values of some: {index: value}."""
+        known, free, numbers = check_known(values, self.n_visible, self.device)
+        y, log_slope = to_line(numbers, self.low[known], self.high[known])
+        if not bool(log_slope.isfinite()):
+            raise InvalidInputError(f"values must lie strictly inside the bounds, got {dict(values)}")
+        given = dict(zip(known, y, strict=True))
+        return BoundedDistribution(self.base.conditional(given), self.low[free], self.high[free])

@@ -1,0 +1,146 @@
+"""The fit of a family of machines to standardised data, from one start."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import joblib
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtbm.common import Floats
+from rtbm.estimators.density.standardise import Standardised
+from rtbm.estimators.parallel import THREADED_ROWS, threads_for
+from rtbm.estimators.search import Report
+from rtbm.training import Family, Objective, Prior, Record, Result, Solver, Watch, make_start
+from rtbm.training.family import FAILURES
+from rtbm.training.starts import ladder, local_widths
+from rtbm.training.statistics import Memory, make_blocks
+
+SCREENED_ROWS = 20_000
+"""Rows of the sample on which all starts of a fit to many more rows run. Larger samples choose the start more surely,
+and take longer. Rows are sorted, so every k-th row makes a good sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DensityTask:
+    """All that a fit needs, in a form that other processes can be sent."""
+
+    n_hidden: int
+    n_components: int
+    coupling: str
+    phase: str
+    data: Standardised
+    validation: Standardised | None
+    regularization: float
+    smoothness: float
+    solver: Solver
+    patience: int
+    n_init: int
+    n_jobs: int | None
+    device: str | None
+    report: Report | None = field(default=None, repr=False)
+
+    @property
+    def family(self) -> Family:
+        """The family that is fitted."""
+        return Family(
+            self.data.z.shape[1],
+            self.n_hidden,
+            n_components=self.n_components,
+            coupling=self.coupling,
+            phase=self.phase,
+        )
+
+    @property
+    def threads(self) -> bool:
+        """Whether starts that run at the same time are threads of one process."""
+        return len(self.data.z) <= THREADED_ROWS
+
+    def objective(self, family: Family) -> Objective:
+        """The objective on the training data."""
+        return Objective(family, self._x, self._weights, self._prior, self._source)
+
+    @cached_property
+    def _prior(self) -> Prior:
+        z, weights = self.data.z, self.data.weights
+        prior = Prior(self.regularization, local_widths(z, weights))
+        if self.smoothness == 0:
+            return prior
+        steps = ladder(z, weights, self.n_hidden, 0, np.random.default_rng(0), binary=True).F.norm(dim=0)
+        return prior._replace(smoothness=self.smoothness, steps=steps.numpy())
+
+    @cached_property
+    def _x(self) -> Tensor:
+        return self._tensor(self.data.z)
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        return self._tensor(self.data.weights)
+
+    @cached_property
+    def _source(self) -> Memory:
+        """The data in blocks, which all starts share."""
+        return Memory(make_blocks(self._x, self._weights / self._weights.sum()))
+
+    def validate(self, family: Family) -> Callable[[Tensor], float] | None:
+        """The mean log-likelihood of the validation data as a function of the vector, or None."""
+        if self.validation is None:
+            return None
+        x, weights = self._tensor(self.validation.z), self._tensor(self.validation.weights)
+        log_volume = self.validation.log_volume
+
+        def mean_log_prob(vector: Tensor) -> float:
+            with torch.no_grad():
+                try:
+                    return float(weights @ family.log_prob(vector, x) / weights.sum()) - log_volume
+                except FAILURES:  # out of reach of float64 for some of these points
+                    return -math.inf
+
+        return mean_log_prob
+
+    def watch(self, family: Family, report: Callable[[Record], None] | None) -> Watch:
+        """A watch that speaks of likelihoods of the data as they were given."""
+        shift = self.data.log_volume if self.solver.maximises_likelihood else 0.0
+        return Watch(self.validate(family), self.patience, report, shift)
+
+    def start(self, index: int) -> Tensor:
+        """The vector of a start."""
+        labels, binary = self._labels(index), self.smoothness > 0
+        start = make_start(self.family, self.data.z, self.data.weights, index, self.solver.seed, labels, binary)
+        return start.to(self.device or "cpu")
+
+    def smaller(self) -> "DensityTask | None":
+        """The same task on a sample of SCREENED_ROWS rows, for solvers that take all data in each step."""
+        step = len(self.data.z) // SCREENED_ROWS
+        if step < 2 or not self.solver.takes_full_passes:
+            return None
+        z, weights = self.data.z[::step], self.data.weights[::step]
+        weights = weights * (self.data.weights.sum() / weights.sum())
+        return replace(self, data=self.data._replace(z=np.ascontiguousarray(z), weights=weights))
+
+    def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
+        """One start, or its continuation from a vector."""
+        with threads_for(len(self.data.z)):
+            family = self.family
+            watch = self.watch(family, None if report is None else lambda record: report(index, record))
+            start = self.start(index) if vector is None else vector
+            solver = replace(self.solver, max_iter=max_iter, seed=self.solver.seed + index)
+            return solver.minimise(self.objective(family), start, watch)
+
+    def _labels(self, index: int) -> np.ndarray | None:
+        if self.n_components == 1:
+            return None
+        from sklearn.cluster import KMeans  # half a second, which only mixtures need
+
+        filled = np.nan_to_num(self.data.z)
+        n_distinct = len(np.unique(filled, axis=0)) if np.isnan(self.data.z).any() else len(filled)
+        n_clusters = min(self.n_components, n_distinct)
+        kmeans = KMeans(n_clusters, n_init=1, random_state=(self.solver.seed + index) % 2**32)
+        with joblib.parallel_config("sequential"):
+            return kmeans.fit(filled, sample_weight=self.data.weights).labels_
+
+    def _tensor(self, array: Floats) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device or "cpu")

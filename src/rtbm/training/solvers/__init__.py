@@ -1,0 +1,29 @@
+"""The solvers: one class for each way to minimise an objective."""
+
+from typing import Any
+
+from rtbm.training.solvers.adam import Adam
+from rtbm.training.solvers.base import Record, Result, Solver, Watch
+from rtbm.training.solvers.cma import CMA
+from rtbm.training.solvers.em import EM
+from rtbm.training.solvers.lbfgs import LBFGS
+from rtbm.training.solvers.pcd import PCD
+from rtbm.training.solvers.score_matching import ScoreMatching
+from rtbm.validation import check_choice
+
+SOLVERS: dict[str, type[Solver]] = {solver.name: solver for solver in (LBFGS, Adam, EM, CMA, ScoreMatching, PCD)}
+"""The solvers of densities by name."""
+
+__all__ = ["CMA", "EM", "LBFGS", "PCD", "SOLVERS", "Adam", "Record", "Result", "ScoreMatching", "Solver", "Watch"]
+
+
+def make_solver(name: str, max_iter: int | None = None, solvers: Any = SOLVERS, **settings: Any) -> Solver:
+    """The solver of a name, with its own number of iterations unless `max_iter` is given.
+
+    Examples
+    --------
+    >>> make_solver("em", tol=1e-5).max_iter
+    1000
+    """
+    make = solvers[check_choice(name, "solver", tuple(solvers))]
+    return make(**settings) if max_iter is None else make(max_iter=max_iter, **settings)

@@ -1,0 +1,76 @@
+"""CMA-ES, the optimiser of the paper: no derivatives, a population of candidates, and a learned covariance."""
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+import torch
+
+from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, Result, Solver, Watch
+
+LARGEST_VALUE = 1e10
+"""Stands for infinite values, unless finite ones are that large: the package takes no infinities."""
+
+
+class Measurable(Protocol):
+    """An objective."""
+
+    evaluations: int
+
+    def value(self, vector: torch.Tensor) -> float:
+        """The value, infinite where the parameters leave float64."""
+
+
+@dataclass(frozen=True)
+class CMA(Solver):
+    """CMA-ES (the `cma` package) in the free parameters, where every candidate is a machine.
+
+    Attributes
+    ----------
+    spread : float, default=0.3
+        The standard deviation of the first generation around the start.
+    """
+
+    max_iter: int = 3000
+    spread: float = 0.3
+    name: ClassVar[str] = "cma"
+    unit: ClassVar[str] = "generation"
+    knows_smoothness: ClassVar[bool] = True
+
+    def minimise(self, objective: Measurable, start: torch.Tensor, watch: Watch | None = None) -> Result:
+        """Minimise from a start."""
+        watch = watch or Watch()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # remarks of the package on its optional dependencies
+            import cma as package  # here, so that nothing else needs it
+
+        draws = np.random.default_rng(self.seed)
+        options = {
+            "seed": math.nan,  # or the package seeds NumPy's global generator
+            "randn": lambda *shape: draws.standard_normal(shape),
+            "maxiter": self.max_iter,
+            "tolfun": self.tol,
+            "tolfunhist": self.tol,
+            "verbose": -9,
+            "verb_log": 0,
+        }
+        strategy = package.CMAEvolutionStrategy(start.cpu().numpy(), self.spread, options)
+        first = objective.value(start)
+        large = max(LARGEST_VALUE, 10 * abs(first)) if math.isfinite(first) else LARGEST_VALUE
+        watch(start, first)
+        best, lowest, reason = start, math.inf, CONVERGED
+        while not strategy.stop():
+            candidates = strategy.ask()
+            values = [objective.value(torch.from_numpy(candidate).to(start)) for candidate in candidates]
+            strategy.tell(candidates, [min(value, large) for value in values])
+            if min(values) < lowest:
+                lowest = min(values)
+                best = torch.from_numpy(candidates[values.index(lowest)].copy()).to(start)
+            if watch(best, lowest):
+                reason = EARLY_STOPPING
+                break
+        if "maxiter" in strategy.stop():
+            reason = MAX_ITER
+        return watch.result(best, reason, objective.evaluations, self.name)

@@ -1,0 +1,74 @@
+"""Persistent contrastive divergence for diagonal machines: the normaliser's gradient from Gibbs chains that live on."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from rtbm.distributions.annealing import GibbsSampler
+from rtbm.parameters import Natural, change_phase, constrain, map_tensors, unpack
+from rtbm.training.batches import ArrayBatches
+from rtbm.training.family import Family
+from rtbm.training.objective import Objective
+from rtbm.training.solvers.adam import set_rate
+from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Result, Solver, Watch
+from rtbm.training.solvers.score_matching import ScoreMatchingObjective, check_diagonal
+
+N_CHAINS = 500
+"""Gibbs chains. More make the gradient less noisy, and steps slower."""
+N_STEPS = 2
+"""Gibbs steps between two steps of the optimiser."""
+
+
+@dataclass(frozen=True)
+class PCD(Solver):
+    """Follow the gradient of the log-likelihood, with the expectation under the machine taken over Gibbs chains::
+
+        ∂ mean log P = −mean over data of ∂F(v) + mean over chains of ∂F(v)
+
+    with F the free energy. The history shows the score-matching objective, since the likelihood is not known. A batch
+    is all data by default.
+    """
+
+    max_iter: int = 300
+    name: ClassVar[str] = "pcd"
+    unit: ClassVar[str] = "epoch"
+    maximises_likelihood: ClassVar[bool] = False
+
+    def minimise(self, objective: Objective, start: Tensor, watch: Watch | None = None) -> Result:
+        """Minimise from a start."""
+        watch = watch or Watch()
+        family, x = objective.family, objective.x
+        check_diagonal(family, x, self.name)
+        generator = torch.Generator(x.device).manual_seed(self.seed)
+        batches = ArrayBatches(x, objective.weights, self.batch_size, self.seed)
+        monitor = ScoreMatchingObjective.like(objective)
+        vector, reason = start.clone().requires_grad_(), SCHEDULE
+        average = start.clone()
+        optimizer = torch.optim.Adam([vector], lr=self.learning_rate)
+        chosen = torch.multinomial(objective.weights, N_CHAINS, replacement=True, generator=generator)
+        chains, watch.first_step = x[chosen], 1
+        for epoch in range(self.max_iter):
+            set_rate(optimizer, self.learning_rate, epoch / self.max_iter)
+            for points, weights in batches.epoch(epoch):
+                gibbs = GibbsSampler(_first_phase(family, vector.detach()))
+                for _ in range(N_STEPS):
+                    chains = gibbs.visible(gibbs.hidden(chains, generator), generator)
+                machine = family.machine(vector)
+                loss = weights @ machine.free_energy(points) / weights.sum() - machine.free_energy(chains).mean()
+                (gradient,) = torch.autograd.grad(loss, vector)
+                _, pull = objective.prior.penalty(family, vector.detach().cpu().numpy())
+                vector.grad = gradient + torch.from_numpy(pull).to(gradient) / objective.total
+                optimizer.step()
+            average = vector.detach() if epoch < self.max_iter // 2 else 0.95 * average + 0.05 * vector.detach()
+            if watch(average.clone(), monitor.value(average)):
+                reason = EARLY_STOPPING
+                break
+        return watch.result(average, reason, len(watch.history), self.name)
+
+
+def _first_phase(family: Family, vector: Tensor) -> Natural:
+    natural = constrain(unpack(vector, family.n_visible, family.n_hidden, "diagonal"))
+    assert isinstance(natural, Natural)
+    return map_tensors(change_phase(natural), torch.detach)
