@@ -54,9 +54,9 @@ def main(kind: str, source: str, output: str) -> None:
     model = RTBMDensity(2, n_init=2, solver="adam" if kind == "adam" else "lbfgs", random_state=0)
     try:
         if kind in ("fail", "die"):
-            from rtbm.estimators.density import sources
+            from sklearn import set_config
 
-            sources.KEPT_BYTES = 0  # blocks are read again in each step
+            set_config(working_memory=0)  # blocks are read again in each step
         model.fit(share(kind, source, rank))
         np.save(f"{output}.{rank}.npy", [model.history_[-1].objective, model.score([[7.0]])])
     except Exception as error:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from sklearn import config_context
 
 from rtbm import FileError, InvalidInputError, RTBMDensity, RTBMDensityCV, datasets
 
@@ -65,9 +66,10 @@ def test_blocks_give_the_fit_of_the_array():
     assert abs(parts.summary_["log_likelihood"] - parts.score(X)) < 1e-7
 
 
-def test_blocks_are_read_anew_where_memory_is_short(alone, monkeypatch):
-    monkeypatch.setattr("rtbm.estimators.density.sources.KEPT_BYTES", 1000)
-    assert objective(density().fit([X[:9_000], X[9_000:]])) == pytest.approx(objective(alone), abs=1e-9)
+def test_blocks_are_read_anew_where_memory_is_short(alone):
+    with config_context(working_memory=0):
+        model = density().fit([X[:9_000], X[9_000:]])
+    assert objective(model) == pytest.approx(objective(alone), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -99,10 +101,10 @@ def test_a_gaussian_stays_a_gaussian():
     assert float(model.distribution_.variance) == pytest.approx(rows.var(), rel=1e-6)
 
 
-def test_large_memory_maps_are_read_in_blocks(tmp_path, monkeypatch, alone):
-    monkeypatch.setattr("rtbm.estimators.density.sources.LARGE", 1000)
+def test_large_memory_maps_are_read_in_blocks(tmp_path, alone):
     np.save(tmp_path / "x.npy", X)
-    model = density().fit(np.load(tmp_path / "x.npy", mmap_mode="r"), sample_weight=np.ones(len(X)))
+    with config_context(working_memory=0):
+        model = density().fit(np.load(tmp_path / "x.npy", mmap_mode="r"), sample_weight=np.ones(len(X)))
     assert objective(model) == pytest.approx(objective(alone), abs=1e-9)
 
 
@@ -114,13 +116,13 @@ def test_single_precision_files(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:the solver")
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("rtbm.estimators.density.sources.KEPT_BYTES", 0)
+def test_memory_does_not_grow_with_the_file(tmp_path):
     rows = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float64, (4_000_000, 2))  # 61 MiB
     for begin in range(0, len(rows), 500_000):
         rows[begin : begin + 500_000] = datasets.correlated_gaussian.sample(500_000, seed=begin)
     tracemalloc.start()
-    density(max_iter=3, fallback=None).fit(tmp_path / "x.npy")
+    with config_context(working_memory=0):
+        density(max_iter=3, fallback=None).fit(tmp_path / "x.npy")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40 * 2**20

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sklearn import config_context
 from typer.testing import CliRunner
 
 import rtbm
@@ -221,14 +222,14 @@ def test_streams(tmp_path):
     assert rtbm.load(tmp_path / "m.rtbm").summary_["solver"] == "adam"
 
 
-def test_large_files_are_read_in_blocks(tmp_path, monkeypatch):
+def test_large_files_are_read_in_blocks(tmp_path):
     np.save(tmp_path / "x.npy", datasets.gamma.sample(500))
     run("fit", tmp_path / "x.npy", "--stream", "-o", tmp_path / "asked.rtbm", *QUICK)
-    monkeypatch.setattr("rtbm.estimators.density.sources.LARGE", 499)
-    run("fit", tmp_path / "x.npy", "-o", tmp_path / "large.rtbm", "--starts", 1)
+    with config_context(working_memory=0):
+        run("fit", tmp_path / "x.npy", "-o", tmp_path / "large.rtbm", "--starts", 1)
     asked, large = (rtbm.load(tmp_path / name) for name in ("asked.rtbm", "large.rtbm"))
     assert large.summary_["log_likelihood"] == asked.summary_["log_likelihood"]
-    with pytest.raises(rtbm.InvalidInputError, match="drop_constant=True"):
+    with config_context(working_memory=0), pytest.raises(rtbm.InvalidInputError, match="drop_constant=True"):
         run("fit", tmp_path / "x.npy", "--drop-constant", "-o", tmp_path / "none.rtbm")
 
 

@@ -151,7 +151,7 @@ def fit(
         typer.Option(
             "--stream",
             help="Read the file (.npy, .parquet) in blocks, again in each step, with --solver lbfgs, em or adam; by "
-            "default if it holds more than 2·10⁷ numbers.",
+            "default if it holds more than 3·10⁷ numbers.",
         ),
     ] = False,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Rows in a batch of adam and pcd.")] = None,
@@ -162,7 +162,7 @@ def fit(
 ) -> None:
     """Fit a density to data and save it.
 
-    Files that hold more than 2·10⁷ numbers (.npy, .parquet) need not fit into memory. Several processes share their
+    Files that hold more than 3·10⁷ numbers (.npy, .parquet) need not fit into memory. Several processes share their
     rows: torchrun --nproc-per-node 4 -m rtbm fit large.parquet
     """
     _check_output(output, "--output", None, data)
@@ -350,10 +350,10 @@ def _is_large(path: Path | None, columns: str | None) -> bool:
     """Whether a file is better read in blocks than at once."""
     if path is None or table_kind(path) not in (".npy", ".parquet"):
         return False
-    from rtbm.estimators.density.sources import LARGE
+    from rtbm.estimators.density.sources import memory_limit
     from rtbm.files import count_numbers
 
-    return count_numbers(path, _split(columns)) > LARGE
+    return count_numbers(path, _split(columns)) * 8 > memory_limit()
 
 
 def _split(columns: str | None) -> list[str] | None:

@@ -372,7 +372,7 @@ class _Folds(NamedTuple):
         """Add the machines that are fitted without some folds, and their log P there."""
         pairs = [(j, k) for k in folds for j in candidates]
         calls = (
-            joblib.delayed(_fit_one)(
+            joblib.delayed(fit_and_score)(
                 self.make(j, k),
                 self.rows[self.numbers != k],
                 self.weights[self.numbers != k],
@@ -388,10 +388,11 @@ class _Folds(NamedTuple):
                 self.advance()
 
 
-def _fit_one(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) -> tuple[RTBMDensity, Floats]:
-    """A fit, and log P of rows that it has not seen, lower than that of all others where they are out of its reach.
+def fit_and_score(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) -> tuple[RTBMDensity, Floats]:
+    """Fit a model, and return log P of other rows with it.
 
-    Cross-validation judges it as it is, and so it need not have converged.
+    A row where log P leaves float64 counts as OUT_OF_REACH lower than all others. The fit need not have converged,
+    because cross-validation judges it as it is.
     """
     with without_warnings():
         try:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
+from sklearn import get_config
 from torch import Tensor
 
 from rtbm.common import Floats
@@ -31,10 +32,6 @@ from rtbm.training.statistics import Block
 
 CHUNK_ROWS = 2**17
 """Rows that are read and prepared at a time. Fewer cost time in Python, and more only memory."""
-KEPT_BYTES = 2**28
-"""Prepared blocks stay in memory up to this size. Beyond, they are read and prepared anew for each step."""
-LARGE = 20_000_000
-"""Memory maps, and files on the command line, of more numbers than this are fitted in blocks."""
 PATIENCE = 2.0
 """Seconds between looks at whether Dask's workers are alive."""
 
@@ -66,6 +63,15 @@ class Described(NamedTuple):
     n_features: int | None  # None if there are no rows
     names: list[str] | None = None
     left_out: Mapping[str, str] = {}
+
+
+def memory_limit() -> int:
+    """The bytes that data may take in memory: a quarter of scikit-learn's `working_memory`, 256 MiB by default.
+
+    Memory maps, and files on the command line, with more numbers than that are fitted in blocks. Prepared blocks stay
+    in memory up to this size; larger ones are read and prepared anew for each step.
+    """
+    return int(get_config()["working_memory"] * 2**18)
 
 
 class AnySource(Protocol):
@@ -105,7 +111,7 @@ def is_source(X: Any) -> bool:
     if is_path(X) or is_dask(X):
         return True
     if isinstance(X, np.memmap):
-        return X.ndim == 2 and X.size > LARGE
+        return X.ndim == 2 and 8 * X.size > memory_limit()
     if isinstance(X, list | tuple):
         if not X:
             return is_distributed()  # other processes may have rows
@@ -291,8 +297,8 @@ class Rows:
 def _most_kept(blocks: list[Block]) -> int:
     """The bytes of blocks that may stay in memory: on a GPU half of what is free now."""
     if not blocks or blocks[0].is_compiled or not blocks[0].points.is_cuda:
-        return KEPT_BYTES
-    return max(KEPT_BYTES, torch.cuda.get_device_properties(blocks[0].points.device).total_memory // 2)
+        return memory_limit()
+    return max(memory_limit(), torch.cuda.get_device_properties(blocks[0].points.device).total_memory // 2)
 
 
 def _readable(items: Iterable[Result]) -> Iterator[Result]:
