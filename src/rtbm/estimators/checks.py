@@ -1,4 +1,4 @@
-"""Checks of what scikit-learn lets be set to anything, and the preparation of rows that all estimators share."""
+"""Checks of parameters, and the preparation of rows that all estimators share."""
 
 import warnings
 from numbers import Integral, Real
@@ -70,7 +70,7 @@ def is_constant(x: Floats) -> np.ndarray:
 
 
 def warn_of_spikes(x: Floats, names: list[str]) -> None:
-    """Warn of columns with few distinct values, and of values that many rows share and hardly any come near.
+    """Warn of columns with few distinct values, and of single values that many rows share.
 
     Rounded data, in which neighbouring values are about as frequent, are no cause for a warning.
     """
@@ -86,7 +86,7 @@ def warn_of_spikes(x: Floats, names: list[str]) -> None:
 
 
 def _spike(column: Floats) -> str | None:
-    """What makes a spike of a column, in words; None if nothing does."""
+    """A description of the spike in a column; None if there is none."""
     values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
     if not len(values):
         return None
@@ -121,7 +121,7 @@ def distinct_rows(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
 
 
 def check_labelled(estimator: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, np.ndarray, Floats]:
-    """Checked rows of positive weight, their labels, of which there are two at least, and their weights."""
+    """Checked rows of positive weight, their labels (two classes or more), and their weights."""
     X, y = validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=2)
     check_classification_targets(y)
     y = column_or_1d(y, warn=True)

@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 from rtbm.errors import SpikeWarning
 
 THREADED_ROWS = 50_000
-"""Up to so many rows a fit takes one thread, and fits of densities that run at the same time share a process."""
+"""Fits of at most this many rows use one thread each and share a process; larger ones get processes of their own."""
 
 
 def in_parallel(n_jobs: int | None, calls: Iterable[Any], threads: bool = False) -> Iterator[Any]:
@@ -32,7 +32,7 @@ def in_parallel(n_jobs: int | None, calls: Iterable[Any], threads: bool = False)
 
 @contextlib.contextmanager
 def without_warnings() -> Iterator[None]:
-    """Without what concerns a single one of many fits, in the main thread of a process, whose other threads follow."""
+    """Suppress warnings that concern a single one of many fits. Filters are set in the main thread, for all threads."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -45,7 +45,7 @@ def without_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def threads_for(rows: int) -> Iterator[None]:
-    """One thread of BLAS, and of torch for small data, as before afterwards; may be nested, and used in threads."""
+    """Limit BLAS to one thread, and torch too for small data. Limits may be nested and used in several threads."""
     with _limits.lock:
         if _limits.depth == 0:
             _limits.before = torch.get_num_threads()
@@ -64,7 +64,7 @@ def threads_for(rows: int) -> Iterator[None]:
 
 
 class _Limits:
-    """What the outermost of all present limits has to restore."""
+    """The settings that the outermost limit restores."""
 
     def __init__(self) -> None:
         self.lock, self.depth, self.before = threading.Lock(), 0, 1

@@ -25,7 +25,7 @@ Report = Callable[[int, Record], None]
 
 
 class Task(Protocol):
-    """All that a search needs to know of a fit, in a form that other processes can be sent: a dataclass."""
+    """What a search needs of a fit: a dataclass that can be pickled for other processes."""
 
     @property
     def solver(self) -> Solver:
@@ -45,10 +45,10 @@ class Task(Protocol):
 
     @property
     def report(self) -> Report | None:
-        """Where to tell of progress."""
+        """Called with the progress, if not None."""
 
     def smaller(self) -> "Task | None":
-        """The same task on a sample of its data, if they are so many that this pays."""
+        """The same task on a sample of its data, if they are many; else None."""
 
     def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
         """One start, or its continuation from a vector."""
@@ -123,13 +123,13 @@ def _run_all(task: AnyTask, jobs: list[tuple[int, Tensor | None]], max_iter: int
 
 
 def _rank(result: Result) -> float:
-    """Smaller is better."""
+    """The value by which starts are compared; smaller is better."""
     value = result.objective if math.isnan(result.validation) else -result.validation
     return value if math.isfinite(value) else math.inf
 
 
 def joined(first: Result, second: Result) -> Result:
-    """One result of a start and its continuation."""
+    """The result of a start and its continuation as one."""
     steps, seconds = len(first.history), first.seconds
     later = [r._replace(step=r.step + steps - 1, seconds=r.seconds + seconds) for r in second.history[1:]]
     return Result(

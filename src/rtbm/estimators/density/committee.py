@@ -38,7 +38,7 @@ SEVERAL_FEATURES: tuple[dict[str, Any], ...] = (
     {"n_hidden": 1, "n_components": 8, "regularization": 0.3, "fallback": "gaussians", "max_iter": 60},
     {"n_hidden": 1, "n_components": 16, "regularization": 0.003, "fallback": "gaussians", "max_iter": 60},
 )
-"""What is tried by default, from smooth and simple to sharp and rich."""
+"""The default candidates, from smooth and simple to sharp and rich."""
 EFFORT = {"n_init": 1, "tol": 1e-6}
 """Starts and tolerance of candidates. Averages over folds do not gain from the last digits of a fit."""
 COMBINATIONS = ("stack", "best")
@@ -174,7 +174,7 @@ class RTBMDensityCV(FittedDensity):
         return RTBMDensity(**{**options, **self.candidates_[candidate]})
 
     def _weigh(self, folds: "_Folds") -> None:
-        """Fit the candidates, first to some folds, then those with hope to all, and keep their mixture."""
+        """Fit all candidates to the first folds, the promising ones to all, and keep their weighted mixture."""
         everyone = list(range(len(self.candidates_)))
         log_prob = np.full((len(folds.rows), len(everyone)), np.nan)
         machines: list[list[RTBMDensity]] = [[] for _ in everyone]
@@ -321,7 +321,7 @@ def near_best(log_prob: Floats, weights: Floats, threshold: float) -> list[int]:
 
 
 def distinct(log_prob: Floats) -> list[int]:
-    """The candidates that predict something else than all before them: others may have become the same Gaussians.
+    """The candidates that differ from all before them. Several may have been replaced by the same Gaussians.
 
     Examples
     --------
@@ -357,7 +357,7 @@ def fold_numbers(cv: Any, rows: Floats) -> np.ndarray:
 
 
 class _Folds(NamedTuple):
-    """Rows in folds, and the way to fit a candidate without one."""
+    """The rows with the number of their fold, and how to fit a candidate without one fold."""
 
     rows: Floats
     weights: Floats

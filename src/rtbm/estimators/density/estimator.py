@@ -59,11 +59,11 @@ from rtbm.validation import check_choice, check_integer
 
 FALLBACKS = ("gaussian", "gaussians")
 EVALUATED_ROWS = 30
-"""After a fit the density is evaluated on about this many rows, to see that it can be."""
+"""A fitted density is evaluated on about this many rows, to make sure that it can be."""
 LARGEST_DISTANCE = 1e140
 """Rows that are more standard deviations away than this are out of reach: the square of the distance leaves float64."""
 MODERATE = 12.0
-"""A density can be evaluated if no free parameter of its machines is larger."""
+"""Dense machines whose free parameters are all below this can be evaluated without a trial."""
 
 
 class RTBMDensity(FittedDensity):
@@ -269,7 +269,7 @@ class RTBMDensity(FittedDensity):
         return data, like(data, line[held_out], weights[held_out], log_slope[held_out])
 
     def _seed(self) -> int:
-        """A number that decides all that is random, the same in all processes."""
+        """The seed of everything random, the same in all processes."""
         return gather_objects(int(check_random_state(self.random_state).randint(2**31)))[0]
 
     def fit_stream(self, source: Any, columns: Sequence[str] | None = None) -> Self:
@@ -345,7 +345,7 @@ class RTBMDensity(FittedDensity):
         self._make_bounds()
 
     def _fit_exactly(self, source: AnySource, seed: int) -> bytes:
-        """Fit all data of a source; returns what a fit sets, in a form that other processes can be sent."""
+        """Fit all data of a source; returns the fitted attributes as bytes for other processes."""
         line = Line(self._bounds, self._names())
         seen = survey(source, line, seed)
         data = standardise_sample(seen, self._names())
@@ -440,9 +440,9 @@ class RTBMDensity(FittedDensity):
         return log_prob - log_scales(line, root) + log_slope
 
     def _evaluable(self, task: DensityTask, result: Result) -> Result:
-        """A result, or its latest iteration whose density can be evaluated on some of the data.
+        """The result, or an earlier iteration if the last density cannot be evaluated on a few rows of the data.
 
-        Parameters of moderate size need no trial.
+        Dense machines with parameters of moderate size are not tried, because they can always be evaluated.
         """
         if task.coupling == "dense" and float(result.vector.abs().max()) < MODERATE:
             return result
@@ -470,7 +470,7 @@ class RTBMDensity(FittedDensity):
         return replace(result, vector=vector)
 
     def _check_parameters(self) -> None:
-        """Check what scikit-learn lets be set to anything, before any work is done."""
+        """Check the parameters, which scikit-learn lets be set to anything, before the fit."""
         check_integer(self.n_hidden, "n_hidden", 1)
         check_integer(self.n_components, "n_components", 1)
         check_integer(self.n_init, "n_init", 1)
@@ -526,7 +526,7 @@ class RTBMDensity(FittedDensity):
 
 
 def _failure(density: Density, rows: Tensor) -> str | None:
-    """Why a density cannot be evaluated at some rows; None if it can be, apart from a normaliser that is estimated."""
+    """Why a density cannot be evaluated at some rows; None if it can."""
     rows = rows.to(density.device)
     try:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Gaussians that a fit has to beat, one or as many as it has machines, and that stand in for machines without data."""
+"""The Gaussian fallback: one Gaussian, or as many as there are machines, which a fit has to beat."""
 
 import math
 from typing import NamedTuple
@@ -16,13 +16,13 @@ from rtbm.training.gaussians import Gaussians, fit_gaussians
 from rtbm.training.starts import gaussian_start
 
 CHANCE = 1e-6
-"""How probable a gain over Gaussians may be, if the data come from them, that is not put down to chance."""
+"""A fit is kept if its gain over Gaussians is less probable than this for data that come from Gaussians."""
 STRAY_SHARE = 1e-3
 """A machine that explains less than this share of one observation counts as a stray."""
 
 
 class Whole(NamedTuple):
-    """What is known of all data where those of a task are but a sample: means of log P."""
+    """Means of log P over all data, for tasks whose data are a sample."""
 
     log_prob: float  # of the fit
     gaussian: float  # of one Gaussian
@@ -38,7 +38,7 @@ class Simpler(NamedTuple):
 def find_simpler(
     task: DensityTask, vector: Tensor, fallback: str | None, total: float | None = None, whole: Whole | None = None
 ) -> Simpler | None:
-    """Gaussians that explain the training data as well as a fit, or None.
+    """Gaussians that explain the training data as well as the fit; None if there are none.
 
     With fallback="gaussian" it is compared with one, with "gaussians" also with as many as it has machines. Better is
     by the Bayesian information criterion, or because chance would hardly ever give parameters such a gain: a large
@@ -70,7 +70,7 @@ def find_simpler(
 
 
 def without_strays(task: DensityTask, vector: Tensor) -> Tensor:
-    """A fit in which machines that explain next to none of the data are the Gaussian of the data.
+    """Replace machines of a mixture that explain almost no data by the Gaussian of the data.
 
     Nothing holds such a machine where it is: the prior drives its covariance to infinity, and out of float64.
     """
@@ -108,7 +108,7 @@ def gaussian_vector(task: DensityTask) -> Tensor:
 
 
 def _is_better(gain: float, degrees_of_freedom: int, than: Gaussians, n: float) -> bool:
-    """Whether a mean gain in log P, over n observations, is worth the parameters that it took."""
+    """Whether a mean gain in log P over n observations justifies the additional parameters."""
     if n <= degrees_of_freedom + 1:
         return False
     extra = max(degrees_of_freedom - _degrees_of_freedom(than), 1)
@@ -122,20 +122,20 @@ def _degrees_of_freedom(gaussians: Gaussians) -> int:
 
 
 def _one_gaussian(task: DensityTask) -> Gaussians:
-    """That of the data."""
+    """The Gaussian with the moments of the data."""
     d = len(task.data.covariance)
     return Gaussians(np.zeros(1), np.zeros((1, d)), np.linalg.cholesky(task.data.covariance)[None])
 
 
 def _several_gaussians(objective: Objective, vector: Tensor) -> Gaussians:
-    """As many as the mixture has machines, from the shares of these in the data, by expectation maximisation."""
+    """As many Gaussians as the mixture has machines, by EM from the responsibilities of the machines."""
     shares = _log_joint(objective, vector).softmax(1) * objective.weights[:, None]
     floor = 2 * objective.prior.strength / objective.total * objective.prior.widths**2 + 1e-12
     return fit_gaussians(objective.x, objective.weights, shares.cpu().numpy(), floor)
 
 
 def _to_vector(task: DensityTask, gaussians: Gaussians) -> Tensor:
-    """The member of the family that is these Gaussians; one of them stands for all machines of a mixture."""
+    """The vector of these Gaussians as members of the family. A single one is repeated for all machines."""
     family = task.family
     normal, single = family.split(gaussian_start(family))[0][0], family.single()
     machines = [single.affine(normal, root, mean) for root, mean in zip(gaussians.roots, gaussians.means, strict=True)]

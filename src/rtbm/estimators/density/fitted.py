@@ -1,4 +1,4 @@
-"""What a fitted density can do, with the conventions of scikit-learn."""
+"""The methods of fitted densities, with the conventions of scikit-learn."""
 
 import math
 import warnings
@@ -31,14 +31,14 @@ GRID_FEATURES, SUMMED_UNITS = 3, 12
 
 
 class Member(NamedTuple):
-    """Machines of a density that were fitted together, and the number of Gaussians that they are, or 0."""
+    """Machines that were fitted together, and the number of Gaussians that replaced them (0 if none did)."""
 
     n_machines: int
     n_gaussians: int
 
 
 class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, BaseEstimator):
-    """What RTBMDensity and RTBMDensityCV can do once they are fitted.
+    """The base class of RTBMDensity and RTBMDensityCV: all methods of a fitted density.
 
     `_line_density` is the density of the features on the real line, after their bounds were removed.
     """
@@ -89,7 +89,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return np.flatnonzero(np.isnan(self.constants_))
 
     def _set_summary(self, summary: dict[str, Any]) -> None:
-        """Keep what is known about a fit; `members` are those of its distribution, in their order."""
+        """Keep the summary of a fit. `members` follow the order of the machines in the distribution."""
         members = [Member(*member) for member in summary["members"]]
         self.summary_ = {**summary, "n_parameters": count_parameters(self._line_density, members)}
         summary = self.summary_
@@ -114,7 +114,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
     @property
     def module_(self) -> nn.RTBM | nn.RTBMMixture:
-        """The machine or mixture as a torch module, made once: what is done to it stays.
+        """The machine or mixture as a torch module. It is made once, so changes to it persist.
 
         With `bounds` it describes the transformed features, as `distribution_.base` does.
         """
@@ -204,7 +204,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             return machine.hidden_mean(points.to(machine.device)).cpu()
 
     def cdf(self, X: Any) -> Floats:
-        """The probability (n_samples,) that all features are below those of a row."""
+        """The joint distribution function: P(every feature ≤ that of the row) (n_samples,)."""
         X = self._check(X, allow_nan=False)
         with torch.no_grad():
             return self.distribution_.cdf(torch.from_numpy(X).to(self._line_density.device)).cpu().numpy()
@@ -265,7 +265,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return float(-2 * self._log_prob(X[_has_numbers(X)]).sum() + 2 * self.n_parameters_)
 
     def set_feature_names(self, names: Sequence[str] | None) -> Self:
-        """Name the features of a fitted estimator, as if it had been fitted on a data frame; None takes names away."""
+        """Set the names of the features, as if the estimator had been fitted on a data frame; None removes them."""
         if names is None:
             self.__dict__.pop("feature_names_in_", None)
         elif len(names) != self.n_features_in_:
@@ -318,7 +318,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
 
 def _has_numbers(X: Floats, counted: np.ndarray | None = None) -> np.ndarray:
-    """Which rows hold a number, with a warning that counts the others among those that are counted."""
+    """Which rows hold a number. Warn of the number of rows, among `counted`, that hold none."""
     known = np.logical_not(np.isnan(X).all(axis=1))
     counted = np.ones(len(X), dtype=bool) if counted is None else counted
     empty = int((counted & ~known).sum())
@@ -371,7 +371,7 @@ def _as_list(features: Any) -> list[Any]:
 
 
 def is_large(distribution: Density) -> TypeGuard[RTBMDistribution]:
-    """Whether the normaliser may be out of reach: neither a grid over few visible units nor few hidden ones."""
+    """Whether the normaliser has to be estimated: too many features for a grid, too many hidden units for a sum."""
     if not isinstance(distribution, RTBMDistribution) or distribution.hidden == "dense":
         return False
     return distribution.n_visible > GRID_FEATURES and distribution.n_hidden > SUMMED_UNITS

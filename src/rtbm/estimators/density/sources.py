@@ -78,7 +78,7 @@ class AnySource(Protocol):
     """What a fit asks of data."""
 
     is_numbered: bool
-    """Whether chunks have the numbers that their rows have among all data, and not only in their part."""
+    """Whether the row numbers of chunks count over all data, rather than within a part."""
 
     def describe(self) -> Described:
         """The columns."""
@@ -87,7 +87,7 @@ class AnySource(Protocol):
         """The results of a function for all parts."""
 
     def prepare(self, function: Prepare) -> None:
-        """Tell how blocks are made of chunks."""
+        """Set the function that turns chunks into blocks."""
 
     def add(self, function: Add) -> Floats:
         """The sums of a function over all blocks."""
@@ -178,7 +178,7 @@ class _ArrayChunks:
 
 
 class ItemChunks:
-    """Blocks of this process's own: arrays, pairs of those and weights, or what has an `epoch`."""
+    """The blocks of this process: arrays, pairs of arrays and weights, or an object with an `epoch`."""
 
     is_numbered = False
 
@@ -267,7 +267,7 @@ class Rows:
         return [function(self._number, _readable(self._chunks))]
 
     def prepare(self, function: Prepare) -> None:
-        """Tell how blocks are made of chunks."""
+        """Set the function that turns chunks into blocks."""
         self._prepare, self._kept = function, None
 
     def add(self, function: Add) -> Floats:
@@ -302,7 +302,7 @@ def _most_kept(blocks: list[Block]) -> int:
 
 
 def _readable(items: Iterable[Result]) -> Iterator[Result]:
-    """Items whose errors are marked as those of the data."""
+    """The items; an error while reading them is raised as Unreadable."""
     try:
         yield from items
     except ConnectionError:
@@ -313,7 +313,7 @@ def _readable(items: Iterable[Result]) -> Iterator[Result]:
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Errors of the data as they were."""
+    """Raise the original error in place of Unreadable."""
     try:
         yield
     except Unreadable as error:
@@ -339,7 +339,7 @@ class Team:
         return list(itertools.chain(*self._ask("gather", function)))
 
     def prepare(self, function: Prepare) -> None:
-        """Tell how blocks are made of chunks."""
+        """Set the function that turns chunks into blocks."""
         self._ask("prepare", function)
 
     def add(self, function: Add) -> Floats:
@@ -351,7 +351,7 @@ class Team:
         return collect(lambda: getattr(self._rows, name)(argument))
 
     def lead(self, work: Callable[["AnySource"], Result]) -> Result:
-        """What some work on all data gives in the first process, in each process. An error there is one in each."""
+        """Run work in the first process and return its result in all. An error there is raised in all."""
         if rank_and_world()[0] > 0:
             return self._serve()
         try:
@@ -377,7 +377,7 @@ class Team:
 
 
 def work_on(source: AnySource, work: Callable[[AnySource], Result]) -> Result:
-    """What some work on a source gives; in several processes, on the data of all of them."""
+    """The result of work on a source; under torch.distributed, on the data of all processes."""
     if is_distributed():
         if not isinstance(source, Rows):
             raise InvalidInputError("a Dask collection has its own workers: fit it in one process, not under torchrun")
@@ -523,7 +523,7 @@ class _PartChunks:
 
 
 def _numeric(collection: Any) -> tuple[Described, Any]:
-    """The columns of numbers of a Dask collection, and the collection of these."""
+    """The numeric columns of a Dask collection: their description, and the collection with these columns."""
     if hasattr(collection, "columns"):
         numbers = collection.select_dtypes(include=["number", "bool"])
         names = [str(name) for name in numbers.columns]

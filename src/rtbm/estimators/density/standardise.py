@@ -33,7 +33,7 @@ def standardise(
     has_missing: bool,
     known: Moments | None = None,
 ) -> Standardised:
-    """Standardise data along their independent components, with a clear error if they span no volume.
+    """Standardise data along their independent components. Raise an error if they span no volume.
 
     With missing entries, here or in other data (`has_missing`), each feature is standardised alone, since the axes
     would mix them. `log_slope` (n,) is the logarithm of the change of volume that came before, and `known` the moments

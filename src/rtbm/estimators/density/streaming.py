@@ -1,4 +1,4 @@
-"""Fitting data that need not fit into memory: one pass to get to know them, then all of them in each step, or Adam."""
+"""Fits of data larger than memory: one pass for moments and a sample, then full passes, or batches for Adam."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -38,18 +38,18 @@ from rtbm.training.starts import Moments, MomentSums
 from rtbm.training.statistics import Block, make_blocks
 
 POLISHING_RATE = 0.1
-"""The first step size of Adam over the stream, relative to the learning rate: the start is a fit already."""
+"""The first step size of Adam over a stream, as a share of the learning rate: small, because the start is a fit."""
 ALL_DATA = -1
-"""Stands for the number of a start in reports on all data."""
+"""The number of the start in reports on the pass over all data."""
 FILE_BATCH = 4096
-"""Rows in a batch of a file."""
+"""Rows in a batch that Adam reads from a file, by default."""
 COARSE_BITS = 24
 """Moments are rounded to so many bits. So the order of summation, which processes and partitions change, has no
 influence on the coordinates in which a fit begins."""
 
 
 class Line(NamedTuple):
-    """Checks rows, and takes their bounds away."""
+    """Checks rows and maps features with bounds to the real line."""
 
     bounds: Bounds
     names: list[str]
@@ -74,7 +74,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Preparation:
-    """Makes blocks of standardised points, on a device, of chunks."""
+    """Turns chunks of rows into blocks of standardised points on a device."""
 
     line: Line
     mean: Floats
@@ -108,7 +108,7 @@ class Sample(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What one pass over a part of the data tells."""
+    """The results of one pass over a part of the data."""
 
     total: float  # the sum of all weights
     sums: MomentSums
@@ -117,7 +117,7 @@ class Seen(NamedTuple):
     sample: Sample
 
     def plus(self, other: "Seen") -> "Seen":
-        """What is known of both parts."""
+        """The results for both parts together."""
         return Seen(
             self.total + other.total,
             self.sums.plus(other.sums),
@@ -129,14 +129,14 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Survey:
-    """Looks once at all rows of a part."""
+    """One pass over the rows of a part: moments and a random sample."""
 
     line: Line
     seed: int
     offsets: list[int]  # the numbers of the first rows of the parts
 
     def __call__(self, number: int, chunks: Iterable[Chunk]) -> Seen:
-        """What one part tells."""
+        """The results for one part."""
         d = len(self.line.names)
         empty = Sample(np.empty(0, dtype=np.uint64), np.empty((0, d)), np.empty(0), np.empty(0))
         seen = Seen(0.0, MomentSums(np.zeros(d), np.zeros((3, d, d))), 0.0, False, empty)
@@ -188,7 +188,7 @@ def survey(source: AnySource, line: Line, seed: int) -> Seen:
 
 
 def _joint(parts: list[Seen]) -> Seen:
-    """What all parts tell; the sample is sorted."""
+    """The results for all parts together, with a sorted sample."""
     seen = parts[0]
     for part in parts[1:]:
         seen = seen.plus(part)

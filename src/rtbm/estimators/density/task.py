@@ -26,7 +26,7 @@ and take longer. Rows are sorted, so every k-th row makes a good sample."""
 
 @dataclass(frozen=True, kw_only=True)
 class DensityTask:
-    """All that a fit needs, in a form that other processes can be sent."""
+    """Everything that a fit needs. It can be pickled for other processes."""
 
     n_hidden: int
     n_components: int
@@ -102,7 +102,7 @@ class DensityTask:
         return mean_log_prob
 
     def watch(self, family: Family, report: Callable[[Record], None] | None) -> Watch:
-        """A watch that speaks of likelihoods of the data as they were given."""
+        """A watch that reports likelihoods in the units of the original data."""
         shift = self.data.log_volume if self.solver.maximises_likelihood else 0.0
         return Watch(self.validate(family), self.patience, report, shift)
 
@@ -113,7 +113,7 @@ class DensityTask:
         return start.to(self.device or "cpu")
 
     def smaller(self) -> "DensityTask | None":
-        """The same task on a sample of SCREENED_ROWS rows, for solvers that take all data in each step."""
+        """The same task on a sample of SCREENED_ROWS rows; None for few data, or solvers that use batches."""
         step = len(self.data.z) // SCREENED_ROWS
         if step < 2 or not self.solver.takes_full_passes:
             return None

@@ -33,7 +33,7 @@ def _has(method: str) -> Any:
 
 
 class RTBMClassifier(ClassifierMixin, RTBMFeatures):
-    """A classifier on what the hidden units of machines on patches of the data expect.
+    """A classifier on the features of `RTBMFeatures`, or by Bayes' rule.
 
     The features of `RTBMFeatures`, standardised, are passed to a classifier; or, with classifier="bayes", the densities
     of the classes themselves decide by Bayes' rule. `transform` gives the features.
@@ -117,7 +117,7 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # type: ignore[override]
         """Fit densities and classifier to data (n_samples, n_features) and labels (n_samples,).
 
-        A weight of 0 is as if the row were absent, 2 as if it were there twice, as far as the classifier sees it so.
+        A weight of k equals repeating the row k times, if the classifier treats weights so; a weight of 0 drops it.
         """
         self._check_parameters()
         classifier = self._new_classifier()
@@ -183,7 +183,7 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
         return (features - self._centre) / self._scale
 
     def _is_bayes(self) -> bool:
-        """Whether the densities decide: of the fit, if there is one."""
+        """Whether the class densities decide by Bayes' rule."""
         if self.__sklearn_is_fitted__():
             return not self._has_classifier
         return isinstance(self.classifier, str) and self.classifier == "bayes"

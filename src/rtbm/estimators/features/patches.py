@@ -18,7 +18,7 @@ Patch = np.ndarray
 def make_patches(
     patch: Any, patch_size: Any, n_features: int, image_shape: Any, n_patches: int | None, seed: int
 ) -> list[Patch]:
-    """The groups of features that `RTBMFeatures` describes in its documentation.
+    """The patches of `RTBMFeatures`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Features from densities: machines on patches of the data, and what their hidden units expect (paper, section 6)."""
+"""Features from densities of patches of columns: expectations of hidden units, log-likelihoods (paper, section 6)."""
 
 import contextlib
 import warnings
@@ -42,7 +42,7 @@ DENSITY_OPTIONS = (
     "n_init",
     "regularization",
 )
-"""What is passed on to the density of each patch."""
+"""Parameters that are passed on to the density of each patch."""
 LARGEST = 1e150
 
 
@@ -166,7 +166,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the densities to data (n_samples, n_features), and to labels (n_samples,) if `supervised`.
 
-        A weight of 0 is as if the row were absent, 2 as if it were there twice.
+        A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
         self._check_parameters()
         self._forget()
@@ -310,7 +310,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         return "log_likelihood" if self._is_supervised() else "expectations"
 
     def _check_parameters(self) -> None:
-        """Check what scikit-learn lets be set to anything, before any work is done."""
+        """Check the parameters, which scikit-learn lets be set to anything, before the fit."""
         check_options(self.patch, self.patch_size, self.image_shape, self.n_patches)
         check_choice(self.features, "features", KINDS)
         check_flag(self.supervised, "supervised")
@@ -318,7 +318,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         RTBMDensity(**{name: getattr(self, name) for name in DENSITY_OPTIONS})._check_parameters()
 
     def _forget(self) -> None:
-        """Forget an earlier fit: if this one fails, nothing must be left that fits neither."""
+        """Delete fitted attributes, so that a failed refit leaves no stale state."""
         for name in [name for name in self.__dict__ if name.endswith("_")] + ["_log_prior", "_has_classifier"]:
             self.__dict__.pop(name, None)
 

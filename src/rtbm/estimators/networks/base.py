@@ -1,4 +1,4 @@
-"""What the network estimators have in common: parameters, training, predictions."""
+"""The base class of the network estimators: parameters, training, predictions."""
 
 import contextlib
 import math
@@ -39,11 +39,11 @@ from rtbm.validation import check_choice, check_integer
 
 INITIALIZATIONS = ("auto", "balanced", "paper")
 PREDICTED_ROWS = 2**16
-"""Rows that a network sees at a time when it predicts."""
+"""Rows for which a network predicts at a time. More rows need more memory."""
 
 
 class ThetaNet(BaseEstimator):
-    """What the regressor and the classifier have in common."""
+    """The base class of ThetaNetRegressor and ThetaNetClassifier."""
 
     n_features_in_: int
     module_: nn.Sequential
@@ -160,7 +160,7 @@ class ThetaNet(BaseEstimator):
     def _set_network(
         self, network: nn.Sequential, sizes: Sequence[int], activations: Sequence[str], coupling: str, dropout: float
     ) -> None:
-        """Keep a trained network, and how it is built: parameters may be set to something else afterwards."""
+        """Keep a trained network and its architecture, because the user may change the parameters afterwards."""
         self.layer_sizes_, self.layer_activations_ = tuple(sizes), tuple(activations)
         self._coupling, self._dropout = coupling, dropout
         self.module_ = network
@@ -249,7 +249,7 @@ class ThetaNet(BaseEstimator):
             del self.__dict__[name]
 
     def _outputs(self, X: Any) -> Floats:
-        """What the network gives for data (n, d): (n, n_outputs)."""
+        """The outputs (n, n_outputs) of the network for data (n, d)."""
         check_is_fitted(self)
         checked = validate_data(self, X, dtype=np.float64, reset=False)
         rows = torch.from_numpy(np.require(checked, requirements="W"))  # torch warns of arrays that cannot be written

@@ -99,7 +99,7 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train the network on X (n_samples, n_features) and y (n_samples,) or (n_samples, n_outputs).
 
-        A weight of 0 is as if the row were absent, 2 as if it were there twice.
+        A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
         self._check_parameters()
         self._forget()
@@ -211,7 +211,7 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train the network on X (n_samples, n_features) and labels y (n_samples,).
 
-        A weight of 0 is as if the row were absent, 2 as if it were there twice.
+        A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
         self._check_parameters()
         check_choice(self.loss, "loss", tuple(LOSSES))
@@ -258,7 +258,7 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
 
 
 def _nearest_probabilities(x: Floats) -> Floats:
-    """The nearest points with entries from 0 on that add up to 1: every row is shifted, and cut off at 0."""
+    """The nearest points of the probability simplex, row by row."""
     falling = -np.sort(-x, axis=1)
     excess = (np.cumsum(falling, axis=1) - 1) / np.arange(1, x.shape[1] + 1)
     last = (falling > excess).sum(axis=1) - 1

@@ -27,7 +27,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkTask:
-    """All that training needs, in a form that other processes can be sent."""
+    """Everything that the training of a network needs. It can be pickled for other processes."""
 
     sizes: tuple[int, ...]
     activations: tuple[str, ...]
@@ -90,7 +90,7 @@ class NetworkTask:
 
 @torch.no_grad()
 def absorb(network: nn.Sequential, centre: Floats, scale: Floats, offset: Floats, unit: Floats) -> None:
-    """Let a network that was trained on standardised data take and give data as they are."""
+    """Fold the standardisation into the first and last layers: the network then works in the units of the data."""
     layers = list(affine_layers(network))
     first, last = layers[0], layers[-1]
     first.weight.div_(torch.from_numpy(scale))
