@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import joblib
 from torch import Tensor
@@ -24,37 +24,29 @@ Report = Callable[[int, Record], None]
 """Called with the number of a start and each of its records."""
 
 
-class Task(Protocol):
-    """What a search needs of a fit: a dataclass that can be pickled for other processes."""
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a search needs of a fit. It can be pickled for other processes."""
+
+    solver: Solver
+    n_init: int
+    patience: int
+    n_jobs: int | None
+    device: str | None
+    report: Report | None = field(default=None, repr=False)
 
     @property
-    def solver(self) -> Solver:
-        """What minimises the objective."""
-
-    @property
-    def n_init(self) -> int:
-        """The number of starts."""
-
-    @property
-    def n_jobs(self) -> int | None:
-        """The number of starts that run at the same time."""
-
-    @property
-    def threads(self) -> bool:
+    def uses_threads(self) -> bool:
         """Whether starts that run at the same time are threads of one process."""
-
-    @property
-    def report(self) -> Report | None:
-        """Called with the progress, if not None."""
+        return False
 
     def smaller(self) -> "Task | None":
         """The same task on a sample of its data, if they are many; else None."""
+        return None
 
     def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
         """One start, or its continuation from a vector."""
-
-
-AnyTask = TypeVar("AnyTask", bound=Task)
+        raise NotImplementedError
 
 
 class Outcome(NamedTuple):
@@ -86,7 +78,7 @@ def search(task: Task) -> Outcome:
         return _search(task)
     results, best = _search(smaller)
     solver = replace(task.solver, tol=POLISHING_TOL * task.solver.tol)
-    whole = replace(task, solver=solver)  # type: ignore[type-var]
+    whole = replace(task, solver=solver)
     (final,) = _run_all(whole, [(best, results[best].vector)], solver.max_iter)
     results = [*results[:best], joined(results[best], final), *results[best + 1 :]]
     return Outcome(results, best)
@@ -109,13 +101,13 @@ def _search(task: Task) -> Outcome:
     return Outcome(results, best)
 
 
-def _run_all(task: AnyTask, jobs: list[tuple[int, Tensor | None]], max_iter: int) -> list[Result]:
+def _run_all(task: Task, jobs: list[tuple[int, Tensor | None]], max_iter: int) -> list[Result]:
     if task.n_jobs in (None, 1) and task.report is not None:
         return [task.run(index, vector, max_iter, task.report) for index, vector in jobs]
-    quiet = replace(task, report=None)  # type: ignore[type-var]
+    quiet = replace(task, report=None)
     calls = (joblib.delayed(quiet.run)(index, vector, max_iter, None) for index, vector in jobs)
     results = []
-    for (index, _), result in zip(jobs, in_parallel(task.n_jobs, calls, task.threads), strict=True):
+    for (index, _), result in zip(jobs, in_parallel(task.n_jobs, calls, task.uses_threads), strict=True):
         if task.report is not None:
             task.report(index, result.history[-1])
         results.append(result)

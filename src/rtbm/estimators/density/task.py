@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import joblib
@@ -13,8 +13,8 @@ from torch import Tensor
 from rtbm.common import Floats
 from rtbm.estimators.density.standardise import Standardised
 from rtbm.estimators.parallel import THREADED_ROWS, threads_for
-from rtbm.estimators.search import Report
-from rtbm.training import Family, Objective, Prior, Record, Result, Solver, Watch, make_start
+from rtbm.estimators.search import Report, Task
+from rtbm.training import Family, Objective, Prior, Record, Result, Watch, make_start
 from rtbm.training.family import FAILURES
 from rtbm.training.starts import ladder, local_widths
 from rtbm.training.statistics import Memory, make_blocks
@@ -25,7 +25,7 @@ and take longer. Rows are sorted, so every k-th row makes a good sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DensityTask:
+class DensityTask(Task):
     """Everything that a fit needs. It can be pickled for other processes."""
 
     n_hidden: int
@@ -36,12 +36,6 @@ class DensityTask:
     validation: Standardised | None
     regularization: float
     smoothness: float
-    solver: Solver
-    patience: int
-    n_init: int
-    n_jobs: int | None
-    device: str | None
-    report: Report | None = field(default=None, repr=False)
 
     @property
     def family(self) -> Family:
@@ -55,7 +49,7 @@ class DensityTask:
         )
 
     @property
-    def threads(self) -> bool:
+    def uses_threads(self) -> bool:
         """Whether starts that run at the same time are threads of one process."""
         return len(self.data.z) <= THREADED_ROWS
 

@@ -1,6 +1,6 @@
 """Standardised data, and the training of a network on them from one start."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +10,9 @@ from torch.nn.utils import parameters_to_vector
 
 from rtbm.common import Floats
 from rtbm.estimators.parallel import threads_for
-from rtbm.estimators.search import Report
+from rtbm.estimators.search import Report, Task
 from rtbm.nn.networks import affine_layers, make_network
-from rtbm.training import Result, Solver, Watch
+from rtbm.training import Result, Watch
 from rtbm.training.networks import LOSSES, NetworkObjective
 from rtbm.training.resonance import tune
 
@@ -26,8 +26,11 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkTask:
-    """Everything that the training of a network needs. It can be pickled for other processes."""
+class NetworkTask(Task):
+    """Everything that the training of a network needs.
+
+    Starts run in processes, not in threads: dropout draws from one generator for all threads.
+    """
 
     sizes: tuple[int, ...]
     activations: tuple[str, ...]
@@ -38,13 +41,6 @@ class NetworkTask:
     alpha: float
     data: Rows
     validation: Rows | None
-    solver: Solver
-    patience: int
-    n_init: int
-    n_jobs: int | None
-    device: str | None
-    report: Report | None = field(default=None, repr=False)
-    threads: bool = False  # dropout takes its numbers from one source for all threads
 
     def network(self, index: int = 0) -> nn.Sequential:
         """The network, with initial values of a start."""
@@ -65,9 +61,6 @@ class NetworkTask:
         if self.initialization == "auto" and index % 2 == 0:
             tune(network, *self.data, seed=self.solver.seed + index, greedy=index == 0)
         return parameters_to_vector(network.parameters()).detach().to(self.device or "cpu")
-
-    def smaller(self) -> None:
-        """Networks are trained on all data."""
 
     def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
         """One start, or its continuation from a vector."""
