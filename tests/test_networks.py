@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from rtbm import InvalidInputError, ThetaNetClassifier, ThetaNetRegressor
 from rtbm.nn import ThetaLayer
-from rtbm.nn.networks import make_network
+from rtbm.nn.feedforward import make_network
 from rtbm.training import Settings
 from rtbm.training.networks import NetworkObjective, log_loss, solve_network, squared_error
 from rtbm.training.resonance import find_tones, tune

@@ -19,8 +19,8 @@ from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.estimators import RTBMDensity, RTBMDensityCV, ThetaNetClassifier, ThetaNetRegressor
 from rtbm.estimators.bounds import make_bounds
-from rtbm.nn.networks import make_network
-from rtbm.parameters import Unconstrained, shapes_of
+from rtbm.nn.feedforward import make_network
+from rtbm.parameters import Free, shapes_of
 from rtbm.paths import write_whole
 from rtbm.training import Record
 from rtbm.training.networks import LOSSES
@@ -34,11 +34,11 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 Network = ThetaNetRegressor | ThetaNetClassifier
 EstimatedDensity = RTBMDensity | RTBMDensityCV
-Model = EstimatedDensity | Network | RTBMDistribution | RTBMMixture | nn.RTBM | nn.RTBMMixture | nn.ThetaLayer
+Model = EstimatedDensity | Network | RTBMDistribution | RTBMMixture | nn.RTBM | nn.MixtureOfRTBMs | nn.ThetaLayer
 _DENSITIES: dict[str, type[EstimatedDensity]] = {"RTBMDensity": RTBMDensity, "RTBMDensityCV": RTBMDensityCV}
 _NETWORKS: dict[str, type[Network]] = {"ThetaNetRegressor": ThetaNetRegressor, "ThetaNetClassifier": ThetaNetClassifier}
 _COMMITTEE = ("candidates_", "held_out_", "weights_")
-_LAYER = ("in_features", "out_features", "hidden", "phase", "dropout", "tolerance")
+_LAYER = ("in_features", "out_features", "phase", "dropout", "tolerance")
 _LATTICE = ("A", "a", "F", "mean", "covariance")
 _NATURAL = ("T", "W", "Q", "b_v", "b_h")
 
@@ -138,7 +138,7 @@ def _describe(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         description = {"kind": type(model).__name__, "estimator": _estimator(model), "network": _network(model)}
         return dict(model.module_.named_parameters()), description
     if isinstance(model, nn.ThetaLayer):
-        options = {name: getattr(model, name) for name in _LAYER}
+        options = {name: getattr(model, name) for name in _LAYER} | {"hidden": model.coupling}
         dtype = str(model.weight.dtype).removeprefix("torch.")
         return dict(model.named_parameters()), {"kind": "nn.ThetaLayer", "options": options, "dtype": dtype}
     if type(model) in _DENSITIES.values():
@@ -152,12 +152,12 @@ def _describe(model: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return _describe_machine(model)
     if isinstance(model, nn.RTBM):
         return dict(model.named_parameters()), {"kind": "nn.RTBM", "machine": _module(model)}
-    if isinstance(model, nn.RTBMMixture):
+    if isinstance(model, nn.MixtureOfRTBMs):
         machines = [_module(component) for component in model.components if isinstance(component, nn.RTBM)]
         return dict(model.named_parameters()), {"kind": "nn.RTBMMixture", "machines": machines}
     raise InvalidInputError(
         "model must be an RTBMDensity, RTBMDensityCV, ThetaNetRegressor, ThetaNetClassifier, RTBMDistribution, "
-        f"RTBMMixture, nn.RTBM, nn.RTBMMixture or nn.ThetaLayer, got a {type(model).__name__}: other estimators go "
+        f"RTBMMixture, nn.RTBM, nn.MixtureOfRTBMs or nn.ThetaLayer, got a {type(model).__name__}: other estimators go "
         "with joblib.dump"
     )
 
@@ -166,13 +166,13 @@ def _describe_machine(machine: RTBMDistribution) -> tuple[dict[str, Tensor], dic
     """A machine by the parameters that determine its density without cancellation."""
     description = {
         "kind": "RTBMDistribution",
-        "hidden": machine.hidden,
+        "hidden": machine.coupling,
         "phase": machine.phase,
         "tolerance": machine.tolerance,
         "dtype": str(machine.dtype).removeprefix("torch."),
     }
     exact = machine.to(dtype=torch.float64)
-    if machine.hidden == "dense":
+    if machine.coupling == "dense":
         return dict(zip(_LATTICE, exact.lattice, strict=True)), description
     return {name: getattr(exact.to_phase("II").natural, name) for name in _NATURAL}, description
 
@@ -181,7 +181,7 @@ def _module(module: nn.RTBM) -> dict[str, Any]:
     return {
         "n_visible": module.n_visible,
         "n_hidden": module.n_hidden,
-        "hidden": module.hidden,
+        "hidden": module.coupling,
         "phase": module.phase,
         "tolerance": module.tolerance,
         "dtype": str(module.weights.dtype).removeprefix("torch."),
@@ -245,7 +245,9 @@ def _restore(tensors: dict[str, Tensor], description: dict[str, Any]) -> Any:
     if kind in _NETWORKS:
         return _restore_network(_NETWORKS[kind](), tensors, description)
     if kind == "nn.ThetaLayer":
-        layer = nn.ThetaLayer(**description["options"], dtype=DTYPES[description["dtype"]])
+        options = dict(description["options"])
+        options["coupling"] = options.pop("hidden")
+        layer = nn.ThetaLayer(**options, dtype=DTYPES[description["dtype"]])
         _load_parameters(layer, tensors)
         return layer
     if kind == "RTBMMixture":
@@ -286,7 +288,7 @@ def _restore_network(model: Network, tensors: dict[str, Tensor], description: di
     if names is not None and len(names) != saved["n_features"]:
         raise InvalidInputError(f"it must have a name for each of its {saved['n_features']} features")
     arguments = (saved["n_features"], sizes, activations)
-    options = {"hidden": hidden, "dropout": dropout, "dtype": torch.float64}
+    options = {"coupling": hidden, "dropout": dropout, "dtype": torch.float64}
     _check_parameters(make_network(*arguments, **options, device="meta"), tensors)  # before anything is allocated
     network = make_network(*arguments, **options).eval()
     _load_parameters(network, tensors)
@@ -320,22 +322,20 @@ def _restore_machine(tensors: dict[str, Tensor], description: dict[str, Any]) ->
 def _restore_module(machine: dict[str, Any], tensors: dict[str, Tensor]) -> nn.RTBM:
     """A module with the parameters of some tensors, whose shapes are checked before anything is allocated."""
     sizes = machine["n_visible"], machine["n_hidden"], machine["hidden"]
-    shapes = dict(zip(Unconstrained._fields, shapes_of(*sizes), strict=False))
+    shapes = dict(zip(Free._fields, shapes_of(*sizes), strict=False))
     if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
         raise InvalidInputError(f"its tensors are not those of a machine of sizes {sizes}")
-    options = {name: machine[name] for name in ("hidden", "phase", "tolerance")}
+    options = {"coupling": machine["hidden"], "phase": machine["phase"], "tolerance": machine["tolerance"]}
     module = nn.RTBM(*sizes[:2], **options, dtype=DTYPES[machine["dtype"]])
-    module.load_free(Unconstrained(**tensors, hidden=machine["hidden"]))
+    module.load_free(Free(**tensors, coupling=machine["hidden"]))
     return module
 
 
-def _restore_modules(machines: list[dict[str, Any]], tensors: dict[str, Tensor]) -> nn.RTBMMixture:
+def _restore_modules(machines: list[dict[str, Any]], tensors: dict[str, Tensor]) -> nn.MixtureOfRTBMs:
     parts = [_restore_module(machine, _part(tensors, f"components.{i}.")) for i, machine in enumerate(machines)]
-    if set(tensors) != {"logits"} | {
-        f"components.{i}.{n}" for i in range(len(parts)) for n in Unconstrained._fields[:-1]
-    }:
+    if set(tensors) != {"logits"} | {f"components.{i}.{n}" for i in range(len(parts)) for n in Free._fields[:-1]}:
         raise InvalidInputError("its tensors are not those of its machines")
-    mixture = nn.RTBMMixture(len(parts), 1, 1)
+    mixture = nn.MixtureOfRTBMs(len(parts), 1, 1)
     mixture.components = torch.nn.ModuleList(parts)
     mixture.logits = torch.nn.Parameter(check_vector(tensors["logits"], "logits", len(parts)).clone())
     return mixture

@@ -62,7 +62,7 @@ from rtbm.estimators.streaming import (
     survey,
     survey_batches,
 )
-from rtbm.parameters import HIDDEN
+from rtbm.parameters import COUPLINGS
 from rtbm.training import SOLVERS, Result, Settings
 from rtbm.training.distributed import gather_objects, together
 from rtbm.training.family import FAILURES, Density
@@ -149,7 +149,7 @@ class RTBMDensity(FittedDensity):
     ----------
     distribution_ : RTBMDistribution or RTBMMixture
         The fitted density; with `bounds`, that of the transformed features.
-    module_ : nn.RTBM or nn.RTBMMixture
+    module_ : nn.RTBM or nn.MixtureOfRTBMs
         The same as a torch module.
     history_ : list of Record
         The iterations of the start that was taken.
@@ -498,7 +498,7 @@ class RTBMDensity(FittedDensity):
         for name in ("max_iter", "batch_size"):
             if getattr(self, name) is not None:
                 check_integer(getattr(self, name), name, 1)
-        check_choice(self.hidden, "hidden", HIDDEN)
+        check_choice(self.hidden, "hidden", COUPLINGS)
         check_choice(self.phase, "phase", ("I", "II"))
         check_choice(self.solver, "solver", SOLVERS)
         check_flag(self.average, "average")

@@ -99,11 +99,11 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         self._log_normalizer: Estimate | None = None
 
     @property
-    def module_(self) -> nn.RTBM | nn.RTBMMixture:
+    def module_(self) -> nn.RTBM | nn.MixtureOfRTBMs:
         """The fitted density as a torch module."""
         check_is_fitted(self)
         if isinstance(self.distribution_, RTBMMixture):
-            return nn.RTBMMixture.from_distribution(self.distribution_)
+            return nn.MixtureOfRTBMs.from_distribution(self.distribution_)
         return nn.RTBM.from_distribution(self.distribution_)
 
     @property
@@ -331,7 +331,7 @@ def count_parameters(distribution: Density, members: Sequence[Member]) -> int:
     """The free parameters of a density: of machines or of Gaussians, and of their weights."""
     machines, total = iter(components(distribution)), -1
     for n_machines, n_gaussians in members:
-        sizes = [count(m.n_visible, m.n_hidden, m.hidden) for m in islice(machines, n_machines)]
+        sizes = [count(m.n_visible, m.n_hidden, m.coupling) for m in islice(machines, n_machines)]
         if n_gaussians:
             sizes = [gaussian_size(distribution.n_visible)] * n_gaussians
         total += sum(size + 1 for size in sizes)
@@ -355,7 +355,7 @@ def _as_list(features: Any) -> list[Any]:
 
 def is_large(distribution: Density) -> TypeGuard[RTBMDistribution]:
     """Whether the normaliser may be out of reach: neither a grid over few visible units nor few hidden ones."""
-    if not isinstance(distribution, RTBMDistribution) or distribution.hidden == "dense":
+    if not isinstance(distribution, RTBMDistribution) or distribution.coupling == "dense":
         return False
     return distribution.n_visible > GRID_FEATURES and distribution.n_hidden > SUMMED_UNITS
 

@@ -11,7 +11,7 @@ from torch.nn.utils import parameters_to_vector
 from rtbm.common import Floats
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.search import Report
-from rtbm.nn.networks import affine_layers, make_network
+from rtbm.nn.feedforward import affine_layers, make_network
 from rtbm.training import Result, Settings, Watch
 from rtbm.training.networks import LOSSES, NetworkObjective, solve_network
 from rtbm.training.resonance import tune
@@ -56,7 +56,7 @@ class NetworkTask:
             generator=torch.Generator().manual_seed(self.settings.seed + index),
             dtype=torch.float64,
             dropout=self.dropout,
-            hidden=self.hidden,
+            coupling=self.hidden,
             initialization="paper" if self.initialization == "paper" else "balanced",
         )
 

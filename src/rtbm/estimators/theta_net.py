@@ -31,8 +31,8 @@ from rtbm.estimators.network_task import NetworkTask, Rows, absorb
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.progress import progress_bar
 from rtbm.estimators.search import Outcome, count_runs, search
-from rtbm.nn.networks import ACTIVATIONS
-from rtbm.parameters import HIDDEN
+from rtbm.nn.feedforward import ACTIVATIONS
+from rtbm.parameters import COUPLINGS
 from rtbm.training import Settings
 from rtbm.training.networks import (
     NETWORK_ITERATIONS,
@@ -222,7 +222,7 @@ class ThetaNet(BaseEstimator):
         for name in names:
             check_choice(name, "activation", ACTIVATIONS)
         check_choice(self.output, "output", ACTIVATIONS)
-        check_choice(self.hidden, "hidden", HIDDEN)
+        check_choice(self.hidden, "hidden", COUPLINGS)
         check_choice(self.initialization, "initialization", INITIALIZATIONS)
         check_choice(self.solver, "solver", NETWORK_SOLVERS)
         check_integer(self.n_init, "n_init", 1)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from rtbm.distributions.annealing import GibbsSampler
+from rtbm.distributions.sampling.annealing import GibbsSampler
 from rtbm.parameters import Natural, change_phase, constrain, map_tensors, unpack
 from rtbm.training.adam import set_rate
 from rtbm.training.batches import ArrayBatches

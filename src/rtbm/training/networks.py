@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from rtbm.nn.networks import affine_layers
+from rtbm.nn.feedforward import affine_layers
 from rtbm.nn.theta_layer import ThetaLayer
 from rtbm.training.adam import set_rate
 from rtbm.training.evolution import cma
@@ -144,7 +144,7 @@ def solve_network(objective: NetworkObjective, start: Tensor, settings: Settings
 
     Examples
     --------
-    >>> from rtbm.nn.networks import make_network
+    >>> from rtbm.nn.feedforward import make_network
     >>> x = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
     >>> network = make_network(1, [1], ["linear"], dtype=torch.float64)
     >>> objective = NetworkObjective(network, squared_error, x, 2 * x + 1, torch.ones(50, dtype=torch.float64))
