@@ -124,9 +124,9 @@ def near_singular(k: float, is_diagonal: bool = False) -> RTBMDistribution:
 @pytest.mark.parametrize("is_diagonal", [False, True])
 @pytest.mark.parametrize("k", [0.0, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999])
 def test_intervals_take_bounded_work(k: float, is_diagonal: bool) -> None:
-    """The density has up to 1e9 hidden states, and thousands of intervals follow from the density alone."""
+    """Intervals agree with the density, and take seconds, however many hidden states there are."""
     machine = near_singular(k, is_diagonal)
-    edges = machine.mean + machine.variance.sqrt() * torch.linspace(-3, 3, 4001, dtype=D)[:, None]
+    edges = machine.mean + torch.linspace(-30, 30, 101, dtype=D)[:, None]  # the finest detail has width 1
     by_box = machine.box_probability(edges[:-1], edges[1:])
     x, weight = (torch.as_tensor(part) for part in np.polynomial.legendre.leggauss(12))
     half = (edges[1:] - edges[:-1]) / 2

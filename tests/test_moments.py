@@ -68,10 +68,8 @@ def test_score_and_laplacian_are_derivatives_of_log_prob(machine: RTBMDistributi
     (gradient,) = torch.autograd.grad(machine.log_prob(v).sum(), v)
     score = machine.score_function(v)
     assert torch.allclose(score, gradient, rtol=WORSE, atol=WORSE)
-    assert gradcheck(machine.score, [v[:3].detach().requires_grad_()], rtol=1e-4, atol=1e-6)
-    if (
-        getattr(machine, "coupling", None) == "dense"
-    ):  # Laplacian = −tr T + tr(W Cov[h|v] Wᵀ), theory of the score in phase I
+    assert gradcheck(machine.score_function, [v[:3].detach().requires_grad_()], rtol=1e-4, atol=1e-6)
+    if getattr(machine, "coupling", None) == "dense":  # Laplacian = −tr T + tr(W Cov[h|v] Wᵀ) in phase I
         first = machine.to_phase("I")
         trace = sum(torch.autograd.grad(score[:, i].sum(), v, retain_graph=True)[0][:, i] for i in range(v.shape[1]))
         draws = [torch.autograd.functional.jacobian(first.hidden_mean, x) for x in v.detach()[:5]]
@@ -200,11 +198,11 @@ def test_beyond_three_features_entropy_and_divergence_are_estimates_with_errors(
 
 
 def test_a_density_too_fine_for_a_grid_says_what_to_do() -> None:
-    fine = RTBMDistribution.from_lattice([[1e-14]], [0.0], [[1.0]], [0.0], [[1e-2]])
+    fine = RTBMDistribution.from_lattice([[1e-8]], [0.0], [[1.0]], [0.0], [[1e-2]])
     with pytest.raises(TooManyNodesError, match=r"resolves the integrand of entropy\(\): estimate_entropy\(\) gives"):
         fine.entropy()
     value, error = fine.estimate_entropy(20_000, torch.Generator().manual_seed(0))
-    expected = 0.5 * math.log(2 * math.pi * math.e * 1e-2) + 0.5 * math.log(2 * math.pi * math.e * 1e14)
+    expected = 0.5 * math.log(2 * math.pi * math.e * 1e-2) + 0.5 * math.log(2 * math.pi * math.e * 1e8)
     assert float((value - expected).abs()) <= 4.5 * float(error)
 
 

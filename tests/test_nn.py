@@ -47,7 +47,7 @@ def test_there_and_back(coupling: str, phase: str) -> None:
     module = nn.RTBM.from_distribution(machine)
     v = machine.sample((20,), torch.Generator().manual_seed(0))
     assert torch.allclose(module().log_prob(v), machine.log_prob(v), rtol=0, atol=LOG_PROB)
-    assert torch.allclose(module().hidden_mean(v), machine.coupling_mean(v), atol=LOG_PROB)
+    assert torch.allclose(module().hidden_mean(v), machine.hidden_mean(v), atol=LOG_PROB)
 
 
 @pytest.mark.parametrize("coupling", KINDS)
