@@ -145,5 +145,5 @@ def test_log_cholesky() -> None:
 def test_wrong_lengths_are_named() -> None:
     with pytest.raises(InvalidInputError, match=r"vector must have shape \(\.\.\., 5\) for 1 visible and 1 hidden"):
         unpack(torch.zeros(4), 1, 1)
-    with pytest.raises(InvalidInputError, match="hidden must be one of 'dense', 'diagonal', got 'sparse'"):
+    with pytest.raises(InvalidInputError, match="coupling must be one of 'dense', 'diagonal', got 'sparse'"):
         count(1, 1, "sparse")
