@@ -32,7 +32,9 @@ def training_step(module: nn.RTBM, data: torch.Tensor) -> None:
 
 def measure(n_visible: int, n_hidden: int, hidden: str, phase: str) -> dict[str, float | str | int]:
     """Seconds for a density, a training step and draws of one random machine, beside a Gaussian's."""
-    module = nn.RTBM(n_visible, n_hidden, hidden=hidden, phase=phase, generator=torch.Generator().manual_seed(n_hidden))
+    module = nn.RTBM(
+        n_visible, n_hidden, coupling=hidden, phase=phase, generator=torch.Generator().manual_seed(n_hidden)
+    )
     with torch.no_grad():
         machine = module()
     n = POINTS if hidden == "dense" else POINTS // 10
@@ -85,7 +87,7 @@ def quantiles() -> dict[str, float]:
     machines = {
         f"k = {k}": RTBMDistribution(one, k * direction, Q, [0.0], zeros) for k in (0.0, 0.99, 0.9999, 0.999999)
     }
-    module = nn.RTBM(1, 1200, hidden="diagonal", generator=torch.Generator().manual_seed(0))
+    module = nn.RTBM(1, 1200, coupling="diagonal", generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         machines["1,200 diagonal units"] = module()
     return {name: best_time(lambda m=machine: m.icdf(p)) for name, machine in machines.items()}

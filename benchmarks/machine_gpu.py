@@ -43,7 +43,9 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     for n_visible, n_hidden, hidden in CASES:
-        module = nn.RTBM(n_visible, n_hidden, hidden=hidden, device="cuda", generator=torch.Generator().manual_seed(0))
+        module = nn.RTBM(
+            n_visible, n_hidden, coupling=hidden, device="cuda", generator=torch.Generator().manual_seed(0)
+        )
         machine = module().detach()
         n = POINTS if hidden == "dense" else POINTS // 10
         data = machine.sample((n,), torch.Generator("cuda").manual_seed(0))

@@ -81,8 +81,8 @@ def test_machines(is_diagonal: bool, n_hidden: int, phase: str) -> None:
     free = unpack(torch.tensor(rng.normal(size=count(2, n_hidden, "dense")) * 0.5), 2, n_hidden)
     if is_diagonal:
         free = unpack(torch.tensor(rng.normal(size=count(2, n_hidden, "diagonal")) * 0.5), 2, n_hidden, "diagonal")
-    here = RTBMDistribution.from_unconstrained(free, phase=phase)
-    there = RTBMDistribution.from_unconstrained(map_tensors(free, torch.Tensor.cuda), phase=phase)
+    here = RTBMDistribution.from_free(free, phase=phase)
+    there = RTBMDistribution.from_free(map_tensors(free, torch.Tensor.cuda), phase=phase)
     v = here.sample((200,), torch.Generator().manual_seed(0))
     assert torch.allclose(there.log_prob(v.cuda()).cpu(), here.log_prob(v), rtol=0, atol=1e-10)
     for name in ("mean", "covariance_matrix"):
@@ -101,7 +101,7 @@ def test_machines(is_diagonal: bool, n_hidden: int, phase: str) -> None:
 def test_modules_train() -> None:
     data = torch.randn(500, 1, dtype=torch.float64, device="cuda")
     for hidden in ("dense", "diagonal"):
-        module = nn.RTBMMixture(2, 1, 5, hidden=hidden, device="cuda")
+        module = nn.MixtureOfRTBMs(2, 1, 5, coupling=hidden, device="cuda")
         (-module().log_prob(data).mean()).backward()
         assert all(p.grad.is_cuda and bool(p.grad.isfinite().all()) for p in module.parameters())
 

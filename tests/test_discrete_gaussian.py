@@ -11,8 +11,7 @@ from torch.distributions import kl_divergence
 
 from families import typical
 from rtbm import DiscreteGaussian, InvalidInputError, SamplingError
-from rtbm.distributions import lattice_samplers
-from rtbm.distributions.lattice_samplers import NearestPlane, Table
+from rtbm.distributions.sampling.lattice import make_sampler
 from tolerances import FLOAT32, MOMENTS, P_VALUE
 
 
@@ -51,16 +50,19 @@ def chi_square_p_value(observed: torch.Tensor, expected: torch.Tensor) -> float:
     return 0.5 * math.erfc(deviate / math.sqrt(2))
 
 
-@pytest.mark.parametrize("sampler", [Table, NearestPlane])
+def sampler_of(hidden: DiscreteGaussian, **limits: int):
+    """A sampler with other limits than the distribution's own."""
+    A, a = hidden.A.numpy(), hidden.a.numpy()
+    return make_sampler(A, -np.linalg.solve(A, a), torch.device("cpu"), **limits)
+
+
+@pytest.mark.parametrize("max_listed", [2**18, 0], ids=["inversion", "klein"])
 @pytest.mark.parametrize(("g", "scale"), [(1, 0.3), (1, 30.0), (2, 1.0), (2, 12.0), (3, 2.0)])
-def test_samples_fit_the_probabilities(g: int, scale: float, sampler: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    if sampler is NearestPlane:
-        monkeypatch.setattr(lattice_samplers, "MAX_TABLE", 0)
+def test_samples_fit_the_probabilities(g: int, scale: float, max_listed: int) -> None:
+    """By inversion of a list of points, and by Klein's sampler."""
     hidden = make(g, scale, seed=g)
     n = 100_000
-    draws = hidden.sample((n,), generator=torch.Generator().manual_seed(5))
-    ((_, block),) = hidden._sampler.groups
-    assert isinstance(block, sampler)
+    draws = sampler_of(hidden, max_listed=max_listed).sample(n, torch.Generator().manual_seed(5))
     reach = 12 if g < 3 else 8
     points = box(g, reach) + hidden.mean.round()
     expected = hidden.log_prob(points).exp() * n
@@ -69,12 +71,11 @@ def test_samples_fit_the_probabilities(g: int, scale: float, sampler: type, monk
     assert chi_square_p_value(observed, expected) > P_VALUE
 
 
-def test_larger_lattices_use_the_accept_step_and_match_the_moments() -> None:
+def test_samples_of_a_larger_lattice_match_the_moments() -> None:
+    """Nine coupled units have too many points for a list."""
     hidden = make(9, 3.0)
     n = 100_000
     draws = hidden.sample((n,), generator=torch.Generator().manual_seed(1))
-    ((_, block),) = hidden._sampler.groups
-    assert isinstance(block, NearestPlane)
     error = (draws.mean(0) - hidden.mean) / (hidden.variance / n).sqrt()
     assert float(error.abs().max()) < 4.5
     assert torch.allclose(torch.cov(draws.mT), hidden.covariance_matrix, atol=0.02)
@@ -183,11 +184,11 @@ def test_the_gradient_in_the_matrix_is_symmetric() -> None:
         assert torch.allclose(gradient, gradient.mT, rtol=1e-12)
 
 
-def test_blocks_are_sampled_on_their_own() -> None:
+def test_samples_of_twenty_units_in_blocks() -> None:
+    """Together they would have too many points, and reject too often."""
     A = torch.block_diag(*[torch.tensor([[20.0, 7.0], [7.0, 20.0]], dtype=torch.float64)] * 10)
     hidden = DiscreteGaussian(A, torch.linspace(-40, 40, 20, dtype=torch.float64))
     draws = hidden.sample(50_000, generator=torch.Generator().manual_seed(3))
-    assert len(hidden._sampler.groups) == 10
     error = (draws.mean(0) - hidden.mean).abs() / (hidden.variance / 50_000 + 1e-6).sqrt()
     assert float(error.max()) < 5.0
 
@@ -203,12 +204,11 @@ def test_errors() -> None:
             hidden.kl(other)
 
 
-def test_a_sampler_that_would_not_finish_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lattice_samplers, "MAX_TABLE", 0)
-    monkeypatch.setattr(lattice_samplers, "MAX_PROPOSALS", 1000)
+def test_a_sampler_that_would_not_finish_says_so() -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(12, 12))
     A = X @ X.T + 200 * np.eye(12)
-    sampler = lattice_samplers.make_sampler(A, rng.uniform(size=12), torch.device("cpu"))
+    centre = rng.uniform(size=12)
+    sampler = make_sampler(A, centre, torch.device("cpu"), max_listed=0, max_proposals=1000)
     with pytest.raises(SamplingError, match="proposals"):
         sampler.sample(10, torch.Generator().manual_seed(0))

@@ -240,7 +240,7 @@ def test_both_forms_and_phases_and_the_module():
         for phase in ("I", "II"):
             model = quick(n_hidden, coupling=hidden, phase=phase, fallback=None, n_init=1).fit(GAMMA)
             assert isinstance(model.distribution_, RTBMDistribution)
-            assert (model.distribution_.phase, model.distribution_.hidden) == (phase, hidden)
+            assert (model.distribution_.phase, model.distribution_.coupling) == (phase, hidden)
             assert isinstance(model.module_, nn.RTBM)
             assert torch.allclose(model.module_().log_prob(GAMMA), torch.from_numpy(model.score_samples(GAMMA)))
             assert model.transform(GAMMA).shape == (400, n_hidden)
@@ -249,7 +249,7 @@ def test_both_forms_and_phases_and_the_module():
         assert np.allclose(*densities, atol=1e-7)
     mixture = quick(1, n_components=2).fit(PLANE)
     assert isinstance(mixture.distribution_, RTBMMixture)
-    assert isinstance(mixture.module_, nn.RTBMMixture)
+    assert isinstance(mixture.module_, nn.MixtureOfRTBMs)
     assert mixture.transform(PLANE).shape == (300, 2)
 
 

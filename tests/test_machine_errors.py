@@ -59,7 +59,7 @@ def test_lattice_forms_name_the_argument(change: dict, message: str) -> None:
         (lambda m: m.log_prob([float("inf")]), "value must not hold infinite entries; a missing entry is NaN"),
         (lambda m: m.log_prob([[0.0, 1.0]]), r"value must have shape \(\.\.\., 1\), got \(1, 2\)"),
         (lambda m: m.log_prob(0.5), r"value must have shape .* add a last dimension"),
-        (lambda m: m.score([float("nan")]), "value must be finite"),
+        (lambda m: m.score_function([float("nan")]), "value must be finite"),
         (lambda m: m.hidden_mean([float("nan")]), "value must be finite"),
         (lambda m: m.icdf([1.5]), "value must hold probabilities between 0 and 1"),
         (lambda m: m.affine([[1.0, 0.0], [0.0, 1.0]]).icdf([0.5, 0.5]), r"M must have shape \(n, 1\)"),

@@ -12,8 +12,8 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from families import PHASES
 from machines import D, dense, diagonal, integral, lattices
-from rtbm import RTBMDistribution, RTBMMixture
-from rtbm.distributions.normal_box import normal_box
+from rtbm import InvalidInputError, RTBMDistribution, RTBMMixture, TooManyNodesError
+from rtbm.distributions.integration.boxes import normal_box
 from tolerances import INTEGRAL, LOG_PROB, MOMENTS, WORSE
 
 MACHINES = [
@@ -66,12 +66,10 @@ def test_moments_of_drawn_machines(data: st.DataObject) -> None:
 def test_score_and_laplacian_are_derivatives_of_log_prob(machine: RTBMDistribution) -> None:
     v = machine.sample((50,), generator=torch.Generator().manual_seed(0)).requires_grad_()
     (gradient,) = torch.autograd.grad(machine.log_prob(v).sum(), v)
-    score = machine.score(v)
+    score = machine.score_function(v)
     assert torch.allclose(score, gradient, rtol=WORSE, atol=WORSE)
-    assert gradcheck(machine.score, [v[:3].detach().requires_grad_()], rtol=1e-4, atol=1e-6)
-    if (
-        getattr(machine, "hidden", None) == "dense"
-    ):  # Laplacian = −tr T + tr(W Cov[h|v] Wᵀ), theory of the score in phase I
+    assert gradcheck(machine.score_function, [v[:3].detach().requires_grad_()], rtol=1e-4, atol=1e-6)
+    if getattr(machine, "coupling", None) == "dense":  # Laplacian = −tr T + tr(W Cov[h|v] Wᵀ) in phase I
         first = machine.to_phase("I")
         trace = sum(torch.autograd.grad(score[:, i].sum(), v, retain_graph=True)[0][:, i] for i in range(v.shape[1]))
         draws = [torch.autograd.functional.jacobian(first.hidden_mean, x) for x in v.detach()[:5]]
@@ -130,7 +128,7 @@ def test_boxes_in_two_dimensions(machine: RTBMDistribution) -> None:
         grid = torch.cartesian_prod(*axes)
         expected = machine.log_prob(grid).exp() @ torch.cartesian_prod(*weights).prod(1)
         assert float((value - expected).abs()) <= 1e-10
-    if machine.n_visible < 3 and getattr(machine, "hidden", "dense") == "dense":
+    if machine.n_visible < 3 and getattr(machine, "coupling", "dense") == "dense":
         marginal = machine.marginal(0)
         upper = torch.tensor([0.4, math.inf], dtype=D)
         assert torch.allclose(machine.cdf(upper), marginal.cdf(upper[:1]), atol=1e-12)
@@ -181,13 +179,31 @@ def test_entropy_and_divergence(machine: RTBMDistribution) -> None:
     assert float((kl_divergence(normal, machine) - expected).abs()) <= 1e-7
 
 
-def test_entropy_falls_back_to_a_repeatable_estimate() -> None:
+def test_beyond_three_features_entropy_and_divergence_are_estimates_with_errors() -> None:
+    """Nothing falls back silently: the integrals raise and name the estimates."""
     machine = dense(4, 2)
-    assert torch.equal(machine.entropy(), machine.entropy())
-    value, error = machine.estimate_entropy(200_000, torch.Generator().manual_seed(7))
-    assert float((value - machine.entropy()).abs()) <= 6 * float(error)
-    independent = RTBMMixture([1.0], [machine])
-    assert float(kl_divergence(machine, independent).abs()) <= 1e-12
+    same = RTBMMixture([1.0], [machine])
+    normal = MultivariateNormal(machine.mean, machine.covariance_matrix)
+    with pytest.raises(InvalidInputError, match=r"at most 3 visible units, this distribution has 4: estimate_entropy"):
+        machine.entropy()
+    for p, q in ((machine, same), (machine, normal), (normal, machine)):
+        with pytest.raises(InvalidInputError, match=r"this distribution has 4: estimate_kl\(\) gives a Monte Carlo"):
+            kl_divergence(p, q)
+    first, second = (machine.estimate_entropy(100_000, torch.Generator().manual_seed(seed)) for seed in (0, 7))
+    assert float((first.value - second.value).abs()) <= 4.5 * float((first.error**2 + second.error**2).sqrt())
+    assert torch.equal(first.value, machine.estimate_entropy(100_000, torch.Generator().manual_seed(0)).value)
+    value, error = machine.estimate_kl(same)
+    assert float(value.abs()) <= 1e-12
+    assert float(error) <= 1e-12
+
+
+def test_a_density_too_fine_for_a_grid_says_what_to_do() -> None:
+    fine = RTBMDistribution.from_lattice([[1e-8]], [0.0], [[1.0]], [0.0], [[1e-2]])
+    with pytest.raises(TooManyNodesError, match=r"resolves the integrand of entropy\(\): estimate_entropy\(\) gives"):
+        fine.entropy()
+    value, error = fine.estimate_entropy(20_000, torch.Generator().manual_seed(0))
+    expected = 0.5 * math.log(2 * math.pi * math.e * 1e-2) + 0.5 * math.log(2 * math.pi * math.e * 1e8)
+    assert float((value - expected).abs()) <= 4.5 * float(error)
 
 
 def test_entropy_is_differentiable() -> None:
@@ -207,7 +223,14 @@ def test_everything_is_differentiable_in_the_parameters(make, n_hidden: int, pha
 
     def results(W, Q, b_v, b_h) -> tuple[torch.Tensor, ...]:
         m = RTBMDistribution(machine.T, W, (Q + Q.mT) / 2 if Q.ndim == 2 else Q, b_v, b_h, phase=phase)
-        values = m.mean, m.covariance_matrix, m.log_mgf(0.1 * v), m.score(v), m.hidden_mean(v), m.log_normalizer
+        values = (
+            m.mean,
+            m.covariance_matrix,
+            m.log_mgf(0.1 * v),
+            m.score_function(v),
+            m.hidden_mean(v),
+            m.log_normalizer,
+        )
         views = m.conditional({0: 0.3}).log_prob(v[:, 1:]), m.affine([[1.0, 2.0], [0.0, 1.0]]).log_prob(v)
         return *values, *views, m.cumulant(3)[0, 0], m.box_probability(v[:1] - 1, v[:1] + 1), m.kl(other)
 

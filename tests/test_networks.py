@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from rtbm import InvalidInputError, ThetaNetClassifier, ThetaNetRegressor
 from rtbm.nn import ThetaLayer
-from rtbm.nn.networks import make_network
+from rtbm.nn.feedforward import make_network
 from rtbm.training.networks import NETWORK_SOLVERS, NetworkObjective, log_loss, squared_error
 from rtbm.training.resonance import find_tones, tune
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from families import PHASES
 from machines import D, dense, diagonal, waves
 from rtbm import InvalidInputError, NormalizerError, RTBMDistribution, ThetaPlan
-from rtbm.distributions import wave_form
-from rtbm.distributions.grid_integrals import GridIntegrals
-from rtbm.distributions.lattice_form import LatticeForm
+from rtbm.distributions.diagonal import DiagonalMachine
+from rtbm.parameters import Natural
 from tolerances import LOG_PROB, WORSE
 
 
@@ -21,41 +20,35 @@ from tolerances import LOG_PROB, WORSE
 @given(data=st.data())
 @settings(max_examples=10)
 def test_the_integral_is_the_lattice_sum(n_visible: int, data: st.DataObject) -> None:
-    """Two units, where both ways are open; the integral is forced."""
+    """Two hidden units, where both ways are open. The integral is forced."""
     T, W, Q, b_v, b_h = (torch.tensor(part) for part in data.draw(waves(n_visible, 2, True)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wave_form, "MAX_DENSE", 0)
-        by_grid = RTBMDistribution(T, W, Q, b_v, b_h, phase="II")
-        assume(by_grid._forms._density.grid is not None)  # a million nodes are enough
+    natural = Natural(T, W, Q, b_v, b_h, "II")
+    by_grid = DiagonalMachine(natural, 1e-12, max_lattice_units=0)
+    assume(by_grid.grid is not None)  # a million nodes are enough
+    log_normalizer = DiagonalMachine(natural, 1e-12).log_normalizer()
+    assert float((by_grid.log_normalizer() - log_normalizer).abs()) <= LOG_PROB
     by_sum = RTBMDistribution(T, W, torch.diag(Q), b_v, b_h, phase="II")
-    assert isinstance(by_grid._forms._integrals, GridIntegrals)
-    assert isinstance(by_sum._forms._integrals, LatticeForm)
-    assert float((by_grid.log_normalizer - by_sum.log_normalizer).abs()) <= LOG_PROB
-    assert torch.allclose(by_grid.mean, by_sum.mean, rtol=WORSE, atol=WORSE)
-    assert torch.allclose(by_grid.covariance_matrix, by_sum.covariance_matrix, rtol=100 * WORSE, atol=WORSE)
+    assert torch.allclose(by_grid.mean(), by_sum.mean, rtol=WORSE, atol=WORSE)
+    assert torch.allclose(by_grid.covariance(), by_sum.covariance_matrix, rtol=100 * WORSE, atol=WORSE)
 
 
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-6, 1e-9, 1e-12])
-def test_tolerance_bounds_the_error(tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = diagonal(2, 3, 1)
-    exact = machine.log_normalizer
-    monkeypatch.setattr(wave_form, "MAX_DENSE", 0)
-    T, W, Q, b_v, b_h, phase = machine.natural
-    rough = RTBMDistribution(T, W, Q, b_v, b_h, phase=phase, tolerance=tolerance)
-    assert float((rough.log_normalizer - exact).abs()) <= 2 * tolerance
-    nodes = len(rough._forms._density.grid.nodes)
-    tight = RTBMDistribution(T, W, Q, b_v, b_h, phase=phase, tolerance=1e-14)
-    assert len(tight._forms._density.grid.nodes) > nodes
+def test_tolerance_bounds_the_error(tolerance: float) -> None:
+    natural = diagonal(2, 3, 1).to_phase("II").natural
+    by_sum = DiagonalMachine(natural, 1e-14)
+    by_grid = DiagonalMachine(natural, tolerance, max_lattice_units=0)
+    assert float((by_grid.log_normalizer() - by_sum.log_normalizer()).abs()) <= 2 * tolerance
 
 
-def test_a_small_average_is_found_by_going_further_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_average_is_found_by_going_further_out() -> None:
     """Stiff units half-way between two states: the average of the periodic factor is e^-60 of its largest value."""
     Q, W, b_h = np.array([0.1, 0.15, 0.2]), np.array([[0.02, 0.01, 0.03]]), np.full(3, math.pi)
     by_sum = RTBMDistribution([[1.0]], W, np.diag(Q), [0.0], b_h, phase="II")
-    monkeypatch.setattr(wave_form, "MAX_DENSE", 0)
-    by_grid = RTBMDistribution([[1.0]], W, Q, [0.0], b_h, phase="II")
+    natural = Natural(*(torch.tensor(part) for part in (np.eye(1), W, Q, np.zeros(1), b_h)), "II")
+    by_grid = DiagonalMachine(natural, 1e-12, max_lattice_units=0)
+    v = torch.linspace(-3, 3, 7, dtype=D)[:, None]
     assert float(by_sum.log_normalizer) < -60
-    assert float((by_grid.log_normalizer - by_sum.log_normalizer).abs()) <= LOG_PROB
+    assert torch.allclose(by_grid.log_density(v), by_sum.log_prob(v), rtol=0, atol=LOG_PROB)
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -119,7 +112,7 @@ def test_out_of_reach_says_what_to_do() -> None:
     v = np.zeros((3, 6))
     with pytest.raises(NormalizerError, match=r"60 hidden units.*there are 6.*score_matching.*pcd.*estimate_log_norm"):
         machine.log_prob(v)
-    assert machine.score(v).shape == (3, 6)
+    assert machine.score_function(v).shape == (3, 6)
     assert machine.free_energy(v).shape == (3,)
     assert machine.hidden_mean(v).shape == (3, 60)
     value, error = machine.estimate_log_normalizer(200, 100, torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""The maps between natural, lattice and unconstrained parameters: round trips, batches, derivatives."""
+"""The maps between natural, lattice and free parameters: round trips, batches, derivatives."""
 
 import mpmath
 import numpy as np
@@ -95,8 +95,8 @@ def test_every_vector_is_a_machine(size: tuple[int, int], kind: str) -> None:
         vector = torch.tensor(rng.normal(size=count(*size, kind)) * scale)
         machine = constrain(unpack(vector, *size, kind))
         assert torch.allclose(pack(unconstrain(machine)), vector, rtol=WORSE, atol=WORSE)
-        distribution = RTBMDistribution.from_unconstrained(unpack(vector, *size, kind))
-        assert distribution.hidden == kind
+        distribution = RTBMDistribution.from_free(unpack(vector, *size, kind))
+        assert distribution.coupling == kind
         assert bool(distribution.log_prob(torch.zeros(size[0], dtype=D)).isfinite())
 
 
@@ -145,5 +145,5 @@ def test_log_cholesky() -> None:
 def test_wrong_lengths_are_named() -> None:
     with pytest.raises(InvalidInputError, match=r"vector must have shape \(\.\.\., 5\) for 1 visible and 1 hidden"):
         unpack(torch.zeros(4), 1, 1)
-    with pytest.raises(InvalidInputError, match="hidden must be one of 'dense', 'diagonal', got 'sparse'"):
+    with pytest.raises(InvalidInputError, match="coupling must be one of 'dense', 'diagonal', got 'sparse'"):
         count(1, 1, "sparse")

@@ -47,7 +47,7 @@ def test_mixtures_and_modules_come_back(tmp_path):
     v = torch.zeros(1, 2, dtype=torch.float64)
     assert torch.allclose(rtbm.load(tmp_path / "mixture.rtbm").log_prob(v), mixture.log_prob(v), atol=1e-14)
     small = nn.RTBM(1, 1, dtype=torch.float32)
-    for module in (nn.RTBM(2, 3, hidden="diagonal", phase="II"), nn.RTBMMixture(2, 1, 2), small):
+    for module in (nn.RTBM(2, 3, coupling="diagonal", phase="II"), nn.MixtureOfRTBMs(2, 1, 2), small):
         rtbm.save(module, tmp_path / "module.rtbm")
         copy = rtbm.load(tmp_path / "module.rtbm")
         assert type(copy) is type(module)
@@ -270,7 +270,7 @@ def test_networks_come_back_with_all_that_they_know(tmp_path):
 @pytest.mark.parametrize("hidden", ["diagonal", "dense"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_layers_come_back(tmp_path, hidden, dtype):
-    layer = nn.ThetaLayer(3, 2, hidden=hidden, phase="II", dropout=0.2, dtype=dtype)
+    layer = nn.ThetaLayer(3, 2, coupling=hidden, phase="II", dropout=0.2, dtype=dtype)
     rtbm.save(layer, tmp_path / "layer.rtbm")
     copy = rtbm.load(tmp_path / "layer.rtbm")
     v = torch.randn(4, 3, dtype=dtype)

@@ -12,7 +12,7 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, vmap
 from families import PHASES
 from rtbm import InvalidInputError, RTBMDistribution, theta_moments
 from rtbm.nn import ThetaLayer, theta_unit, theta_units
-from rtbm.nn.networks import make_network
+from rtbm.nn.feedforward import make_network
 from rtbm.nn.theta_layer import balanced_gain
 from rtbm.theta import kernels, unit_kernels
 from rtbm.theta.units import THRESHOLD, unit_cumulants
@@ -130,7 +130,7 @@ def test_gradients_of_dense_units(phase):
 
 def test_gradients_are_the_papers_kappa_and_rho():
     """Appendix B.1: ∂E_i/∂b_j = κ_ji, ∂E_i/∂W_jk = κ_ki v_j, ∂E_i/∂Q_jk = ρ_jki / (1 + δ_jk), with ∇ → 2πi ∂/∂z."""
-    layer = ThetaLayer(2, 3, hidden="dense", dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    layer = ThetaLayer(2, 3, coupling="dense", dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     W, b = layer.weight.detach().mT.clone().requires_grad_(), layer.bias.detach() + 0.3
     root = torch.tensor([[1.5, 0, 0], [0.4, 1.8, 0], [-0.3, 0.5, 2.0]], dtype=torch.float64)
     Q, v = (root @ root.mT).requires_grad_(), torch.tensor([0.4, -0.7], dtype=torch.float64)
@@ -156,24 +156,24 @@ def test_gradients_are_the_papers_kappa_and_rho():
         assert torch.allclose(entries, expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("hidden", ["diagonal", "dense"])
+@pytest.mark.parametrize("coupling", ["diagonal", "dense"])
 @pytest.mark.parametrize("phase", PHASES)
-def test_layer_is_the_expectation_of_a_machine(phase, hidden):
-    Q = torch.tensor([2.0, 5.0]).double() if hidden == "diagonal" else torch.tensor([[2.0, 0.5], [0.5, 5.0]]).double()
+def test_layer_is_the_expectation_of_a_machine(phase, coupling):
+    Q = torch.tensor([2.0, 5.0]).double() if coupling == "diagonal" else torch.tensor([[2.0, 0.5], [0.5, 5.0]]).double()
     W = torch.tensor([[0.4, -0.3], [0.1, 0.6]]).double()
     machine = RTBMDistribution(torch.eye(2).double(), W, Q, [0.1, 0.2], [0.3, -0.4], phase=phase)
     v = torch.randn(3, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     layer = ThetaLayer.from_distribution(machine)
-    assert (layer.hidden, layer.phase) == (hidden, phase)
+    assert (layer.coupling, layer.phase) == (coupling, phase)
     assert torch.allclose(layer(v), machine.hidden_mean(v), atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script")
-@pytest.mark.parametrize("hidden", ["diagonal", "dense"])
+@pytest.mark.parametrize("coupling", ["diagonal", "dense"])
 @pytest.mark.parametrize("phase", PHASES)
-def test_torch_func(phase, hidden):
+def test_torch_func(phase, coupling):
     layer = ThetaLayer(
-        3, 2, hidden=hidden, phase=phase, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
+        3, 2, coupling=coupling, phase=phase, dtype=torch.float64, generator=torch.Generator().manual_seed(3)
     )
     v = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
@@ -192,7 +192,7 @@ def test_torch_func(phase, hidden):
     ensemble = {name: torch.stack([value, 0.9 * value]) for name, value in parameters.items()}
     both = vmap(call, (0, None))(ensemble, v)
     assert torch.allclose(both[1], call({name: 0.9 * value for name, value in parameters.items()}, v))
-    if hidden == "diagonal":
+    if coupling == "diagonal":
         assert torch.allclose(jacfwd(lambda x: layer(x).sum(dim=0))(v), jacrev(lambda x: layer(x).sum(dim=0))(v))
 
         def energy(x):
@@ -204,13 +204,13 @@ def test_torch_func(phase, hidden):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute", "ignore:.*should not be instantiated")  # torch's own
-@pytest.mark.parametrize("hidden", ["diagonal", "dense"])
-def test_compile(hidden):
+@pytest.mark.parametrize("coupling", ["diagonal", "dense"])
+def test_compile(coupling):
     network = torch.nn.Sequential(
-        ThetaLayer(3, 4, hidden=hidden, generator=torch.Generator().manual_seed(5)), torch.nn.Linear(4, 1)
+        ThetaLayer(3, 4, coupling=coupling, generator=torch.Generator().manual_seed(5)), torch.nn.Linear(4, 1)
     )
     v = torch.randn(6, 3, generator=torch.Generator().manual_seed(6))
-    compiled = torch.compile(network, backend="aot_eager", fullgraph=hidden == "diagonal")
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=coupling == "diagonal")
     assert torch.allclose(compiled(v), network(v), atol=1e-5)
     gradients = [torch.autograd.grad(f(v).sum(), list(network.parameters())) for f in (compiled, network)]
     for a, b in zip(*gradients, strict=True):
@@ -294,12 +294,12 @@ def test_state_dict_knows_the_kind_and_holds_tensors_only():
     other.load_state_dict(state)
     v = torch.randn(2, 3)
     assert torch.equal(other(v), layer(v))
-    with pytest.raises(InvalidInputError, match="another kind"):
+    with pytest.raises(InvalidInputError, match="another coupling"):
         ThetaLayer(3, 4, phase="II").load_state_dict(state)
 
 
 def test_q_is_positive_wherever_an_optimiser_goes():
-    layer = ThetaLayer(2, 3, hidden="dense", dtype=torch.float64)
+    layer = ThetaLayer(2, 3, coupling="dense", dtype=torch.float64)
     with torch.no_grad():
         layer.hidden_scale.normal_(generator=torch.Generator().manual_seed(0)).mul_(3)
     assert torch.linalg.eigvalsh(layer.Q).min() > 0
@@ -354,7 +354,7 @@ def test_networks_mix_layers():
     ("call", "match"),
     [
         (lambda: ThetaLayer(0, 2), "in_features"),
-        (lambda: ThetaLayer(2, 2, hidden="sparse"), "hidden"),
+        (lambda: ThetaLayer(2, 2, coupling="sparse"), "coupling"),
         (lambda: ThetaLayer(2, 2, phase="III"), "phase"),
         (lambda: ThetaLayer(2, 2, initialization="xavier"), "initialization"),
         (lambda: ThetaLayer(2, 2, dropout=1.0), "dropout"),
@@ -423,7 +423,7 @@ def test_nan_and_infinity_give_nan(phase, bad):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_dense_layers_keep_their_type_also_under_autocast(dtype):
-    layer = ThetaLayer(3, 2, hidden="dense", dtype=dtype, generator=torch.Generator().manual_seed(0))
+    layer = ThetaLayer(3, 2, coupling="dense", dtype=dtype, generator=torch.Generator().manual_seed(0))
     v = torch.randn(4, 3, dtype=dtype)
     assert layer(v).dtype == dtype
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -34,7 +34,7 @@ def test_joint_is_marginal_times_conditional(machine, known: list[int]) -> None:
         assert type(conditional) is type(machine)
     if isinstance(machine, RTBMDistribution):
         assert machine.marginal(known).phase == conditional.phase == machine.phase
-        assert conditional.hidden == machine.hidden
+        assert conditional.coupling == machine.coupling
 
 
 @given(data=st.data())
@@ -98,7 +98,7 @@ def test_affine_is_a_change_of_variables(machine) -> None:
     assert flat.n_visible == 2
     assert torch.allclose(flat.covariance_matrix, M[:2] @ machine.covariance_matrix @ M[:2].mT, atol=WORSE * 100)
     if isinstance(machine, RTBMDistribution):
-        assert image.hidden == machine.hidden
+        assert image.coupling == machine.coupling
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_missing_entries_carry_derivatives() -> None:
     RTBMDistribution(T, W, Q, b_v, b_h).log_prob(v).sum().backward()
     assert W.grad.isfinite().all()
     assert bool(v.grad[1].isfinite().all() & v.grad[0, 0].isfinite())
-    assert torch.allclose(v.grad[0, 0], machine.marginal(0).score([0.3])[0], atol=WORSE)
+    assert torch.allclose(v.grad[0, 0], machine.marginal(0).score_function([0.3])[0], atol=WORSE)
 
 
 def test_a_conditional_of_a_mixture_reweights_its_components() -> None:

@@ -37,8 +37,8 @@ class TooManyTermsError(RTBMError, ArithmeticError):
 class TooManyNodesError(TooManyTermsError):
     """An integral over visible units would need more grid nodes than the stated limit."""
 
-    def __init__(self, terms: float, limit: int):
-        message = (
+    def __init__(self, terms: float, limit: int, message: str | None = None):
+        message = message or (
             f"the integral over v would need about {terms:.3g} grid nodes, and the limit is {limit}: the finest detail "
             "of this density is too small for its extent; use a smaller box, a larger tolerance, or samples"
         )
@@ -48,16 +48,17 @@ class TooManyNodesError(TooManyTermsError):
 class NormalizerError(TooManyTermsError):
     """The exact normaliser of a machine, or another sum over its hidden states, is out of reach."""
 
-    def __init__(self, terms: float, limit: int, n_visible: int, n_hidden: int, hidden: str):
+    def __init__(self, terms: float, limit: int, n_visible: int, n_hidden: int, coupling: str):
         message = (
             f"a sum over the states of {n_hidden} hidden units is out of reach: about {terms:.3g} terms, and the limit "
             f"is {limit}. "
         )
-        if hidden == "diagonal":
+        if coupling == "diagonal":
             message += (
                 f"The integral over v in its place is done for at most 3 visible units (there are {n_visible}), as "
-                "long as a grid resolves them. score(v), hidden_mean(v) and free_energy(v) need no normaliser, nor do "
-                'the solvers "score_matching" and "pcd"; estimate_log_normalizer() gives an estimate with its error'
+                "long as a grid resolves them. score_function(v), hidden_mean(v) and free_energy(v) need no "
+                'normaliser, nor do the solvers "score_matching" and "pcd"; estimate_log_normalizer() gives an '
+                "estimate with its error"
             )
         else:
             message += (

@@ -1,13 +1,13 @@
-"""The parameters of an RTBM in three forms, and the maps between them.
+"""Three parametrisations of an RTBM, and the maps between them.
 
 *Natural*: the paper's T, W, Q, b_v, b_h, in phase I or II. A vector Q stands for a diagonal matrix.
 
 *Lattice*: h ~ P(h) ∝ exp(−½hᵀAh − aᵀh) on the integers, v given h ~ N(mean + Fh, covariance). Any positive definite A
 and covariance give a machine.
 
-*Unconstrained*: real numbers without conditions, for optimisers. Every point is a machine, as far as float64 reaches.
+*Free*: real numbers without constraints, for optimisers. Every point is a machine, within the range of float64.
 
-All maps are differentiable and work on batches of machines (leading dimensions).
+All maps are differentiable, and work on batches of machines (leading dimensions).
 """
 
 import math
@@ -21,7 +21,9 @@ from rtbm.common import TWO_PI
 from rtbm.errors import InvalidInputError
 from rtbm.validation import check_choice
 
-HIDDEN = ("dense", "diagonal")
+COUPLINGS = ("dense", "diagonal")
+"""How Q couples the hidden units: all with all, or each with itself alone. State dicts store the index of a name, so
+their order must not change."""
 
 
 class Natural(NamedTuple):
@@ -50,8 +52,8 @@ class Lattice(NamedTuple):
     covariance: Tensor  # (..., Nv, Nv)
 
 
-class Unconstrained(NamedTuple):
-    """Free parameters: of the lattice form for dense Q, of the phase II form for diagonal Q.
+class Free(NamedTuple):
+    """Parameters without constraints: from the lattice parameters for dense Q, from those of phase II for diagonal Q.
 
     Dense: the log-Cholesky vector of A, the centre −A⁻¹a, F, mean and the log-Cholesky vector of the covariance.
     Diagonal: log q, the phase at the mean in turns, W, and mean and log-Cholesky vector of the Gaussian factor.
@@ -62,23 +64,23 @@ class Unconstrained(NamedTuple):
     weights: Tensor  # (..., Nv, Nh)
     visible_centre: Tensor  # (..., Nv)
     visible_scale: Tensor  # (..., Nv(Nv+1)/2)
-    hidden: str = "dense"
+    coupling: str = "dense"
 
 
-Machine = TypeVar("Machine", Natural, Lattice, Unconstrained)
+Parameters = TypeVar("Parameters", Natural, Lattice, Free)
 
 
-def map_tensors(machine: Machine, function: Callable[[Tensor], Tensor]) -> Machine:
-    """Apply a function to every tensor of a machine, whatever its form."""
-    changed: dict[str, Any] = {k: function(x) for k, x in machine._asdict().items() if isinstance(x, Tensor)}
-    return machine._replace(**changed)
+def map_tensors(parameters: Parameters, function: Callable[[Tensor], Tensor]) -> Parameters:
+    """Apply a function to every tensor of natural, lattice or free parameters."""
+    changed: dict[str, Any] = {k: function(x) for k, x in parameters._asdict().items() if isinstance(x, Tensor)}
+    return parameters._replace(**changed)
 
 
 def natural_to_lattice(natural: Natural) -> Lattice:
-    """The lattice form of a machine in either phase.
+    """The lattice parameters of a machine in either phase.
 
-    Phase I: A = Q − WᵀT⁻¹W, the Schur complement of T. Phase II: A = 4π²(Q + WᵀT⁻¹W)⁻¹, and there is no difference of
-    matrices to take.
+    Phase I: A = Q − WᵀT⁻¹W, the Schur complement of T. Phase II: A = 4π²(Q + WᵀT⁻¹W)⁻¹, which takes no difference of
+    matrices and so loses no digits.
 
     Examples
     --------
@@ -100,7 +102,7 @@ def natural_to_lattice(natural: Natural) -> Lattice:
 
 
 def lattice_to_natural(lattice: Lattice, phase: str = "I") -> Natural:
-    """The paper's parameters, in phase I or II, of a machine given by its lattice form.
+    """The paper's parameters, in phase I or II, of a machine given by its lattice parameters.
 
     Examples
     --------
@@ -151,8 +153,8 @@ def continuous_limit(lattice: Lattice) -> tuple[Tensor, Tensor, Tensor]:
     return mean + _times(F, centre), symmetric(covariance + F @ solve(A, F.mT)), centre
 
 
-def constrain(free: Unconstrained) -> Lattice | Natural:
-    """The machine of free parameters: a lattice form (dense Q) or a phase II natural form (diagonal Q).
+def constrain(free: Free) -> Lattice | Natural:
+    """The machine of free parameters: lattice parameters (dense Q), or natural ones in phase II (diagonal Q).
 
     Examples
     --------
@@ -160,9 +162,9 @@ def constrain(free: Unconstrained) -> Lattice | Natural:
     >>> constrain(free).A, constrain(free).covariance
     (tensor([[1.]], dtype=torch.float64), tensor([[1.]], dtype=torch.float64))
     """
-    hidden_scale, centre, weights, mean, visible_scale, hidden = free
+    hidden_scale, centre, weights, mean, visible_scale, coupling = free
     covariance = from_log_cholesky(visible_scale)
-    if hidden == "dense":
+    if coupling == "dense":
         A = from_log_cholesky(hidden_scale)
         return Lattice(A, -_times(A, centre), weights, mean, covariance)
     T = inverse(covariance)
@@ -170,8 +172,8 @@ def constrain(free: Unconstrained) -> Lattice | Natural:
     return Natural(T, weights, hidden_scale.exp(), -_times(T, mean), b_h, "II")
 
 
-def unconstrain(machine: Lattice | Natural) -> Unconstrained:
-    """The free parameters of a machine: the inverse of `constrain`, from any form.
+def unconstrain(machine: Lattice | Natural) -> Free:
+    """The free parameters of a machine: the inverse of `constrain`.
 
     Examples
     --------
@@ -183,43 +185,63 @@ def unconstrain(machine: Lattice | Natural) -> Unconstrained:
         T, W, Q, b_v, b_h, _ = machine if machine.phase == "II" else change_phase(machine)
         covariance = inverse(T)
         mean = -_times(covariance, b_v)
-        return Unconstrained(
-            Q.log(), (b_h + _times(W.mT, mean)) / TWO_PI, W, mean, log_cholesky(covariance), "diagonal"
-        )
+        return Free(Q.log(), (b_h + _times(W.mT, mean)) / TWO_PI, W, mean, log_cholesky(covariance), "diagonal")
     A, a, F, mean, covariance = natural_to_lattice(machine) if isinstance(machine, Natural) else machine
-    return Unconstrained(log_cholesky(A), -_solve_vector(A, a), F, mean, log_cholesky(covariance))
+    return Free(log_cholesky(A), -_solve_vector(A, a), F, mean, log_cholesky(covariance))
 
 
-def count(n_visible: int, n_hidden: int, hidden: str = "dense") -> int:
+def count(n_visible: int, n_hidden: int, coupling: str = "dense") -> int:
     """The number of free parameters, which is also that of the paper's T, W, Q, b_v, b_h.
+
+    Parameters
+    ----------
+    n_visible, n_hidden : int
+        The numbers of units.
+    coupling : "dense" or "diagonal", default="dense"
+        The shape of Q.
 
     Examples
     --------
     >>> count(1, 2), count(1, 2, "diagonal")
     (9, 8)
     """
-    return sum(math.prod(shape) for shape in shapes_of(n_visible, n_hidden, hidden))
+    return sum(math.prod(shape) for shape in shapes_of(n_visible, n_hidden, coupling))
 
 
-def pack(free: Unconstrained) -> Tensor:
+def pack(free: Free) -> Tensor:
     """One vector (..., count) of the free parameters, in the order of their names."""
     batch = free.visible_centre.shape[:-1]
     return torch.cat([part.reshape(*batch, -1) for part in free[:-1]], dim=-1)
 
 
-def unpack(vector: Tensor, n_visible: int, n_hidden: int, hidden: str = "dense") -> Unconstrained:
-    """The free parameters in a vector (..., count): the inverse of `pack`."""
-    shapes, expected = shapes_of(n_visible, n_hidden, hidden), count(n_visible, n_hidden, hidden)
+def unpack(vector: Tensor, n_visible: int, n_hidden: int, coupling: str = "dense") -> Free:
+    """The free parameters in a vector (..., count): the inverse of `pack`.
+
+    Parameters
+    ----------
+    vector : (..., count)
+        The numbers, in the order of the fields of `Free`.
+    n_visible, n_hidden : int
+        The numbers of units.
+    coupling : "dense" or "diagonal", default="dense"
+        The shape of Q.
+
+    Examples
+    --------
+    >>> unpack(torch.arange(5.0), 1, 1).weights
+    tensor([[2.]])
+    """
+    shapes, expected = shapes_of(n_visible, n_hidden, coupling), count(n_visible, n_hidden, coupling)
     if vector.ndim == 0 or vector.shape[-1] != expected:
         raise InvalidInputError(
-            f"vector must have shape (..., {expected}) for {n_visible} visible and {n_hidden} hidden units ({hidden}), "
-            f"got {tuple(vector.shape)}"
+            f"vector must have shape (..., {expected}) for {n_visible} visible and {n_hidden} hidden units with "
+            f"coupling={coupling!r}, got {tuple(vector.shape)}"
         )
     parts = vector.split([math.prod(shape) for shape in shapes], dim=-1)
     hidden_scale, hidden_centre, weights, visible_centre, visible_scale = (
         part.reshape(*vector.shape[:-1], *shape) for part, shape in zip(parts, shapes, strict=True)
     )
-    return Unconstrained(hidden_scale, hidden_centre, weights, visible_centre, visible_scale, hidden)
+    return Free(hidden_scale, hidden_centre, weights, visible_centre, visible_scale, coupling)
 
 
 def log_cholesky(matrix: Tensor) -> Tensor:
@@ -252,30 +274,30 @@ def triangle_of(vector: Tensor) -> Tensor:
     return lower
 
 
-def condition_natural(natural: Natural, known: list[int], free: list[int], values: Tensor) -> Natural:
-    """v_free given v_known = values: T_ff, W_f and Q are kept, the biases take up what is known."""
+def condition_natural(natural: Natural, known: list[int], others: list[int], values: Tensor) -> Natural:
+    """v[others] given v[known] = values. T, W and Q are restricted to `others`, and the biases absorb the values."""
     T, W, Q, b_v, b_h, phase = natural
-    b_v_free = b_v[free] + T[free][:, known] @ values
-    return Natural(T[free][:, free], W[free], Q, b_v_free, b_h + W[known].mT @ values, phase)
+    bias = b_v[others] + T[others][:, known] @ values
+    return Natural(T[others][:, others], W[others], Q, bias, b_h + W[known].mT @ values, phase)
 
 
-def condition_lattice(lattice: Lattice, known: list[int], free: list[int], values: Tensor) -> Lattice:
-    """The same for the lattice form: a linear regression on v_known, and a sharper P(h)."""
+def condition_lattice(lattice: Lattice, known: list[int], others: list[int], values: Tensor) -> Lattice:
+    """v[others] given v[known] = values: a linear regression on v[known], and a sharper P(h)."""
     A, a, F, mean, covariance = lattice
     S = covariance[known][:, known]
-    gain = solve(S, covariance[known][:, free]).mT  # (free, known)
+    gain = solve(S, covariance[known][:, others]).mT  # (others, known)
     X, excess = solve(S, F[known]), values - mean[known]
     return Lattice(
         symmetric(A + F[known].mT @ X),
         a - X.mT @ excess,
-        F[free] - gain @ F[known],
-        mean[free] + gain @ excess,
-        symmetric(covariance[free][:, free] - gain @ covariance[known][:, free]),
+        F[others] - gain @ F[known],
+        mean[others] + gain @ excess,
+        symmetric(covariance[others][:, others] - gain @ covariance[known][:, others]),
     )
 
 
 def transform_natural(natural: Natural, M: Tensor, c: Tensor) -> Natural:
-    """v' = Mv + c for a square, invertible M: Q is kept, and with it a diagonal form."""
+    """v' = Mv + c for a square, invertible M. Q is kept, so a diagonal machine stays diagonal."""
     T, W, Q, b_v, b_h, phase = natural
     T_new = symmetric(torch.linalg.solve(M.mT, torch.linalg.solve(M.mT, T).mT))
     W_new = torch.linalg.solve(M.mT, W)
@@ -321,10 +343,10 @@ def _inverse_of_sum(Q: Tensor, W: Tensor, T: Tensor) -> Tensor:
     return R_inverse @ R_inverse.mT
 
 
-def shapes_of(n_visible: int, n_hidden: int, hidden: str = "dense") -> tuple[tuple[int, ...], ...]:
+def shapes_of(n_visible: int, n_hidden: int, coupling: str = "dense") -> tuple[tuple[int, ...], ...]:
     """The shapes of the free parameters of one machine, in the order of their names."""
-    check_choice(hidden, "hidden", HIDDEN)
-    n_scale = n_hidden * (n_hidden + 1) // 2 if hidden == "dense" else n_hidden
+    check_choice(coupling, "coupling", COUPLINGS)
+    n_scale = n_hidden * (n_hidden + 1) // 2 if coupling == "dense" else n_hidden
     return (n_scale,), (n_hidden,), (n_visible, n_hidden), (n_visible,), (n_visible * (n_visible + 1) // 2,)
 
 

@@ -30,8 +30,8 @@ from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.estimators.density.fitted import FittedDensity
 from rtbm.estimators.features.transformer import KINDS as KINDS_OF_FEATURES
 from rtbm.estimators.networks.base import ThetaNet
-from rtbm.nn.networks import make_network
-from rtbm.parameters import Unconstrained, shapes_of
+from rtbm.nn.feedforward import make_network
+from rtbm.parameters import Free, shapes_of
 from rtbm.paths import write_whole
 from rtbm.training import Record
 from rtbm.training.networks import LOSSES
@@ -42,7 +42,7 @@ FORMAT = 2
 """The version of the file format. Files of format 1 are read too, and those of later formats are refused."""
 KEY = "rtbm"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-LAYER_OPTIONS = ("in_features", "out_features", "hidden", "phase", "dropout", "tolerance")
+LAYER_OPTIONS = ("in_features", "out_features", "phase", "dropout", "tolerance")
 LATTICE_TENSORS = ("A", "a", "F", "mean", "covariance")
 NATURAL_TENSORS = ("T", "W", "Q", "b_v", "b_h")
 
@@ -217,13 +217,13 @@ def _name_of(dtype: torch.dtype) -> str:
 def _describe_machine(machine: RTBMDistribution) -> Described:
     """A machine by the parameters that determine its density without cancellation."""
     description = {
-        "hidden": machine.hidden,
+        "hidden": machine.coupling,
         "phase": machine.phase,
         "tolerance": machine.tolerance,
         "dtype": _name_of(machine.dtype),
     }
     exact = machine.to(dtype=torch.float64)
-    if machine.hidden == "dense":
+    if machine.coupling == "dense":
         return dict(zip(LATTICE_TENSORS, exact.lattice, strict=True)), description
     return {name: getattr(exact.to_phase("II").natural, name) for name in NATURAL_TENSORS}, description
 
@@ -270,7 +270,7 @@ def _sizes_of(module: nn.RTBM) -> Description:
     return {
         "n_visible": module.n_visible,
         "n_hidden": module.n_hidden,
-        "hidden": module.hidden,
+        "hidden": module.coupling,
         "phase": module.phase,
         "tolerance": module.tolerance,
         "dtype": _name_of(next(module.parameters()).dtype),
@@ -281,40 +281,42 @@ def _restore_module(tensors: Tensors, description: Description) -> nn.RTBM:
     """A module with the parameters of some tensors, whose shapes are checked before anything is allocated."""
     machine = description["machine"]
     sizes = machine["n_visible"], machine["n_hidden"], machine["hidden"]
-    shapes = dict(zip(Unconstrained._fields, shapes_of(*sizes), strict=False))
+    shapes = dict(zip(Free._fields, shapes_of(*sizes), strict=False))
     if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
         raise InvalidInputError(f"its tensors are not those of a machine of sizes {sizes}")
-    options = {name: machine[name] for name in ("hidden", "phase", "tolerance")}
+    options = {"coupling": machine["hidden"], "phase": machine["phase"], "tolerance": machine["tolerance"]}
     module = nn.RTBM(*sizes[:2], **options, dtype=DTYPES[machine["dtype"]])
-    module.load_free(Unconstrained(**tensors, hidden=machine["hidden"]))
+    module.load_free(Free(**tensors, coupling=machine["hidden"]))
     return module
 
 
-def _describe_modules(mixture: nn.RTBMMixture) -> Described:
+def _describe_modules(mixture: nn.MixtureOfRTBMs) -> Described:
     machines = [_sizes_of(component) for component in mixture.components if isinstance(component, nn.RTBM)]
     return dict(mixture.named_parameters()), {"machines": machines}
 
 
-def _restore_modules(tensors: Tensors, description: Description) -> nn.RTBMMixture:
-    machines, names = description["machines"], Unconstrained._fields[:-1]
+def _restore_modules(tensors: Tensors, description: Description) -> nn.MixtureOfRTBMs:
+    machines, names = description["machines"], Free._fields[:-1]
     if set(tensors) != {"logits"} | {f"components.{i}.{name}" for i in range(len(machines)) for name in names}:
         raise InvalidInputError("its tensors are not those of its machines")
     parts = [
         _restore_module(_part(tensors, f"components.{i}."), {"machine": machine}) for i, machine in enumerate(machines)
     ]
-    mixture = nn.RTBMMixture(len(parts), 1, 1)
+    mixture = nn.MixtureOfRTBMs(len(parts), 1, 1)
     mixture.components = torch.nn.ModuleList(parts)
     mixture.logits = torch.nn.Parameter(check_vector(tensors["logits"], "logits", len(parts)).clone())
     return mixture
 
 
 def _describe_layer(layer: nn.ThetaLayer) -> Described:
-    options = {name: getattr(layer, name) for name in LAYER_OPTIONS}
+    options = {name: getattr(layer, name) for name in LAYER_OPTIONS} | {"hidden": layer.coupling}
     return dict(layer.named_parameters()), {"options": options, "dtype": _name_of(layer.weight.dtype)}
 
 
 def _restore_layer(tensors: Tensors, description: Description) -> nn.ThetaLayer:
-    layer = nn.ThetaLayer(**description["options"], dtype=DTYPES[description["dtype"]])
+    options = dict(description["options"])
+    options["coupling"] = options.pop("hidden")
+    layer = nn.ThetaLayer(**options, dtype=DTYPES[description["dtype"]])
     _load_parameters(layer, tensors)
     return layer
 
@@ -451,7 +453,7 @@ def _restore_network(tensors: Tensors, description: Description) -> ThetaNet:
     model = _restore_estimator(ThetaNetClassifier() if "classes" in known else ThetaNetRegressor(), saved)
     sizes, activations, coupling, dropout = (known[name] for name in ("sizes", "activations", "hidden", "dropout"))
     arguments = (saved["n_features"], sizes, activations)
-    options = {"hidden": coupling, "dropout": dropout, "dtype": torch.float64}
+    options = {"coupling": coupling, "dropout": dropout, "dtype": torch.float64}
     _check_parameters(make_network(*arguments, **options, device="meta"), tensors)  # before anything is allocated
     network = make_network(*arguments, **options).eval()
     _load_parameters(network, tensors)
@@ -535,7 +537,7 @@ KINDS: dict[str, Kind] = {
     "RTBMMixture": Kind(RTBMMixture, _describe_mixture, _restore_mixture),
     "BoundedDistribution": Kind(BoundedDistribution, _describe_bounded, _restore_bounded),
     "nn.RTBM": Kind(nn.RTBM, _describe_module, _restore_module),
-    "nn.RTBMMixture": Kind(nn.RTBMMixture, _describe_modules, _restore_modules),
+    "nn.RTBMMixture": Kind(nn.MixtureOfRTBMs, _describe_modules, _restore_modules),
     "nn.ThetaLayer": Kind(nn.ThetaLayer, _describe_layer, _restore_layer),
 }
 """All kinds of models by the name that files give them. A new kind is one more line, and its two functions."""

@@ -204,7 +204,7 @@ def plot_activations(network: Any, data: ArrayLike | None = None, *, figure: Any
     module = getattr(network, "module_", network)
     if not isinstance(module, torch.nn.Module):
         raise InvalidInputError(f"network must be a fitted estimator or a torch module, got a {type(network).__name__}")
-    layers = [part for part in module.modules() if isinstance(part, ThetaLayer) and part.hidden == "diagonal"]
+    layers = [part for part in module.modules() if isinstance(part, ThetaLayer) and part.coupling == "diagonal"]
     if not layers:
         raise InvalidInputError("network must have a theta layer with diagonal Q: there is nothing to draw")
     reached = _reached(module, layers, data)
@@ -432,7 +432,7 @@ def _machines(density: Any) -> list[tuple[float, RTBMDistribution]]:
 
 
 def _machine_components(machine: RTBMDistribution, weight: float, smallest: float) -> list[Component]:
-    if machine.hidden != "dense":
+    if machine.coupling != "dense":
         return []
     lattice = machine.lattice
     try:

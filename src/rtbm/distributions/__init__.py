@@ -3,7 +3,7 @@
 from rtbm.distributions.bounded import BoundedDistribution
 from rtbm.distributions.continuous import ContinuousBoltzmannMachine
 from rtbm.distributions.discrete_gaussian import DiscreteGaussian
-from rtbm.distributions.expectations import Estimate
+from rtbm.distributions.integration.expectations import Estimate
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rtbm.distributions.caching import ordinary_tensors
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
-from rtbm.parameters import Lattice, Natural, Unconstrained, shapes_of
+from rtbm.parameters import Free, Lattice, Natural, shapes_of
 from rtbm.validation import (
     as_real,
     check_device,
@@ -45,22 +45,22 @@ def check_natural(T: Any, W: Any, Q: Any, b_v: Any, b_h: Any, phase: str) -> tup
 
 
 def check_lattice(A: Any, a: Any, F: Any, mean: Any, covariance: Any) -> tuple[Lattice, torch.dtype]:
-    """Checked parameters of the lattice form as float64 copies, and their common dtype."""
-    form = check_positive_definite(check_symmetric(as_real(A, "A"), "A"), "A")
+    """Checked lattice parameters as float64 copies, and their common dtype."""
+    matrix = check_positive_definite(check_symmetric(as_real(A, "A"), "A"), "A")
     noise = check_positive_definite(check_symmetric(as_real(covariance, "covariance"), "covariance"), "covariance")
-    n_visible, n_hidden = len(noise), len(form)
+    n_visible, n_hidden = len(noise), len(matrix)
     bias = check_vector(as_real(a, "a"), "a", n_hidden)
     weights = check_shape(as_real(F, "F"), "F", (n_visible, n_hidden))
     origin = check_vector(as_real(mean, "mean"), "mean", n_visible)
-    parts, dtype = _alike((form, bias, weights, origin, noise), ("A", "a", "F", "mean", "covariance"))
+    parts, dtype = _alike((matrix, bias, weights, origin, noise), ("A", "a", "F", "mean", "covariance"))
     return Lattice(*parts), dtype
 
 
-def check_unconstrained(free: Any) -> tuple[Unconstrained, torch.dtype]:
+def check_free(free: Any) -> tuple[Free, torch.dtype]:
     """Checked free parameters of one machine as float64 copies, and their common dtype."""
-    if not isinstance(free, Unconstrained):
+    if not isinstance(free, Free):
         raise InvalidInputError(
-            f"free must be an rtbm.parameters.Unconstrained, got a {type(free).__name__}: unpack(vector, n_visible, "
+            f"free must be an rtbm.parameters.Free, got a {type(free).__name__}: unpack(vector, n_visible, "
             "n_hidden) makes one of a vector"
         )
     names = free._fields[:-1]
@@ -71,14 +71,14 @@ def check_unconstrained(free: Any) -> tuple[Unconstrained, torch.dtype]:
             "machine, take one of a batch"
         )
     n_visible, n_hidden = parts[2].shape
-    for part, name, shape in zip(parts, names, shapes_of(n_visible, n_hidden, free.hidden), strict=True):
+    for part, name, shape in zip(parts, names, shapes_of(n_visible, n_hidden, free.coupling), strict=True):
         check_shape(part, f"free.{name}", shape)
     copies, dtype = _alike(tuple(parts), names)
-    return Unconstrained(*copies)._replace(hidden=free.hidden), dtype
+    return Free(*copies)._replace(coupling=free.coupling), dtype
 
 
 def check_reached(machine: Lattice | Natural) -> None:
-    """Check that free parameters have not left the range of float64."""
+    """Check that the machine of free parameters is within the range of float64."""
     for part in machine:
         if isinstance(part, Tensor):
             check_finite(part, "the machine of these free parameters")
@@ -102,7 +102,7 @@ def _alike(parts: tuple[Tensor, ...], names: tuple[str, ...]) -> tuple[Any, torc
 
 
 def dtype_of(value: Any, own: torch.dtype) -> torch.dtype:
-    """The dtype of a result: that of the parameters, or a wider one if a tensor or array of it came in."""
+    """The dtype of a result: that of the parameters, or float64 if the argument is a float64 tensor or array."""
     if isinstance(value, Tensor) and value.is_floating_point():
         return torch.promote_types(own, torch.float64 if value.dtype == torch.float64 else torch.float32)
     if isinstance(value, np.ndarray) and value.dtype == np.float64:
@@ -111,7 +111,7 @@ def dtype_of(value: Any, own: torch.dtype) -> torch.dtype:
 
 
 def check_points(value: Any, name: str, width: int, device: torch.device, *, missing: bool = False) -> Tensor:
-    """Vectors (..., width) as a float64 tensor; entries may be NaN where they may be missing, but not infinite."""
+    """Vectors (..., width) as a float64 tensor. With `missing`, entries may be NaN; none may be infinite."""
     tensor = check_vectors(as_real(value, name, finite=not missing), name, width)
     if missing and bool(tensor.detach().isinf().any()):
         raise InvalidInputError(f"{name} must not hold infinite entries; a missing entry is NaN")
@@ -119,7 +119,7 @@ def check_points(value: Any, name: str, width: int, device: torch.device, *, mis
 
 
 def check_corner(value: Any, name: str, width: int, device: torch.device) -> Tensor:
-    """A corner (..., width) of boxes as a float64 tensor; entries may be infinite, but not NaN."""
+    """A corner (..., width) of boxes as a float64 tensor. Entries may be infinite, but not NaN."""
     tensor = check_vectors(as_real(value, name, finite=False), name, width)
     if bool(tensor.detach().isnan().any()):
         raise InvalidInputError(f"{name} must not hold NaN; an open side is infinite")
@@ -138,7 +138,7 @@ def broadcast(first: Tensor, second: Tensor, names: str) -> tuple[Tensor, Tensor
 
 
 def check_indices(indices: int | Iterable[int], n: int) -> list[int]:
-    """Indices of coordinates as a list; negative ones count from the end."""
+    """Indices of coordinates as a list. Negative ones count from the end."""
     try:
         given = [indices] if np.ndim(indices) == 0 and not isinstance(indices, Iterable) else list(indices)  # type: ignore[arg-type]
         if any(isinstance(i, bool | np.bool_) for i in given):
@@ -155,7 +155,7 @@ def check_indices(indices: int | Iterable[int], n: int) -> list[int]:
 
 
 def check_known(values: Any, n: int, device: torch.device) -> tuple[list[int], list[int], Tensor]:
-    """The known and the free indices of a conditional, and the known values (known,)."""
+    """The known and the other indices of a conditional, and the known values (known,)."""
     if not isinstance(values, Mapping):
         raise InvalidInputError(f"values must be a mapping {{index: value}}, got a {type(values).__name__}")
     known = check_indices(values.keys(), n)

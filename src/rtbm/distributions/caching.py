@@ -1,4 +1,4 @@
-"""Things that are computed once, and must not depend on the mode of autograd in which that first happens."""
+"""Cached properties that do not depend on the autograd mode in which they are first computed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -17,8 +17,8 @@ class ContinuousBoltzmannMachine(MultivariateNormal):
 
         v ~ N(−(T − WQ⁻¹Wᵀ)⁻¹(b_v − WQ⁻¹b_h), (T − WQ⁻¹Wᵀ)⁻¹)
 
-    An RTBM tends to it when its lattice of hidden states becomes fine. Everything that
-    `torch.distributions.MultivariateNormal` offers is there.
+    An RTBM tends to it when its lattice of hidden states becomes fine. All methods of
+    `torch.distributions.MultivariateNormal` are available.
 
     Parameters
     ----------

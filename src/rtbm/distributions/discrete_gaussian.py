@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
 from rtbm.distributions.caching import cached_with_graph, cached_without_graph
-from rtbm.distributions.lattice_samplers import MAX_TABLE, Independent, make_sampler, tabulate
+from rtbm.distributions.sampling.lattice import MAX_LISTED_POINTS, Sampler, list_points, make_sampler
 from rtbm.errors import InvalidInputError
 from rtbm.lattice import cholesky, exact_shift, integer_inverse, nearest_point, reduce_basis
 from rtbm.theta.geometry import Congruence, exact_product
@@ -29,12 +29,12 @@ from rtbm.validation import (
 
 
 class DiscreteGaussian(Distribution):
-    """P(h) ∝ exp(−½hᵀAh − aᵀh) on ℤ^g: what the hidden units of an RTBM follow (paper: P(h|v) with A = Q).
+    """P(h) ∝ exp(−½hᵀAh − aᵀh) on ℤ^g: the distribution of the hidden units of an RTBM (the paper's P(h|v) with A = Q).
 
-    The normaliser is θ̃(a|A), so everything here is exact up to `tolerance`. Computations are in float64 and in
-    coordinates h = U(k + k₀) with U a reduced basis and k₀ next to the centre −A⁻¹a, so that no digits are lost when A
-    is skewed or the centre is far from zero. `origin` (g,) is the lattice point Uk₀, and `bias` (g,) is a + A·origin.
-    The distribution keeps copies of A and a: changing them later does not change it.
+    The normaliser is θ̃(a|A), so all results are exact up to `tolerance`. Computations are in float64, in coordinates
+    h = U(k + k₀) where U is a reduced basis and k₀ is near the centre −A⁻¹a. So no digits are lost when A is skewed or
+    the centre is far from zero. `origin` (g,) is the lattice point Uk₀, and `bias` (g,) is a + A·origin. The
+    distribution keeps copies of A and a, so changing them later does not change it.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class DiscreteGaussian(Distribution):
         Real, symmetric, positive definite.
     a : (g,)
         Real.
-    tolerance : float
+    tolerance : float, default=1e-12
         Bounds the truncation error of the normaliser, relative to it.
 
     Examples
@@ -129,10 +129,13 @@ class DiscreteGaussian(Distribution):
         image = self._reduce(check_vectors(as_real(F, "F"), "F", len(self.a)).double())
         return (image @ self._moments()[2] @ image.mT).to(self._dtype)
 
-    def table(self, limit: int = MAX_TABLE) -> tuple[Tensor, Tensor]:
-        """Every h that matters (terms, g), the likeliest first, and its log P(h) (terms,); 1e-15 is left out.
+    def table(self, limit: int = MAX_LISTED_POINTS) -> tuple[Tensor, Tensor]:
+        """The likeliest h (terms, g) in decreasing order, and their log P(h) (terms,). They leave out 1e-15 in total.
 
-        More than `limit` terms are a TooManyTermsError.
+        Parameters
+        ----------
+        limit : int, default=2**18
+            More terms than this raise a TooManyTermsError.
 
         Examples
         --------
@@ -140,7 +143,7 @@ class DiscreteGaussian(Distribution):
         >>> bool((log_prob.exp().sum() - 1).abs() < 1e-12)
         True
         """
-        points, _ = tabulate(*self._local_form(), limit)
+        points, _ = list_points(*self._local_parameters(), limit)
         h = self.origin + torch.as_tensor(points, device=self.a.device) @ self._U.mT
         return h.to(self._dtype), self.log_prob(h)
 
@@ -173,7 +176,7 @@ class DiscreteGaussian(Distribution):
 
     @property
     def bias(self) -> Tensor:
-        """a + A·origin (g,): what is left of a around the origin, to the last digit."""
+        """a + A·origin (g,), correctly rounded."""
         return self._bias_at(self.origin, self._exact_bias)
 
     def _bias_at(self, point: Tensor, exact: Tensor) -> Tensor:
@@ -200,8 +203,8 @@ class DiscreteGaussian(Distribution):
         """The bias around the origin, in reduced coordinates."""
         return self._reduce(self.bias)
 
-    def _local_form(self) -> tuple[np.ndarray, np.ndarray]:
-        """The form and the centre around the origin, in reduced coordinates."""
+    def _local_parameters(self) -> tuple[np.ndarray, np.ndarray]:
+        """The matrix and the centre relative to the origin, in reduced coordinates."""
         A, bias = self._A.detach().cpu().numpy(), self._bias().detach().cpu().numpy()
         return A, -np.linalg.solve(A, bias)
 
@@ -211,13 +214,13 @@ class DiscreteGaussian(Distribution):
         return 0.5 * (A * (covariance + torch.outer(mean, mean))).sum() + a @ mean
 
     def _log_sum(self) -> Tensor:
-        """The log-sum over k alone, which is cheaper with a graph."""
+        """log Σ_k alone, which is cheaper than all moments if a graph is needed."""
         if torch.is_grad_enabled() and (self._A.requires_grad or self._given_a.requires_grad):
             return self._plan.log_theta(-self._bias())
         return self._fixed_moments[0]
 
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """log-sum, mean and covariance of k: with a graph where one is wanted, else computed once."""
+        """log Σ_k, mean and covariance of k. They are computed once, unless a graph is needed."""
         if torch.is_grad_enabled() and (self._A.requires_grad or self._given_a.requires_grad):
             return self._compute_moments()
         return self._fixed_moments
@@ -233,8 +236,8 @@ class DiscreteGaussian(Distribution):
         return log_sum, mean, covariance
 
     @cached_without_graph
-    def _sampler(self) -> Independent:
-        return make_sampler(*self._local_form(), self.a.device)
+    def _sampler(self) -> Sampler:
+        return make_sampler(*self._local_parameters(), self.a.device)
 
 
 @register_kl(DiscreteGaussian, DiscreteGaussian)

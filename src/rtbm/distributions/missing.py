@@ -1,4 +1,4 @@
-"""Points with missing entries, in groups that lack the same ones."""
+"""Points with missing entries, grouped by which entries are missing."""
 
 from typing import NamedTuple
 
@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 CODED_FEATURES = 52
-"""The pattern of up to this many entries is one float64 number without rounding."""
+"""Up to this many features, a pattern of missing entries is one float64 number without rounding. More would collide."""
 
 
 class Pattern(NamedTuple):
-    """Points that lack the same entries."""
+    """Points with the same missing entries."""
 
-    rows: Tensor  # (m,): their numbers
-    present: Tensor  # (p,): the numbers of the entries that they have
+    rows: Tensor  # (m,): their indices
+    present: Tensor  # (p,): the indices of the entries that are present
     points: Tensor  # (m, p): those entries
 
 

@@ -8,14 +8,82 @@ import torch
 from torch import Tensor
 
 from rtbm.distributions.arguments import check_indices, check_known, check_points
-from rtbm.distributions.expectations import Part
+from rtbm.distributions.base import VisibleDistribution
+from rtbm.distributions.evaluator import Evaluator
+from rtbm.distributions.integration.expectations import Component
 from rtbm.distributions.rtbm import RTBMDistribution
-from rtbm.distributions.visible import VisibleDistribution
 from rtbm.errors import InvalidInputError
 from rtbm.validation import as_real, check_device, check_vector
 
 
-class RTBMMixture(VisibleDistribution):
+class MixtureEvaluator(Evaluator):
+    """A weighted sum of densities, with log-weights (K,) and K evaluators."""
+
+    def __init__(self, log_weights: Tensor, parts: Sequence[Evaluator]):
+        self.log_weights, self._parts = log_weights, parts
+
+    def log_density(self, v: Tensor) -> Tensor:
+        """log Σ_i p_i P_i(v) (n,)."""
+        return self._log_terms(v).logsumexp(1)
+
+    def log_marginal(self, v: Tensor, present: list[int]) -> Tensor:
+        """log P (n,) of the coordinates `present`."""
+        columns = [part.log_marginal(v, present) for part in self._parts]
+        return (torch.stack(columns, 1) + self.log_weights).logsumexp(1)
+
+    def log_mgf(self, t: Tensor) -> Tensor:
+        """log E[exp(tᵀv)] (n,) for t (n, Nv)."""
+        return (torch.stack([part.log_mgf(t) for part in self._parts], 1) + self.log_weights).logsumexp(1)
+
+    def score_function(self, v: Tensor) -> Tensor:
+        """∇_v log P(v) (n, Nv): the average of the components' score functions under P(component|v)."""
+        scores = torch.stack([part.score_function(v) for part in self._parts], 1)
+        return (self.responsibilities(v)[:, :, None] * scores).sum(1)
+
+    def responsibilities(self, v: Tensor) -> Tensor:
+        """P(component|v) (n, K)."""
+        return self._log_terms(v).softmax(1)
+
+    def _log_terms(self, v: Tensor) -> Tensor:
+        """log p_i + log P_i(v) (n, K)."""
+        return torch.stack([part.log_density(v) for part in self._parts], 1) + self.log_weights
+
+    def mean(self) -> Tensor:
+        """E[v] (Nv,)."""
+        return self.log_weights.exp() @ self._means()
+
+    def covariance(self) -> Tensor:
+        """Cov[v] (Nv, Nv): the average covariance of the components, and the covariance of their means."""
+        weights, means = self.log_weights.exp(), self._means()
+        within = torch.stack([part.covariance() for part in self._parts])
+        centred = means - weights @ means
+        return torch.tensordot(weights, within, 1) + centred.mT @ (weights[:, None] * centred)
+
+    def _means(self) -> Tensor:
+        return torch.stack([part.mean() for part in self._parts])
+
+    def box(self, low: Tensor, high: Tensor) -> Tensor:
+        """P(low < v < high) (n,)."""
+        return torch.stack([part.box(low, high) for part in self._parts], 1) @ self.log_weights.exp()
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """n independent draws (n, Nv): first of a component, then from that component."""
+        if n == 0:
+            return self._parts[0].sample(0, generator)
+        chosen = torch.multinomial(self.log_weights.exp(), n, replacement=True, generator=generator)
+        order = chosen.argsort(stable=True)
+        counts = chosen.bincount(minlength=len(self._parts)).tolist()
+        draws = [part.sample(count, generator) for part, count in zip(self._parts, counts, strict=True)]
+        return torch.cat(draws)[order.argsort()]
+
+    def components(self) -> list[Component]:
+        """The components with their weights."""
+        weights = self.log_weights.exp()
+        return [c._replace(weight=w) for w, part in zip(weights, self._parts, strict=True) for c in part.components()]
+
+
+class RTBMMixture(VisibleDistribution[MixtureEvaluator]):
     """A weighted sum of machines over the same visible units (the paper's equation for M(v))::
 
         M(v) = Σ_i p_i P_i(v)
@@ -23,8 +91,8 @@ class RTBMMixture(VisibleDistribution):
     Parameters
     ----------
     weights : (K,)
-        Probabilities p: not negative, with sum 1. The paper's ω go through `from_logits`. A weight of exactly zero has
-        no derivative here: it stays zero.
+        Probabilities p: not negative, with sum 1. Use `from_logits` for the paper's ω. A weight of exactly zero has no
+        derivative, so it stays zero.
     components : sequence of K RTBMDistribution
         They may have different numbers of hidden units and different phases.
 
@@ -78,10 +146,11 @@ class RTBMMixture(VisibleDistribution):
         check_vector(logits, "weights", len(self.components))
         for component in self.components:
             check_device(logits, "weights", component.device)
-        self._log_weights = logits.double().log_softmax(0)
         dtypes = (component.dtype for component in self.components)
         dtype = functools.reduce(torch.promote_types, dtypes, dtype)
-        VisibleDistribution.__init__(self, sizes[0], dtype, logits.device)
+        parts = [component._evaluator for component in self.components]
+        evaluator = MixtureEvaluator(logits.double().log_softmax(0), parts)
+        VisibleDistribution.__init__(self, evaluator, sizes[0], dtype, logits.device)
 
     def __repr__(self) -> str:
         return f"RTBMMixture({len(self.components)} components, n_visible={self.n_visible}, dtype={self._dtype})"
@@ -89,25 +158,12 @@ class RTBMMixture(VisibleDistribution):
     @property
     def weights(self) -> Tensor:
         """The probabilities of the components (K,)."""
-        return self._log_weights.exp().to(self._dtype)
+        return self._evaluator.log_weights.exp().to(self._dtype)
 
     @property
     def logits(self) -> Tensor:
         """The logarithms of the weights (K,)."""
-        return self._log_weights.to(self._dtype, copy=True)
-
-    @property
-    def mean(self) -> Tensor:
-        """E[v] (Nv,)."""
-        return (self._log_weights.exp() @ self._means()).to(self._dtype)
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        """Cov[v] (Nv, Nv): the average covariance of the components, and the covariance of their means."""
-        weights, means = self._log_weights.exp(), self._means()
-        within = torch.stack([component.covariance_matrix.double() for component in self.components])
-        centred = means - weights @ means
-        return (torch.tensordot(weights, within, 1) + centred.mT @ (weights[:, None] * centred)).to(self._dtype)
+        return self._evaluator.log_weights.to(self._dtype, copy=True)
 
     def responsibilities(self, value: Any) -> Tensor:
         """P(component|v) (..., K) for v (..., Nv).
@@ -119,8 +175,7 @@ class RTBMMixture(VisibleDistribution):
         tensor([0.2500, 0.7500], dtype=torch.float64)
         """
         v = check_points(value, "value", self.n_visible, self._device)
-        posterior = self._responsibilities(v.reshape(-1, self.n_visible))
-        return self._shape(posterior, (*v.shape[:-1], len(self.components)), value)
+        return self._by_rows(self._evaluator.responsibilities, v, value)
 
     def hidden_mean(self, value: Any) -> Tensor:
         """E(h|v) of every component, one after the other (..., ΣNh), for v (..., Nv)."""
@@ -132,7 +187,7 @@ class RTBMMixture(VisibleDistribution):
         return self._map(lambda component: component.marginal(chosen))
 
     def conditional(self, values: Mapping[int, Any]) -> "RTBMMixture":
-        """The distribution of the other coordinates given some: components that explain those gain weight.
+        """The distribution of the other coordinates given some. Components that predict those well gain weight.
 
         Examples
         --------
@@ -146,8 +201,8 @@ class RTBMMixture(VisibleDistribution):
             return self
         order = sorted(range(len(known)), key=known.__getitem__)
         row, present = vector[order][None], sorted(known)
-        evidence = torch.stack([component._log_marginal(row, present)[0] for component in self.components])
-        return self._map(lambda component: component.conditional(values), self._log_weights + evidence)
+        evidence = torch.stack([component._evaluator.log_marginal(row, present)[0] for component in self.components])
+        return self._map(lambda component: component.conditional(values), self._evaluator.log_weights + evidence)
 
     def affine(self, M: Any, c: Any = None) -> "RTBMMixture":
         """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,)."""
@@ -158,56 +213,16 @@ class RTBMMixture(VisibleDistribution):
         return self._map(lambda component: component.to_phase(phase))
 
     def detach(self) -> "RTBMMixture":
-        """The same mixture, cut from the graph of its parameters."""
-        return self._map(lambda component: component.detach(), self._log_weights.detach())
+        """The same mixture, detached from the autograd graph of its parameters."""
+        return self._map(lambda component: component.detach(), self._evaluator.log_weights.detach())
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "RTBMMixture":
         """The same mixture on another device, or with results of another dtype (float32 or float64)."""
         components = [component.to(device, dtype) for component in self.components]
-        return self._make(self._log_weights.to(device), components, dtype or self._dtype)
+        return self._make(self._evaluator.log_weights.to(device), components, dtype or self._dtype)
 
     def _map(
         self, function: Callable[[RTBMDistribution], RTBMDistribution], logits: Tensor | None = None
     ) -> "RTBMMixture":
-        logits = self._log_weights if logits is None else logits
+        logits = self._evaluator.log_weights if logits is None else logits
         return self._make(logits, [function(component) for component in self.components], self._dtype)
-
-    def _means(self) -> Tensor:
-        return torch.stack([component.mean.double() for component in self.components])
-
-    def _log_density(self, rows: Tensor) -> Tensor:
-        return self._joint(component._log_density(rows) for component in self.components).logsumexp(1)
-
-    def _log_marginal(self, rows: Tensor, present: list[int]) -> Tensor:
-        return self._joint(component._log_marginal(rows, present) for component in self.components).logsumexp(1)
-
-    def _log_mgf(self, rows: Tensor) -> Tensor:
-        return self._joint(component._log_mgf(rows) for component in self.components).logsumexp(1)
-
-    def _joint(self, columns: Iterable[Tensor]) -> Tensor:
-        """log p_i + column_i (n, K)."""
-        return torch.stack(list(columns), dim=1) + self._log_weights
-
-    def _responsibilities(self, rows: Tensor) -> Tensor:
-        return self._joint(component._log_density(rows) for component in self.components).softmax(1)
-
-    def _score(self, rows: Tensor) -> Tensor:
-        scores = torch.stack([component._score(rows) for component in self.components], dim=1)
-        return (self._responsibilities(rows)[:, :, None] * scores).sum(1)
-
-    def _box(self, low: Tensor, high: Tensor) -> Tensor:
-        return torch.stack([component._box(low, high) for component in self.components], 1) @ self._log_weights.exp()
-
-    def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
-        with torch.no_grad():
-            draws = torch.empty(n, self.n_visible, dtype=torch.float64, device=self._device)
-            if n:
-                chosen = torch.multinomial(self._log_weights.exp(), n, replacement=True, generator=generator)
-                for i, component in enumerate(self.components):
-                    index = (chosen == i).nonzero()[:, 0]
-                    draws[index] = component._sample(len(index), generator)
-            return draws
-
-    def _parts(self) -> list[Part]:
-        weights = self._log_weights.exp()
-        return [part._replace(weight=w) for w, c in zip(weights, self.components, strict=True) for part in c._parts()]

@@ -1,14 +1,16 @@
 """The Riemann-Theta Boltzmann machine as a probability distribution."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import MultivariateNormal, register_kl
 
 from rtbm.common import PHASES
 from rtbm.distributions.arguments import (
     broadcast,
+    check_free,
     check_indices,
     check_known,
     check_lattice,
@@ -16,42 +18,29 @@ from rtbm.distributions.arguments import (
     check_natural,
     check_points,
     check_reached,
-    check_unconstrained,
 )
-from rtbm.distributions.caching import ordinary_tensors
+from rtbm.distributions.base import VisibleDistribution
+from rtbm.distributions.caching import cached_with_graph, ordinary_tensors
 from rtbm.distributions.continuous import ContinuousBoltzmannMachine
-from rtbm.distributions.expectations import Estimate, Part
-from rtbm.distributions.forms import Forms
-from rtbm.distributions.visible import VisibleDistribution
+from rtbm.distributions.dense import DenseMachine
+from rtbm.distributions.diagonal import DiagonalMachine
+from rtbm.distributions.evaluator import Machine, explains_failures
+from rtbm.distributions.integration.expectations import Estimate
+from rtbm.distributions.sampling.annealing import anneal
 from rtbm.errors import InvalidInputError
-from rtbm.parameters import (
-    Lattice,
-    Natural,
-    Unconstrained,
-    change_phase,
-    constrain,
-    map_tensors,
-    natural_to_lattice,
-    unconstrain,
-)
-from rtbm.validation import (
-    as_shape,
-    check_choice,
-    check_integer,
-    check_integers,
-    check_positive_definite,
-    check_tolerance,
-)
+from rtbm.parameters import Free, Lattice, Natural, constrain, map_tensors, solve
+from rtbm.theta.plan import ThetaPlan
+from rtbm.validation import as_shape, check_choice, check_integer, check_integers, check_tolerance
 
 
-class RTBMDistribution(VisibleDistribution):
+class RTBMDistribution(VisibleDistribution[Machine]):
     """The density of the visible units of a Riemann-Theta Boltzmann machine (the paper's equation for P(v))::
 
         E(v, h) = ½vᵀTv + ½hᵀQh + vᵀWh + b_vᵀv + b_hᵀh,      v real, h integer
 
         P(v) = Σ_h exp(−E) / Z = N(v; −T⁻¹b_v, T⁻¹) · θ̃(Wᵀv + b_h|Q) / θ̃(b_h − WᵀT⁻¹b_v|Q − WᵀT⁻¹W)
 
-    in phase I. In phase II, W and b_h stand for iW and ib_h. The parameters are copied; gradients flow to them.
+    in phase I. In phase II, W and b_h stand for iW and ib_h. The parameters are copied, and gradients flow to them.
 
     Parameters
     ----------
@@ -64,9 +53,9 @@ class RTBMDistribution(VisibleDistribution):
         positive definite too.
     b_v, b_h : (Nv,), (Nh,)
         The biases.
-    phase : "I" or "II"
-        What W, Q and b_h mean. Every density has parameters in both phases, see `to_phase`.
-    tolerance : float
+    phase : "I" or "II", default="I"
+        The meaning of W, Q and b_h. Every density has parameters in both phases; see `to_phase`.
+    tolerance : float, default=1e-12
         Bounds the relative truncation error of each theta function.
 
     Examples
@@ -77,28 +66,26 @@ class RTBMDistribution(VisibleDistribution):
     >>> machine.sample((3,), generator=torch.Generator().manual_seed(0)).shape
     torch.Size([3, 1])
     >>> machine.to_phase("II")
-    RTBMDistribution(n_visible=1, n_hidden=1, hidden='dense', phase='II', dtype=torch.float64)
+    RTBMDistribution(n_visible=1, n_hidden=1, coupling='dense', phase='II', dtype=torch.float64)
     """
 
     def __init__(self, T: Any, W: Any, Q: Any, b_v: Any, b_h: Any, *, phase: str = "I", tolerance: float = 1e-12):
         check_choice(phase, "phase", PHASES)
         with ordinary_tensors():
-            self._set_natural(*check_natural(T, W, Q, b_v, b_h, phase), tolerance)
-
-    def _set_natural(self, natural: Natural, dtype: torch.dtype, tolerance: float) -> None:
-        phase = natural.phase
-        source: Lattice | Natural = natural
-        if phase == "I" and natural.is_diagonal:
-            source = change_phase(natural)
-            check_positive_definite(source.T, "T − WQ⁻¹Wᵀ (with T, W, Q as given in phase I)")
-        elif phase == "I":
-            source = natural_to_lattice(natural)
-            check_positive_definite(source.A, "Q − WᵀT⁻¹W (with T, W, Q as given in phase I)")
-        self._set(Forms(source, phase, check_tolerance(tolerance), natural), dtype)
+            natural, dtype = check_natural(T, W, Q, b_v, b_h, phase)
+            kind = DiagonalMachine if natural.is_diagonal else DenseMachine
+            self._set(kind.from_natural(natural, check_tolerance(tolerance)), phase, dtype, natural)
 
     @classmethod
     def from_natural(cls, natural: Natural, *, tolerance: float = 1e-12) -> "RTBMDistribution":
-        """The machine of a tuple (T, W, Q, b_v, b_h, phase), such as the attribute `natural` of a machine."""
+        """The machine of natural parameters (T, W, Q, b_v, b_h, phase), such as the attribute `natural` of a machine.
+
+        Examples
+        --------
+        >>> machine = RTBMDistribution([[0.5]], [[0.9]], [[2.0]], [0.0], [0.3])
+        >>> RTBMDistribution.from_natural(machine.natural).Q
+        tensor([[2.]], dtype=torch.float64)
+        """
         return cls(*natural[:-1], phase=natural.phase, tolerance=tolerance)
 
     @classmethod
@@ -107,8 +94,18 @@ class RTBMDistribution(VisibleDistribution):
     ) -> "RTBMDistribution":
         """The machine with h ~ P(h) ∝ exp(−½hᵀAh − aᵀh) and v given h ~ N(mean + Fh, covariance).
 
-        Any symmetric positive definite A (Nh, Nh) and covariance (Nv, Nv), and any a (Nh,), F (Nv, Nh) and mean (Nv,),
-        will do. `phase` chooses the natural parameters that the machine shows, not its density.
+        Parameters
+        ----------
+        A : (Nh, Nh)
+            Symmetric, positive definite.
+        a, F, mean : (Nh,), (Nv, Nh), (Nv,)
+            Any real numbers.
+        covariance : (Nv, Nv)
+            Symmetric, positive definite.
+        phase : "I" or "II", default="I"
+            The phase of the natural parameters that the machine shows. The density does not depend on it.
+        tolerance : float, default=1e-12
+            Bounds the relative truncation error of each theta function.
 
         Examples
         --------
@@ -118,80 +115,79 @@ class RTBMDistribution(VisibleDistribution):
         """
         check_choice(phase, "phase", PHASES)
         lattice, dtype = check_lattice(A, a, F, mean, covariance)
-        return cls._make(Forms(lattice, phase, check_tolerance(tolerance)), dtype)
+        return cls._make(DenseMachine(lattice, check_tolerance(tolerance)), phase, dtype)
 
     @classmethod
-    def from_unconstrained(
-        cls, free: Unconstrained, *, phase: str = "I", tolerance: float = 1e-12
-    ) -> "RTBMDistribution":
-        """The machine of free parameters, any real numbers; see `rtbm.parameters`.
+    def from_free(cls, free: Free, *, phase: str = "I", tolerance: float = 1e-12) -> "RTBMDistribution":
+        """The machine of free parameters, which may be any real numbers; see `rtbm.parameters`.
 
         Examples
         --------
         >>> from rtbm.parameters import unpack
-        >>> RTBMDistribution.from_unconstrained(unpack(torch.zeros(5), 1, 1))
-        RTBMDistribution(n_visible=1, n_hidden=1, hidden='dense', phase='I', dtype=torch.float32)
+        >>> RTBMDistribution.from_free(unpack(torch.zeros(5), 1, 1))
+        RTBMDistribution(n_visible=1, n_hidden=1, coupling='dense', phase='I', dtype=torch.float32)
         """
         check_choice(phase, "phase", PHASES)
         with ordinary_tensors():
-            checked, dtype = check_unconstrained(free)
-            machine = constrain(checked)
-        check_reached(machine)
-        return cls._make(Forms(machine, phase, check_tolerance(tolerance)), dtype)
+            checked, dtype = check_free(free)
+            parameters = constrain(checked)
+        check_reached(parameters)
+        check_tolerance(tolerance)
+        if isinstance(parameters, Lattice):
+            return cls._make(DenseMachine(parameters, tolerance), phase, dtype)
+        return cls._make(DiagonalMachine(parameters, tolerance), phase, dtype)
 
     @classmethod
-    def _make(cls, forms: Forms, dtype: torch.dtype) -> "RTBMDistribution":
-        machine = cls.__new__(cls)
-        machine._set(forms, dtype)
-        return machine
+    def _make(cls, machine: Machine, phase: str, dtype: torch.dtype) -> "RTBMDistribution":
+        distribution = cls.__new__(cls)
+        distribution._set(machine, phase, dtype)
+        return distribution
 
-    def _set(self, forms: Forms, dtype: torch.dtype) -> None:
-        self._forms = forms
-        VisibleDistribution.__init__(self, forms.shape[0], dtype, forms.source[0].device)
-
-    def _derived(self, forms: Forms) -> "RTBMDistribution":
-        return self._make(forms, self._dtype)
+    def _set(self, machine: Machine, phase: str, dtype: torch.dtype, given: Natural | None = None) -> None:
+        """`given` are the natural parameters as the user gave them, which no rounding has changed."""
+        self._phase, self._given = phase, given
+        VisibleDistribution.__init__(self, machine, machine.n_visible, dtype, machine.device)
 
     def __repr__(self) -> str:
         return (
-            f"RTBMDistribution(n_visible={self.n_visible}, n_hidden={self.n_hidden}, hidden={self.hidden!r}, "
+            f"RTBMDistribution(n_visible={self.n_visible}, n_hidden={self.n_hidden}, coupling={self.coupling!r}, "
             f"phase={self.phase!r}, dtype={self._dtype})"
         )
 
     @property
     def n_hidden(self) -> int:
         """The number of hidden units."""
-        return self._forms.shape[1]
+        return self._evaluator.n_hidden
 
     @property
-    def hidden(self) -> str:
-        """Either "dense" or "diagonal", the form of Q."""
-        return self._forms.hidden
+    def coupling(self) -> str:
+        """Either "dense" or "diagonal", the shape of Q."""
+        return self._evaluator.coupling
 
     @property
     def phase(self) -> str:
         """Either "I" or "II", the phase of the natural parameters and of `hidden_mean`."""
-        return self._forms.phase
+        return self._phase
 
     @property
     def tolerance(self) -> float:
         """The bound on the relative truncation error of each theta function."""
-        return self._forms.tolerance
+        return self._evaluator.tolerance
 
     @property
     def natural(self) -> Natural:
-        """Copies of the paper's parameters (T, W, Q, b_v, b_h, phase) of this machine, in its phase."""
-        return map_tensors(self._forms.natural, self._copy)
+        """Copies of the paper's parameters (T, W, Q, b_v, b_h, phase), in the phase of this machine."""
+        return map_tensors(self._natural, self._copy)
 
     @property
     def lattice(self) -> Lattice:
-        """Copies of the parameters (A, a, F, mean, covariance) of the lattice form."""
-        return map_tensors(self._forms.lattice, self._copy)
+        """Copies of the lattice parameters (A, a, F, mean, covariance)."""
+        return map_tensors(self._evaluator.lattice, self._copy)
 
     @property
-    def unconstrained(self) -> Unconstrained:
+    def free(self) -> Free:
         """The free parameters of this machine; see `rtbm.parameters`."""
-        return map_tensors(unconstrain(self._forms.source), self._copy)
+        return map_tensors(self._evaluator.free(), self._copy)
 
     @property
     def T(self) -> Tensor:
@@ -232,31 +228,26 @@ class RTBMDistribution(VisibleDistribution):
         (True, tensor([[19.7392]], dtype=torch.float64))
         """
         check_choice(phase, "phase", PHASES)
-        return self if phase == self.phase else self._derived(self._forms.in_phase(phase))
+        return self if phase == self.phase else self._make(self._evaluator, phase, self._dtype)
 
     def detach(self) -> "RTBMDistribution":
-        """The same machine, cut from the graph of its parameters."""
-        return self._derived(self._forms.mapped(torch.detach))
+        """The same machine, detached from the autograd graph of its parameters."""
+        return self._mapped(torch.detach, self._dtype)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "RTBMDistribution":
         """The same machine on another device, or with results of another dtype (float32 or float64)."""
         if dtype not in (None, torch.float32, torch.float64):
             raise InvalidInputError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-        return self._make(self._forms.mapped(lambda tensor: tensor.to(device)), dtype or self._dtype)
+        return self._mapped(lambda tensor: tensor.to(device), dtype or self._dtype)
+
+    def _mapped(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> "RTBMDistribution":
+        copy = self._make(self._evaluator.mapped(function), self._phase, dtype)
+        copy._given = None if self._given is None else map_tensors(self._given, function)
+        return copy
 
     def continuous_limit(self) -> ContinuousBoltzmannMachine:
-        """The Gaussian that is left when the hidden units are real numbers instead of integers (phase I parameters)."""
+        """The Gaussian that results if the hidden units of phase I are real numbers instead of integers."""
         return ContinuousBoltzmannMachine._from_lattice(self.lattice)
-
-    @property
-    def mean(self) -> Tensor:
-        """E[v] (Nv,)."""
-        return self._forms.mean().to(self._dtype)
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        """Cov[v] (Nv, Nv)."""
-        return self._forms.covariance().to(self._dtype)
 
     @property
     def log_normalizer(self) -> Tensor:
@@ -267,10 +258,11 @@ class RTBMDistribution(VisibleDistribution):
         >>> RTBMDistribution([[1.0]], [[0.0]], [[100.0]], [0.0], [0.0]).log_normalizer  # ½ log 2π: only h = 0 counts
         tensor(0.9189, dtype=torch.float64)
         """
-        return self._forms.log_normalizer().to(self._dtype)
+        v = self._origin()  # P = exp(−F)/Z at any point
+        return -(self._free_energy(v) + self._evaluator.log_density(v))[0].to(self._dtype)
 
     def free_energy(self, value: Any) -> Tensor:
-        """F(v) = −log Σ_h exp(−E(v, h)) (...) for v (..., Nv), so that P = exp(−F)/Z; it needs no normaliser.
+        """F(v) = −log Σ_h exp(−E(v, h)) (...) for v (..., Nv), so that P = exp(−F)/Z. It needs no normaliser.
 
         Examples
         --------
@@ -279,22 +271,42 @@ class RTBMDistribution(VisibleDistribution):
         True
         """
         v = check_points(value, "value", self.n_visible, self._device)
-        return self._shape(self._forms.free_energy(v.reshape(-1, self.n_visible)), v.shape[:-1], value)
+        return self._by_rows(self._free_energy, v, value)
+
+    @explains_failures
+    def _free_energy(self, rows: Tensor) -> Tensor:
+        T, W, _, b_v, b_h, _ = self._natural
+        quadratic = 0.5 * ((rows @ T) * rows).sum(1) + rows @ b_v
+        return quadratic - self._free_energy_plan.log_theta(rows @ W + b_h)
+
+    @cached_with_graph
+    def _free_energy_plan(self) -> ThetaPlan:
+        return ThetaPlan(self._natural.Q, phase=self._phase, tolerance=self.tolerance)
+
+    @cached_with_graph
+    def _natural(self) -> Natural:
+        """The natural parameters in float64."""
+        return self._evaluator.natural(self._phase) if self._given is None else self._given
+
+    def _origin(self) -> Tensor:
+        """The mean (1, Nv) of the Gaussian factor, where no term of log P is large."""
+        return -solve(self._natural.T, self._natural.b_v[:, None]).mT
 
     def estimate_log_normalizer(
         self, n_chains: int = 1000, n_steps: int = 500, generator: torch.Generator | None = None
     ) -> Estimate:
-        """log Z by annealed importance sampling, with its standard error: for diagonal machines that are too large
-        for the exact value.
+        """log Z by annealed importance sampling, with its standard error.
+
+        It serves diagonal machines that are too large for the exact value.
 
         Parameters
         ----------
-        n_chains : int
-            Independent chains; the error falls with their square root.
-        n_steps : int
-            Steps from the machine with W = 0 to this one. Too few, or strong couplings W, make the error large, and
-            then its estimate too small.
-        generator : torch.Generator
+        n_chains : int, default=1000
+            The number of independent chains. The error falls with its square root.
+        n_steps : int, default=500
+            Steps from the machine with W = 0 to this one. Too few steps for strong couplings W make the error large,
+            and its estimate too small.
+        generator : torch.Generator, default=None
             For repeatable results.
 
         Examples
@@ -304,13 +316,15 @@ class RTBMDistribution(VisibleDistribution):
         >>> bool((value - machine.log_normalizer).abs() < 4 * error)
         True
         """
-        if self.hidden == "dense":
+        if self.coupling == "dense":
             raise InvalidInputError(
-                "estimate_log_normalizer needs a diagonal Q, given as a vector: there h given v is drawn unit by unit"
+                "estimate_log_normalizer needs a diagonal Q, given as a vector: it draws h given v unit by unit"
             )
         check_integer(n_chains, "n_chains", 2)
         check_integer(n_steps, "n_steps", 2)
-        value, error = self._forms.annealed_log_normalizer(n_chains, n_steps, generator)
+        first, v = self.to_phase("I"), self._origin()
+        value, error = anneal(first._natural, n_chains, n_steps, generator, self.tolerance)
+        value = value + (first._free_energy(v) - self._free_energy(v))[0]  # exp(−F)/Z is the same in both phases
         return Estimate(value.to(self._dtype), error.to(self._dtype))
 
     def hidden_mean(self, value: Any) -> Tensor:
@@ -328,8 +342,7 @@ class RTBMDistribution(VisibleDistribution):
                 [1.0000]], dtype=torch.float64)
         """
         v = check_points(value, "value", self.n_visible, self._device)
-        mean = self._forms.hidden_mean(v.reshape(-1, self.n_visible))
-        return self._shape(mean, (*v.shape[:-1], self.n_hidden), value)
+        return self._by_rows(lambda rows: self._evaluator.hidden_mean(rows, self._phase), v, value)
 
     def hidden_log_prob(self, h: Any, v: Any = None) -> Tensor:
         """log P(h) (...), or log P(h|v) (...), for integers h (..., Nh) and v (..., Nv) that broadcast (phase I only).
@@ -343,11 +356,10 @@ class RTBMDistribution(VisibleDistribution):
         self._needs_first_phase("hidden_log_prob")
         states = check_integers(check_points(h, "h", self.n_hidden, self._device), "h")
         if v is None:
-            rows = states.reshape(-1, self.n_hidden)
-            return self._shape(self._forms.hidden_log_prob(rows, None), states.shape[:-1], h)
+            return self._by_rows(lambda rows: self._evaluator.hidden_log_prob(rows, None), states, h)
         points = check_points(v, "v", self.n_visible, self._device)
         rows, given, shape = broadcast(states, points, "h and v")
-        return self._shape(self._forms.hidden_log_prob(rows, given), shape, h, v)
+        return self._shape(self._evaluator.hidden_log_prob(rows, given), shape, h, v)
 
     def sample_joint(
         self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None
@@ -363,21 +375,21 @@ class RTBMDistribution(VisibleDistribution):
         """
         self._needs_first_phase("sample_joint")
         shape = as_shape(sample_shape)
-        draws = self._forms.sample_joint(shape.numel(), generator)
+        draws = self._evaluator.sample_joint(shape.numel(), generator)
         v, h = (part.to(self._dtype).reshape(*shape, part.shape[1]) for part in draws)
         return v, h
 
     def marginal(self, indices: int | Iterable[int]) -> "RTBMDistribution":
         """The distribution of the coordinates `indices`, in that order: again a machine with the same hidden units.
 
-        A diagonal machine becomes a dense one, so this is for few hidden units; with many, `log_prob` integrates over
-        entries that are NaN.
+        A diagonal machine becomes a dense one, so it should have few hidden units. With many, use `log_prob`, which
+        integrates over entries that are NaN.
 
         Examples
         --------
         >>> machine = RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
         >>> machine.marginal(1)
-        RTBMDistribution(n_visible=1, n_hidden=1, hidden='dense', phase='I', dtype=torch.float64)
+        RTBMDistribution(n_visible=1, n_hidden=1, coupling='dense', phase='I', dtype=torch.float64)
         """
         chosen = check_indices(indices, self.n_visible)
         if not chosen:
@@ -385,7 +397,7 @@ class RTBMDistribution(VisibleDistribution):
         if chosen == list(range(self.n_visible)):
             return self
         selection = torch.eye(self.n_visible, dtype=torch.float64, device=self._device)[chosen]
-        return self._derived(self._forms.transformed(selection, selection.new_zeros(len(chosen))))
+        return self._derived(self._evaluator.transform(selection, selection.new_zeros(len(chosen))))
 
     def conditional(self, values: Mapping[int, Any]) -> "RTBMDistribution":
         """The distribution of the other coordinates, in increasing order, given some: {index: value, …}.
@@ -397,8 +409,8 @@ class RTBMDistribution(VisibleDistribution):
         >>> bool((given - machine.log_prob([0.7, 0.3])).abs() < 1e-12)
         True
         """
-        known, free, vector = check_known(values, self.n_visible, self._device)
-        return self._derived(self._forms.conditioned(known, free, vector)) if known else self
+        known, others, vector = check_known(values, self.n_visible, self._device)
+        return self._derived(self._evaluator.condition(known, others, vector)) if known else self
 
     def affine(self, M: Any, c: Any = None) -> "RTBMDistribution":
         """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,): again a machine.
@@ -412,7 +424,10 @@ class RTBMDistribution(VisibleDistribution):
         >>> bool((moved.mean - (2 * machine.mean + 1)).abs() < 1e-12)
         True
         """
-        return self._derived(self._forms.transformed(*check_map(M, c, self.n_visible, self._device)))
+        return self._derived(self._evaluator.transform(*check_map(M, c, self.n_visible, self._device)))
+
+    def _derived(self, machine: Machine) -> "RTBMDistribution":
+        return self._make(machine, self._phase, self._dtype)
 
     def _needs_first_phase(self, method: str) -> None:
         if self.phase == "II":
@@ -421,23 +436,11 @@ class RTBMDistribution(VisibleDistribution):
                 'probabilities; the phase I machine with the same density is .to_phase("I")'
             )
 
-    def _log_density(self, rows: Tensor) -> Tensor:
-        return self._forms.log_density(rows)
 
-    def _log_marginal(self, rows: Tensor, present: list[int]) -> Tensor:
-        return self._forms.log_marginal(rows, present)
-
-    def _score(self, rows: Tensor) -> Tensor:
-        return self._forms.score(rows)
-
-    def _log_mgf(self, rows: Tensor) -> Tensor:
-        return self._forms.log_mgf(rows)
-
-    def _box(self, low: Tensor, high: Tensor) -> Tensor:
-        return self._forms.box(low, high)
-
-    def _sample(self, n: int, generator: torch.Generator | None) -> Tensor:
-        return self._forms.sample_joint(n, generator)[0]
-
-    def _parts(self) -> list[Part]:
-        return [Part(1.0, self._log_density, self._forms.envelope())]
+@register_kl(MultivariateNormal, VisibleDistribution)
+def _kl_from_normal(p: MultivariateNormal, q: VisibleDistribution) -> Tensor:
+    if p.batch_shape or p.event_shape != q.event_shape:
+        raise InvalidInputError(f"p must be one normal distribution over vectors of length {q.n_visible}, got {p!r}")
+    one = torch.ones(1, 1, dtype=p.mean.dtype, device=p.mean.device)
+    couplings = one.expand(q.n_visible, 1) * 0  # v does not depend on h
+    return RTBMDistribution.from_lattice(one, one[0], couplings, p.mean, p.covariance_matrix).kl(q)

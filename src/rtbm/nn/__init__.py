@@ -1,7 +1,7 @@
-"""Modules that own parameters: machines, whose call gives a distribution, and layers of their expectations."""
+"""Modules that own parameters: machines, which return a distribution when called, and theta layers."""
 
-from rtbm.nn.machines import RTBM, RTBMMixture
+from rtbm.nn.machine import RTBM, MixtureOfRTBMs
 from rtbm.nn.theta_layer import ThetaLayer
 from rtbm.theta.activation import theta_unit, theta_units
 
-__all__ = ["RTBM", "RTBMMixture", "ThetaLayer", "theta_unit", "theta_units"]
+__all__ = ["RTBM", "MixtureOfRTBMs", "ThetaLayer", "theta_unit", "theta_units"]

@@ -1,4 +1,4 @@
-"""A layer of a neural network whose activation functions are learned: the expectations E(h|v) of a machine."""
+"""A neural network layer with learned activation functions: the expectations E(h|v) of a machine."""
 
 import contextlib
 import functools
@@ -11,43 +11,46 @@ from torch import Tensor, nn
 from rtbm.common import PHASES
 from rtbm.distributions import RTBMDistribution
 from rtbm.errors import InvalidInputError
-from rtbm.parameters import HIDDEN, from_log_cholesky, log_cholesky
+from rtbm.parameters import COUPLINGS, from_log_cholesky, log_cholesky
 from rtbm.theta.activation import theta_unit, theta_units
 from rtbm.validation import check_choice, check_integer, check_tolerance
 
-INITIALIZATIONS = ("balanced", "paper")
+LAYER_INITIALIZATIONS = ("balanced", "paper")
+"""The names of initial distributions; see `ThetaLayer`."""
 BALANCED_RANGE = {"I": (3.0, 9.0), "II": (0.5, 0.8)}
-"""Where "balanced" draws q: the ripple is visible, but does not rule."""
+"""The range of initial q of "balanced" layers. In phase I, larger q make the ripple stronger than the trend; smaller q
+make the unit linear. In phase II, q must stay below 1.5 for outputs of mean square 1."""
 PAPER_RANGE = (2.0, 18.0)
+"""The range of initial q in the paper. Another range no longer reproduces its networks."""
 
 
 class ThetaLayer(nn.Module):
-    """A layer of units E(h|v), in place of a linear map and a fixed non-linearity (the paper's section 5)::
+    """A layer of units E(h|v), which replaces a linear map with a fixed nonlinearity (the paper's section 5)::
 
         u = W v + b,    E(h|v) = −∇_u log θ̃(u|Q)  (phase I),    −∇_u log θ̃(iu|Q)  (phase II)
 
-    The weights, the biases and Q are learned. Q is stored as logarithms, so that it is positive definite wherever an
-    optimiser goes.
+    The weights, the biases and Q are learned. Q is stored as logarithms, so every step of an optimiser leaves it
+    positive definite.
 
     Parameters
     ----------
     in_features, out_features : int
         The numbers of inputs and units.
-    hidden : "diagonal" or "dense"
-        "diagonal": every unit has a q of its own, and costs a few tanh. "dense": one Q couples all units, for a handful
-        of them.
-    phase : "I" or "II"
-        Units that trend, with a ripple (I), or that are periodic (II).
-    initialization : "balanced" or "paper"
-        "balanced": inputs of variance 1 give outputs of mean square 1, unit by unit, so that stacked layers neither die
-        out nor blow up. "paper": q uniform in [2, 18], weights and biases as in torch.nn.Linear.
-    dropout : float
-        The probability with which an output is set to 0 during training; the others are scaled up.
-    tolerance : float
+    coupling : "diagonal" or "dense", default="diagonal"
+        "diagonal": every unit has a q of its own, and costs as much as a few tanh. "dense": one Q couples all units,
+        which is affordable for up to about ten units.
+    phase : "I" or "II", default="I"
+        "I": E(h|v) is a linear trend plus a ripple. "II": E(h|v) is periodic.
+    initialization : "balanced" or "paper", default="balanced"
+        "balanced": inputs of variance 1 give outputs of mean square 1, unit by unit, so the signal keeps its size in
+        stacked layers. "paper": q uniform in [2, 18], weights and biases as in torch.nn.Linear.
+    dropout : float, default=0.0
+        The probability with which an output is set to 0 during training. The others are scaled up.
+    tolerance : float, default=1e-12
         Bounds the relative truncation error of theta functions of a dense Q.
-    generator : torch.Generator
+    generator : torch.Generator, default=None
         For repeatable initial values.
-    device, dtype
+    device, dtype : default=None
         As in every torch module.
 
     Attributes
@@ -61,8 +64,8 @@ class ThetaLayer(nn.Module):
 
     Notes
     -----
-    Under autocast the layer works in the type of its parameters, since a rounded argument would lose its place within a
-    period.
+    Under autocast the layer computes in the dtype of its parameters. A rounded argument would lose its position within
+    a period.
 
     Examples
     --------
@@ -78,7 +81,7 @@ class ThetaLayer(nn.Module):
         in_features: int,
         out_features: int,
         *,
-        hidden: str = "diagonal",
+        coupling: str = "diagonal",
         phase: str = "I",
         initialization: str = "balanced",
         dropout: float = 0.0,
@@ -90,14 +93,14 @@ class ThetaLayer(nn.Module):
         super().__init__()
         self.in_features = check_integer(in_features, "in_features", 1)
         self.out_features = check_integer(out_features, "out_features", 1)
-        self.hidden = check_choice(hidden, "hidden", HIDDEN)
+        self.coupling = check_choice(coupling, "coupling", COUPLINGS)
         self.phase = check_choice(phase, "phase", PHASES)
-        self.initialization = check_choice(initialization, "initialization", INITIALIZATIONS)
+        self.initialization = check_choice(initialization, "initialization", LAYER_INITIALIZATIONS)
         self.dropout = check_probability(dropout, "dropout")
         self.tolerance = check_tolerance(tolerance)
         if dtype is not None and not dtype.is_floating_point:
             raise InvalidInputError(f"dtype must be a real floating point type, got {dtype}")
-        n_scale = out_features if hidden == "diagonal" else out_features * (out_features + 1) // 2
+        n_scale = out_features if coupling == "diagonal" else out_features * (out_features + 1) // 2
         self.weight, self.bias, self.hidden_scale = (
             nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
             for shape in ((out_features, in_features), (out_features,), (n_scale,))
@@ -108,7 +111,7 @@ class ThetaLayer(nn.Module):
     def from_distribution(cls, distribution: RTBMDistribution, **options: Any) -> "ThetaLayer":
         """The layer that computes the hidden expectations of a machine, `distribution.hidden_mean`.
 
-        Options are those of the class, but for `hidden` and `phase`, which come from the machine.
+        Options are those of the class, except `coupling` and `phase`, which come from the machine.
 
         Examples
         --------
@@ -119,10 +122,10 @@ class ThetaLayer(nn.Module):
         """
         if not isinstance(distribution, RTBMDistribution):
             raise InvalidInputError(f"distribution must be an RTBMDistribution, got a {type(distribution).__name__}")
-        if {"hidden", "phase"} & set(options):
-            raise InvalidInputError("options must not hold hidden and phase, which are those of the distribution")
+        if {"coupling", "phase"} & set(options):
+            raise InvalidInputError("options must not hold coupling or phase: both come from the distribution")
         settings: dict[str, Any] = {
-            "hidden": distribution.hidden,
+            "coupling": distribution.coupling,
             "phase": distribution.phase,
             "tolerance": distribution.tolerance,
             "dtype": distribution.dtype,
@@ -139,7 +142,7 @@ class ThetaLayer(nn.Module):
     @property
     def Q(self) -> Tensor:
         """The paper's Q: its diagonal (out_features,), or the matrix (out_features, out_features)."""
-        if self.hidden == "diagonal":
+        if self.coupling == "diagonal":
             return self.hidden_scale.exp()
         with _full_precision(self.hidden_scale):
             return from_log_cholesky(self.hidden_scale)
@@ -152,13 +155,13 @@ class ThetaLayer(nn.Module):
 
     def activation(self, u: Tensor) -> Tensor:
         """E(h|v) as a function of u = Wv + b (..., out_features)."""
-        if self.hidden == "diagonal":
+        if self.coupling == "diagonal":
             return theta_unit(u, self.Q, self.phase)
         return theta_units(u, self.Q, self.phase, self.tolerance)
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw initial values, as `initialization` says."""
+        """Draw initial values from the distribution named by `initialization`."""
         if self.weight.is_meta:
             return
         n, m = self.out_features, self.in_features
@@ -172,30 +175,31 @@ class ThetaLayer(nn.Module):
             weight, bias = 2 * torch.rand(n, m, **options) - 1, (2 * torch.rand(n, **options) - 1) / m**0.5
         self.weight.copy_(weight / m**0.5)
         self.bias.copy_(bias)
-        self.hidden_scale.copy_(q.log() if self.hidden == "diagonal" else log_cholesky(q.diag()))
+        self.hidden_scale.copy_(q.log() if self.coupling == "diagonal" else log_cholesky(q.diag()))
 
     def get_extra_state(self) -> Tensor:
-        """Form and phase as numbers: the parameters alone do not say what they mean."""
+        """Coupling and phase as numbers, since the shapes of the parameters do not determine them."""
         return torch.tensor(self._kind(), dtype=torch.uint8, device="cpu")
 
     def _kind(self) -> list[int]:
-        return [HIDDEN.index(self.hidden), PHASES.index(self.phase)]
+        return [COUPLINGS.index(self.coupling), PHASES.index(self.phase)]
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Check that a state dict is of a layer of this form and phase."""
+        """Check that a state dict belongs to a layer of this coupling and phase."""
         if not isinstance(state, Tensor) or state.tolist() != self._kind():
             raise InvalidInputError(
-                f"the state is of a layer of another kind than this one, hidden={self.hidden!r}, phase={self.phase!r}"
+                "the state belongs to a layer of another coupling or phase; this one has "
+                f"coupling={self.coupling!r}, phase={self.phase!r}"
             )
 
     def extra_repr(self) -> str:
-        """What `repr` shows."""
+        """The arguments that `repr` shows."""
         dropout = f", dropout={self.dropout}" if self.dropout else ""
-        return f"{self.in_features}, {self.out_features}, hidden={self.hidden!r}, phase={self.phase!r}{dropout}"
+        return f"{self.in_features}, {self.out_features}, coupling={self.coupling!r}, phase={self.phase!r}{dropout}"
 
 
 def _full_precision(tensor: Tensor) -> Any:
-    """Switch autocast off where the device knows it."""
+    """Disable autocast on devices that support it."""
     if tensor.is_meta:
         return contextlib.nullcontext()
     return torch.autocast(device_type=tensor.device.type, enabled=False)
@@ -211,29 +215,29 @@ def check_probability(value: Any, name: str) -> float:
 def balanced_gain(q: Tensor, phase: str) -> Tensor:
     """The standard deviation of u for which E(h|v) has mean square 1, if u is normal with mean 0.
 
-    In phase II that needs q < 1.5, since larger q have smaller waves; in phase I, q may be up to 50.
+    In phase II q must be below 1.5, because larger q have smaller amplitudes. In phase I q may be up to 50.
 
     Examples
     --------
     >>> balanced_gain(torch.tensor([0.5, 6.0], dtype=torch.float64), "I")  # a straight line −u/q, and one with a ripple
     tensor([0.5000, 5.9906], dtype=torch.float64)
     """
-    grid, gains = _gain_table(phase)
+    log_q, gains = _tabulated_gains(phase)
     x = q.double().cpu().log()
-    if not bool((x <= grid[-1]).all()):
+    if not bool((x <= log_q[-1]).all()):
         raise InvalidInputError(
-            f"q must be at most {math.exp(grid[-1]):.3g} in phase {phase}, got {float(q.max()):.3g}"
+            f"q must be at most {math.exp(log_q[-1]):.3g} in phase {phase}, got {float(q.max()):.3g}"
         )
-    x = x.clamp(min=float(grid[0]))
-    right = torch.searchsorted(grid, x).clamp(1, len(grid) - 1)
-    part = (x - grid[right - 1]) / (grid[right] - grid[right - 1])
+    x = x.clamp(min=float(log_q[0]))
+    right = torch.searchsorted(log_q, x).clamp(1, len(log_q) - 1)
+    part = (x - log_q[right - 1]) / (log_q[right] - log_q[right - 1])
     ratio = torch.lerp(gains[right - 1], gains[right], part)
     return (q.double() * ratio.to(q.device)).to(q.dtype)
 
 
 @functools.cache
-def _gain_table(phase: str) -> tuple[Tensor, Tensor]:
-    """Values of log q, and the gain divided by q: found by bisection, with a sum over a fine grid for the mean."""
+def _tabulated_gains(phase: str) -> tuple[Tensor, Tensor]:
+    """Values of log q (49,), and the gain divided by q (49,), by bisection; the mean square is a sum over normal x."""
     low, high = (math.log(0.1), math.log(50.0)) if phase == "I" else (math.log(0.1), math.log(1.5))
     log_q = torch.linspace(low, high, 49, dtype=torch.float64, device="cpu")
     x = torch.linspace(-6, 6, 1501, dtype=torch.float64, device="cpu")[:, None]

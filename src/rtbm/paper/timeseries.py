@@ -177,7 +177,7 @@ def draw_series(ax: Any, fit: dict[str, Any]) -> None:
 
 def draw_activations(figure: Any, fit: dict[str, Any]) -> None:
     """The activation functions of a network."""
-    from rtbm.nn.networks import make_network
+    from rtbm.nn.feedforward import make_network
 
     network = make_network(1, (*SIZES, 1), ["theta"] * 4, dtype=torch.float64)
     network.load_state_dict({k: torch.tensor(v, dtype=torch.float64) for k, v in fit["parameters"].items()}, False)

@@ -7,7 +7,7 @@ from torch import Tensor
 from rtbm.common import PHASES, Floats
 from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.errors import RTBMError
-from rtbm.parameters import HIDDEN, count, log_cholesky, pack, triangle_of, unpack
+from rtbm.parameters import COUPLINGS, count, log_cholesky, pack, triangle_of, unpack
 from rtbm.training.statistics import Likelihood
 from rtbm.validation import check_choice, check_integer
 
@@ -45,7 +45,7 @@ class Family:
         self.n_visible = check_integer(n_visible, "n_visible", 1)
         self.n_hidden = check_integer(n_hidden, "n_hidden", 1)
         self.n_components = check_integer(n_components, "n_components", 1)
-        self.coupling = check_choice(coupling, "coupling", HIDDEN)
+        self.coupling = check_choice(coupling, "coupling", COUPLINGS)
         self.phase = check_choice(phase, "phase", PHASES)
 
     def __repr__(self) -> str:
@@ -101,13 +101,13 @@ class Family:
     def machine(self, vector: Tensor) -> RTBMDistribution:
         """The machine of its own part of a vector; gradients flow to it."""
         free = unpack(vector, self.n_visible, self.n_hidden, self.coupling)
-        return RTBMDistribution.from_unconstrained(free, phase=self.phase)
+        return RTBMDistribution.from_free(free, phase=self.phase)
 
     def vector(self, distribution: Density) -> Tensor:
         """The vector of a distribution of this family."""
         if isinstance(distribution, RTBMDistribution):
-            return pack(distribution.unconstrained)
-        return self.join([pack(c.unconstrained) for c in distribution.components], distribution.logits)
+            return pack(distribution.free)
+        return self.join([pack(c.free) for c in distribution.components], distribution.logits)
 
     def affine(self, vector: Tensor, root: Floats, mean: Floats) -> Tensor:
         """The vector of the machine of v' = root v + mean, for one machine."""

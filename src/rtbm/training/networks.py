@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from rtbm.nn.networks import affine_layers
+from rtbm.nn.feedforward import affine_layers
 from rtbm.nn.theta_layer import ThetaLayer
 from rtbm.training.family import FAILURES
 from rtbm.training.solvers import CMA, LBFGS
@@ -76,7 +76,7 @@ class NetworkObjective:
 
     Examples
     --------
-    >>> from rtbm.nn.networks import make_network
+    >>> from rtbm.nn.feedforward import make_network
     >>> x = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
     >>> network = make_network(1, [1], ["linear"], dtype=torch.float64)
     >>> objective = NetworkObjective(network, squared_error, x, 2 * x + 1, torch.ones(50, dtype=torch.float64))

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from rtbm.common import Floats
-from rtbm.nn.networks import FIXED, affine_layers
+from rtbm.nn.feedforward import FIXED_ACTIVATIONS, affine_layers
 from rtbm.nn.theta_layer import ThetaLayer
 from rtbm.parameters import log_cholesky
 
@@ -48,7 +48,7 @@ def tune(network: nn.Module, x: Floats, y: Floats, weights: Floats, seed: int, g
     Parameters
     ----------
     network : nn.Module
-        As `rtbm.nn.networks.make_network` makes them.
+        As `rtbm.nn.feedforward.make_network` makes them.
     x, y : (n, d), (n, n_outputs)
         Inputs and targets, of mean 0 and variance 1 or so.
     weights : (n,)
@@ -60,7 +60,7 @@ def tune(network: nn.Module, x: Floats, y: Floats, weights: Floats, seed: int, g
 
     Examples
     --------
-    >>> from rtbm.nn.networks import make_network
+    >>> from rtbm.nn.feedforward import make_network
     >>> x = np.linspace(-2, 2, 200)[:, None]
     >>> network = make_network(1, [2, 1], ["theta", "linear"], dtype=torch.float64)
     >>> tune(network, x, x + np.sin(9 * x), np.ones(200), seed=0, greedy=True)
@@ -73,9 +73,9 @@ def tune(network: nn.Module, x: Floats, y: Floats, weights: Floats, seed: int, g
     layers = list(affine_layers(network))
     first, rest = layers[0], layers[1:]
     n_outputs = y.shape[1]
-    if not isinstance(first, ThetaLayer) or first.hidden != "diagonal" or not rest:
+    if not isinstance(first, ThetaLayer) or first.coupling != "diagonal" or not rest:
         return False
-    if any(isinstance(module, tuple(FIXED.values())) for module in network.modules()):
+    if any(isinstance(module, tuple(FIXED_ACTIVATIONS.values())) for module in network.modules()):
         return False
     if any(layer.out_features < n_outputs for layer in rest):
         return False
@@ -201,7 +201,7 @@ def _make_linear(layer: ThetaLayer | nn.Linear, matrix: Floats, bias: Floats, rn
     if isinstance(layer, ThetaLayer):
         q = rng.uniform(*STRAIGHT[layer.phase], size=layer.out_features)
         slope = -q if layer.phase == "I" else q
-        if layer.hidden == "diagonal":
+        if layer.coupling == "diagonal":
             layer.hidden_scale.copy_(_tensor(np.log(q)))
         else:
             layer.hidden_scale.copy_(log_cholesky(_tensor(np.diag(q))))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.parameters import Lattice, Unconstrained, log_cholesky, pack, unconstrain
+from rtbm.parameters import Free, Lattice, log_cholesky, pack, unconstrain
 from rtbm.training.family import Family
 from rtbm.training.objective import BITS, STIFFNESS
 
@@ -81,7 +81,7 @@ def structure(x: Floats, weights: Floats) -> Floats:
     return np.where(total > 0, np.abs((weights @ values) / np.where(total > 0, total, 1) - LOG_COSH_NORMAL), 0) + 1e-12
 
 
-def waves(n_visible: int, n_hidden: int, rng: np.random.Generator) -> Unconstrained:
+def waves(n_visible: int, n_hidden: int, rng: np.random.Generator) -> Free:
     """A diagonal machine: the Gaussian of the data, with weak ripples of random directions, frequencies and phases."""
     directions = rng.standard_normal((n_visible, n_hidden))
     directions /= np.linalg.norm(directions, axis=0)
@@ -90,7 +90,7 @@ def waves(n_visible: int, n_hidden: int, rng: np.random.Generator) -> Unconstrai
     parts = np.log(q), rng.uniform(0.0, 1.0, n_hidden), directions * frequencies, np.zeros(n_visible)
     scale = log_cholesky(torch.eye(n_visible, dtype=torch.float64))
     log_q, turns, weights, mean = (torch.from_numpy(part) for part in parts)
-    return Unconstrained(log_q, turns, weights, mean, scale, "diagonal")
+    return Free(log_q, turns, weights, mean, scale, "diagonal")
 
 
 def gaussian(n_visible: int, n_hidden: int, hidden: str) -> Tensor:
@@ -104,7 +104,7 @@ def gaussian(n_visible: int, n_hidden: int, hidden: str) -> Tensor:
         weights[torch.arange(n_hidden) % n_visible, torch.arange(n_hidden)] = 1.0
         scale = log_cholesky(torch.eye(n_visible, dtype=torch.float64))
         q = torch.full((n_hidden,), math.log(60.0), dtype=torch.float64)
-        return pack(Unconstrained(q, 0 * q, weights, weights.new_zeros(n_visible), scale, "diagonal"))
+        return pack(Free(q, 0 * q, weights, weights.new_zeros(n_visible), scale, "diagonal"))
     axis = torch.arange(n_hidden) % n_visible
     units = torch.bincount(axis, minlength=n_visible)
     F = torch.zeros(n_visible, n_hidden, dtype=torch.float64)

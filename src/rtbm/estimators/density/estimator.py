@@ -51,7 +51,7 @@ from rtbm.estimators.density.streaming import (
 from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.progress import progress_bar
 from rtbm.estimators.search import Outcome, Report, count_runs, search
-from rtbm.parameters import HIDDEN
+from rtbm.parameters import COUPLINGS
 from rtbm.training import SOLVERS, Result, make_solver
 from rtbm.training.distributed import gather_objects, together
 from rtbm.training.family import FAILURES, Density
@@ -478,7 +478,7 @@ class RTBMDensity(FittedDensity):
         for name in ("max_iter", "batch_size"):
             if getattr(self, name) is not None:
                 check_integer(getattr(self, name), name, 1)
-        check_choice(self.coupling, "coupling", HIDDEN)
+        check_choice(self.coupling, "coupling", COUPLINGS)
         check_choice(self.phase, "phase", PHASES)
         check_choice(self.solver, "solver", tuple(SOLVERS))
         check_flag(self.drop_constant, "drop_constant")

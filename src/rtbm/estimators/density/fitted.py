@@ -48,7 +48,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     drop_constant: bool
     random_state: Any
     _line_density: Density
-    _module: nn.RTBM | nn.RTBMMixture | None
+    _module: nn.RTBM | nn.MixtureOfRTBMs | None
     history_: list[Record]
     n_features_in_: int
     feature_names_in_: np.ndarray
@@ -113,14 +113,14 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return BoundedDistribution(self._line_density, self._bounds.low, self._bounds.high)
 
     @property
-    def module_(self) -> nn.RTBM | nn.RTBMMixture:
+    def module_(self) -> nn.RTBM | nn.MixtureOfRTBMs:
         """The machine or mixture as a torch module. It is made once, so changes to it persist.
 
         With `bounds` it describes the transformed features, as `distribution_.base` does.
         """
         check_is_fitted(self)
         if self._module is None:
-            kind: Any = nn.RTBMMixture if isinstance(self._line_density, RTBMMixture) else nn.RTBM
+            kind: Any = nn.MixtureOfRTBMs if isinstance(self._line_density, RTBMMixture) else nn.RTBM
             self._module = kind.from_distribution(self._line_density)
         return self._module
 
@@ -348,7 +348,7 @@ def count_parameters(distribution: Density, members: Sequence[Member]) -> int:
     """The free parameters of a density: of machines or of Gaussians, and of their weights."""
     machines, total = iter(components(distribution)), -1
     for n_machines, n_gaussians in members:
-        sizes = [count(m.n_visible, m.n_hidden, m.hidden) for m in islice(machines, n_machines)]
+        sizes = [count(m.n_visible, m.n_hidden, m.coupling) for m in islice(machines, n_machines)]
         if n_gaussians:
             sizes = [gaussian_size(distribution.n_visible)] * n_gaussians
         total += sum(size + 1 for size in sizes)
@@ -372,7 +372,7 @@ def _as_list(features: Any) -> list[Any]:
 
 def is_large(distribution: Density) -> TypeGuard[RTBMDistribution]:
     """Whether the normaliser has to be estimated: too many features for a grid, too many hidden units for a sum."""
-    if not isinstance(distribution, RTBMDistribution) or distribution.hidden == "dense":
+    if not isinstance(distribution, RTBMDistribution) or distribution.coupling == "dense":
         return False
     return distribution.n_visible > GRID_FEATURES and distribution.n_hidden > SUMMED_UNITS
 

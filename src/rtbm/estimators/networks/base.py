@@ -31,8 +31,8 @@ from rtbm.estimators.networks.task import NetworkTask, Rows, absorb
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.progress import progress_bar
 from rtbm.estimators.search import Outcome, count_runs, search
-from rtbm.nn.networks import ACTIVATIONS
-from rtbm.parameters import HIDDEN
+from rtbm.nn.feedforward import ACTIVATIONS
+from rtbm.parameters import COUPLINGS
 from rtbm.training import make_solver
 from rtbm.training.networks import NETWORK_SOLVERS
 from rtbm.validation import check_choice, check_integer
@@ -224,7 +224,7 @@ class ThetaNet(BaseEstimator):
         for name in names:
             check_choice(name, "activation", ACTIVATIONS)
         check_choice(self.output_activation, "output_activation", ACTIVATIONS)
-        check_choice(self.coupling, "coupling", HIDDEN)
+        check_choice(self.coupling, "coupling", COUPLINGS)
         check_choice(self.initialization, "initialization", INITIALIZATIONS)
         check_choice(self.solver, "solver", tuple(NETWORK_SOLVERS))
         check_integer(self.n_init, "n_init", 1)

@@ -11,7 +11,7 @@ from torch.nn.utils import parameters_to_vector
 from rtbm.common import Floats
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.search import Report, Task
-from rtbm.nn.networks import affine_layers, make_network
+from rtbm.nn.feedforward import affine_layers, make_network
 from rtbm.training import Result, Watch
 from rtbm.training.networks import LOSSES, NetworkObjective
 from rtbm.training.resonance import tune
@@ -51,7 +51,7 @@ class NetworkTask(Task):
             generator=torch.Generator().manual_seed(self.solver.seed + index),
             dtype=torch.float64,
             dropout=self.dropout,
-            hidden=self.coupling,
+            coupling=self.coupling,
             initialization="paper" if self.initialization == "paper" else "balanced",
         )
 

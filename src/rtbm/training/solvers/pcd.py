@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rtbm.distributions.annealing import GibbsSampler
+from rtbm.distributions.sampling.annealing import GibbsSampler
 from rtbm.parameters import Natural, change_phase, constrain, map_tensors, unpack
 from rtbm.training.batches import ArrayBatches
 from rtbm.training.family import Family

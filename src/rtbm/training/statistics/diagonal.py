@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats
-from rtbm.distributions.grid import MAX_GRID_DIMENSION, MAX_NODES, spacing_for
-from rtbm.distributions.wave_form import MAX_DENSE, WaveForm
+from rtbm.distributions.diagonal import MAX_LATTICE_UNITS, DiagonalMachine
+from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION, MAX_GRID_NODES, spacing_for
 from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.lattice import DIGIT, enumerate_points, squared_radius
 from rtbm.parameters import Natural, constrain, unpack
@@ -50,7 +50,7 @@ COVERED = -4.0
 SAMPLED = 16
 """One in so many nodes of a grid is evaluated first, to find the order of magnitude."""
 FEW_NODES = 2**12
-"""Up to MAX_DENSE hidden units, the lattice sum of `WaveForm` is faster than a grid of more nodes than this."""
+"""Up to MAX_LATTICE_UNITS hidden units, the lattice sum of `DiagonalMachine` is faster than a grid with more nodes."""
 WIDEST = 128
 """Points in a block."""
 BLOCK_ELEMENTS = 2**15
@@ -458,8 +458,8 @@ def sum_points(
 def make_nodes(machine: DiagonalMachines, log_peak: float, limit: int) -> tuple[Floats, float]:
     """Nodes (n, d) of the trapezoidal rule for the mean of Π θ over the Gaussian of one machine, and log of their cell.
 
-    The grid is that of `rtbm.distributions.grid`: Π θ is at most exp(log_peak) times the wanted mean. More than `limit`
-    nodes are a TooManyTermsError.
+    The grid is that of `rtbm.distributions.integration.grid`: Π θ is at most exp(log_peak) times the mean. More than
+    `limit` nodes are a TooManyTermsError.
     """
     L, W, q = machine.L[0], machine.W[0], machine.q[0]
     root = L.T @ W / np.sqrt(q)
@@ -485,7 +485,7 @@ class Normaliser(NamedTuple):
 
 def normalise_on_grid(machine: DiagonalMachines, units: Units, wants_sums: bool) -> Normaliser:
     """The normaliser of one machine from a grid. A TooManyTermsError says that the grid would be too large."""
-    limit = MAX_NODES if machine.q.shape[1] > MAX_DENSE else FEW_NODES
+    limit = MAX_GRID_NODES if machine.q.shape[1] > MAX_LATTICE_UNITS else FEW_NODES
     peak, covered = _log_peak(units, machine.q), COVERED
     while True:
         nodes, log_cell = make_nodes(machine, peak - covered, limit)
@@ -515,12 +515,12 @@ def _log_peak(units: Units, q: Floats) -> float:
 
 
 def normalise_by_autograd(vector: Tensor, d: int, g: int, wants_gradient: bool) -> Normaliser:
-    """The normaliser of one machine with free parameters `vector`, as `WaveForm` computes it."""
+    """The normaliser of one machine with free parameters `vector`, as `DiagonalMachine` computes it."""
     with torch.set_grad_enabled(wants_gradient):
         free = vector.detach().clone().requires_grad_(wants_gradient)
         natural = constrain(unpack(free, d, g, "diagonal"))
         assert isinstance(natural, Natural)
-        value = WaveForm(natural, TOLERANCE).log_normalizer()
+        value = DiagonalMachine(natural, TOLERANCE).log_normalizer()
         gradient = torch.autograd.grad(value, free)[0].numpy() if wants_gradient else None
     return Normaliser(float(value.detach()), None, gradient)
 

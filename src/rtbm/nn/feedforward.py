@@ -1,4 +1,4 @@
-"""Feedforward networks of theta layers and ordinary ones."""
+"""Feedforward networks of theta layers and ordinary layers."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,9 +11,13 @@ from rtbm.nn.theta_layer import ThetaLayer, check_probability
 from rtbm.validation import check_choice, check_integer
 
 THETA_PHASES = {"theta": "I", "theta-I": "I", "theta-II": "II"}
-FIXED = {"tanh": nn.Tanh, "relu": nn.ReLU}
-ACTIVATIONS = (*THETA_PHASES, *FIXED, "linear")
-"""The names of layers; "theta" is short for "theta-I"."""
+"""The phase of each kind of theta layer. "theta" is short for "theta-I"."""
+FIXED_ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
+"""Activation functions without parameters. A new entry becomes a name that `make_network` takes."""
+ACTIVATIONS = (*THETA_PHASES, *FIXED_ACTIVATIONS, "linear")
+"""All names that `make_network` takes."""
+THETA_OPTIONS = ("coupling", "initialization", "tolerance")
+"""Arguments of `ThetaLayer` that `make_network` passes on."""
 
 
 def make_network(
@@ -34,27 +38,29 @@ def make_network(
     n_inputs : int
         The number of inputs.
     sizes : sequence of int
-        The number of units of each layer, the last of which is the output.
+        The number of units of each layer. The last layer is the output.
     activations : sequence of str
-        One of ACTIVATIONS for each layer.
-    generator : torch.Generator
+        For each layer "theta" or "theta-I", "theta-II", "tanh", "relu" or "linear".
+    generator : torch.Generator, default=None
         For repeatable initial values.
-    dropout : float
-        Of all layers but the last.
-    device, dtype
+    dropout : float, default=0.0
+        The dropout probability of all layers except the last.
+    device, dtype : default=None
         As in every torch module.
     **theta_options
-        Further arguments of theta layers: `hidden`, `initialization`, `tolerance`.
+        Further arguments of theta layers: `coupling`, `initialization`, `tolerance`.
 
     Examples
     --------
-    >>> network = make_network(1, [3, 3, 2, 1], ["theta"] * 4)  # of the paper's time series
+    >>> network = make_network(1, [3, 3, 2, 1], ["theta"] * 4)  # the paper's network for time series
     >>> sum(parameter.numel() for parameter in network.parameters())
     38
     """
-    unknown = set(theta_options) - {"hidden", "initialization", "tolerance"}
+    unknown = set(theta_options) - set(THETA_OPTIONS)
     if unknown:
-        raise InvalidInputError(f"unknown options of theta layers: {', '.join(sorted(unknown))}")
+        raise InvalidInputError(
+            f"unknown options of theta layers: {', '.join(sorted(unknown))}; known are {', '.join(THETA_OPTIONS)}"
+        )
     check_probability(dropout, "dropout")
     if len(sizes) != len(activations) or not sizes:
         raise InvalidInputError(f"every layer needs an activation, got {len(sizes)} sizes and {len(activations)} names")
@@ -69,7 +75,7 @@ def make_network(
             modules.append(ThetaLayer(n, size, generator=generator, device=device, dtype=dtype, **options))
         else:
             modules.append(_linear(n, size, generator, device, dtype))
-            modules += [FIXED[name]()] if name in FIXED else []
+            modules += [FIXED_ACTIVATIONS[name]()] if name in FIXED_ACTIVATIONS else []
             modules += [nn.Dropout(part)] if part else []
         n = size
     return nn.Sequential(*modules)
@@ -86,7 +92,7 @@ def affine_layers(network: nn.Module) -> Iterator[ThetaLayer | nn.Linear]:
 def _linear(
     n_inputs: int, size: int, generator: torch.Generator | None, device: Any, dtype: torch.dtype | None
 ) -> nn.Linear:
-    """A linear map with weights of variance 1 / n_inputs and no bias at first."""
+    """A linear layer with initial weights of variance 1 / n_inputs and bias 0."""
     layer = nn.utils.skip_init(nn.Linear, n_inputs, size, device=device or "cpu", dtype=dtype)
     if layer.weight.is_meta:
         return layer

@@ -1,0 +1,1 @@
+"""Integrals over visible units: grids, probabilities of boxes, quantiles and expectations."""

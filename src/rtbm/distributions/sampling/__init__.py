@@ -1,0 +1,1 @@
+"""Samplers: lattice points, visible points by rejection, and annealed importance sampling."""
