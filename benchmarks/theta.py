@@ -24,8 +24,8 @@ from rich.table import Table
 
 from matrices import typical, worst
 from rtbm import ThetaPlan, __version__, log_theta
-from rtbm.lattice import cholesky, enumerate_points, log_gauss_sum, nearest_plane_matrix, squared_radius
 from rtbm.theta import kernels
+from rtbm.theta.lattice import cholesky, enumerate_points, log_gauss_sum, nearest_plane_matrix, squared_radius
 from rtbm.theta.plan import block_log_theta
 
 POINTS = 10_000

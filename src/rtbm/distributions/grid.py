@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rtbm.errors import TooManyNodesError, TooManyTermsError
-from rtbm.lattice import enumerate_points, squared_radius
+from rtbm.theta.lattice import enumerate_points, squared_radius
 
 MAX_NODES = 2**20
 """The largest number of grid nodes that is attempted."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rtbm.errors import SamplingError, TooManyTermsError
-from rtbm.lattice import (
+from rtbm.theta.lattice import (
     Floats,
     Integers,
     cholesky,

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.lattice import change_basis, integer_inverse, reduce_basis
 from rtbm.theta.geometry import Congruence, exact_product
+from rtbm.theta.lattice import change_basis, integer_inverse, reduce_basis
 
 
 class Reduced(NamedTuple):

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.lattice import DIGIT, LARGEST_INTEGER
 from rtbm.theta import kernels
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.cost import (
@@ -34,6 +33,7 @@ from rtbm.theta.geometry import (
     two_pi_periods,
     with_derivatives,
 )
+from rtbm.theta.lattice import DIGIT, LARGEST_INTEGER
 from rtbm.theta.series import (
     Derivatives,
     Split,

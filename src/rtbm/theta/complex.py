@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rtbm.errors import InvalidInputError
-from rtbm.lattice import (
+from rtbm.theta.chunks import in_chunks
+from rtbm.theta.geometry import (
+    TWO_PI,
+    Congruence,
+    Periods,
+    exact_product,
+    largest_entry,
+    remove_periods,
+    with_derivatives,
+)
+from rtbm.theta.lattice import (
     DIGIT,
     LARGEST_INTEGER,
     Floats,
@@ -23,16 +33,6 @@ from rtbm.lattice import (
     nearest_plane_matrix,
     reduce_basis,
     squared_radius,
-)
-from rtbm.theta.chunks import in_chunks
-from rtbm.theta.geometry import (
-    TWO_PI,
-    Congruence,
-    Periods,
-    exact_product,
-    largest_entry,
-    remove_periods,
-    with_derivatives,
 )
 from rtbm.validation import (
     as_complex,

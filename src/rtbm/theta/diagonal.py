@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.lattice import DIGIT, log_gauss_sum, squared_radius
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.geometry import (
     TWO_PI,
@@ -16,6 +15,7 @@ from rtbm.theta.geometry import (
     two_pi_periods,
     with_derivatives,
 )
+from rtbm.theta.lattice import DIGIT, log_gauss_sum, squared_radius
 from rtbm.theta.series import Derivatives
 
 

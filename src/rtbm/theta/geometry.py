@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI
-from rtbm.lattice import (
+from rtbm.theta.lattice import (
     DIGIT,
     PART_BITS,
     Floats,

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from rtbm.common import Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
-from rtbm.lattice import LARGEST_INTEGER, connected_components
 from rtbm.theta.block import Block
 from rtbm.theta.diagonal import Diagonal
 from rtbm.theta.fused import fused_log_theta, fused_moments
 from rtbm.theta.fused_diagonal import can_fuse, fused_diagonal_log_theta, fused_diagonal_moments
 from rtbm.theta.geometry import largest_entry
+from rtbm.theta.lattice import LARGEST_INTEGER, connected_components
 from rtbm.theta.series import Derivatives
 from rtbm.validation import (
     as_real,
