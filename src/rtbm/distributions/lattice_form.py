@@ -17,7 +17,7 @@ from rtbm.distributions.reduction import reduce_sum
 from rtbm.errors import TooManyTermsError
 from rtbm.parameters import Lattice, continuous_limit, solve
 from rtbm.theta.chunks import CPU_ELEMENTS, in_chunks
-from rtbm.theta.geometry import nearest_plane
+from rtbm.theta.exact import nearest_plane
 from rtbm.theta.plan import ThetaPlan
 
 FEW_STATES, MAX_STATES = 2**10, 2**22

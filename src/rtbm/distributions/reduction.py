@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.theta.geometry import Congruence, exact_product
+from rtbm.theta.derivatives import Congruence
+from rtbm.theta.exact import exact_product
 from rtbm.theta.lattice import change_basis, integer_inverse, reduce_basis
 
 

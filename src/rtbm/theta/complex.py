@@ -9,22 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rtbm.common import TWO_PI, Floats, Integers
 from rtbm.errors import InvalidInputError
 from rtbm.theta.chunks import in_chunks
-from rtbm.theta.geometry import (
-    TWO_PI,
-    Congruence,
-    Periods,
-    exact_product,
-    largest_entry,
-    remove_periods,
-    with_derivatives,
-)
+from rtbm.theta.derivatives import Congruence, with_derivatives
+from rtbm.theta.exact import Periods, exact_product, largest_entry, remove_periods
 from rtbm.theta.lattice import (
     DIGIT,
     LARGEST_INTEGER,
-    Floats,
-    Integers,
     cholesky,
     enumerate_points,
     exact_congruence,
@@ -46,6 +38,7 @@ from rtbm.validation import (
 )
 
 LARGEST_LOG = 700.0
+"""θ itself is returned up to this logarithm. Beyond 709 it would overflow."""
 
 
 def riemann_theta(
@@ -106,13 +99,13 @@ def riemann_theta(
         for i, d in enumerate(derivatives)
     ]
     alpha, beta = _characteristic(characteristic, omega)
-    lattice = _Lattice(omega, alpha, beta, tolerance, len(directions))
+    series = _Series(omega, alpha, beta, tolerance, len(directions))
     rows = z.reshape(-1, g)
 
-    def series(rows: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-        return lattice.evaluate(rows, omega, alpha, beta, directions)
+    def evaluate(rows: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
+        return series.evaluate(rows, omega, alpha, beta, directions)
 
-    u, w = in_chunks(series, rows, [omega], 4 * len(lattice.offsets)) if len(rows) else (rows[:, 0].real, rows[:, 0])
+    u, w = in_chunks(evaluate, rows, [omega], 4 * len(series.offsets)) if len(rows) else (rows[:, 0].real, rows[:, 0])
     u, w = u.reshape(z.shape[:-1]), w.reshape(z.shape[:-1])
     if parts:
         return u, w
@@ -124,8 +117,8 @@ def riemann_theta(
     return torch.exp(u) * w
 
 
-class _Lattice:
-    """Reduced basis, offsets and steps of recentring for the quadratic form 2π Im Ω, and the phases of the terms.
+class _Series:
+    """The terms around the largest one: reduced basis and offsets for the quadratic form 2π Im Ω, and their phases.
 
     In the reduced basis a term is n + a with a = U⁻¹α. In turns its phase is
 

@@ -1,0 +1,354 @@
+"""One-dimensional theta functions in compiled CPU passes, a column of one q at a time: the sums of `unit.torch`.
+
+Cosines are polynomials in cos x. The terms of steps are powers of one exponential p, the larger of the terms m = ±1:
+with r = exp(−a), the terms m = 2, 1, 0, −1, −2, seen from the side of s, are rp², p, 1, p' = r/p, rp'².
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtbm.common import TWO_PI, Floats
+from rtbm.theta.chunks import run_threads
+from rtbm.theta.constants import CHEBYSHEV_COSINES, CHEBYSHEV_SINES, N_COSINES, TWO_PI_PARTS, WAVE_LIMIT
+from rtbm.theta.derivatives import Derivatives
+from rtbm.theta.exact import in_two_parts
+from rtbm.theta.kernels import ROUND, WIDTH, compiled, exponential, sine_cosine
+from rtbm.theta.unit.torch import sums_waves
+
+TILE = 128
+"""Columns that are read and written together. With fewer, wide matrices would be read in more passes over all their
+pages; with more, a tile would leave the second-level cache."""
+STRIDE = WIDTH + 8
+"""Length of a row of a tile. With a power of two, rows would push each other out of the cache."""
+SMALLEST_COLUMN_BLOCK = 8
+"""From so many columns on, a tile is read row by row; narrower ones are read column by column. Speed only."""
+LOG_EVERY = 64
+"""Columns whose sums are multiplied before a logarithm is taken. They lie between 0.58 and 3, so that the product of
+hundreds would leave float64."""
+
+# Columns of the array of constants (g, …); the four polynomials come last.
+INVERSE_PERIOD, PERIOD, PERIOD_LOW, PERIOD_LOWER, TREND, SLOPE, FACTOR, CONSTANT, SCALE, DECAY, IS_WAVE = range(11)
+POLYNOMIALS = 11
+N_CONSTANTS = POLYNOMIALS + 18
+
+
+def unit_constants(q: Floats, phase: str) -> Floats:
+    """What the compiled passes need to know of functions with entries q (g,): an array (g, N_CONSTANTS)."""
+    is_first = phase == "I"
+    with np.errstate(all="ignore"):  # entries that are not positive, or leave float64, give NaN as in torch
+        q = np.where(q > 0, q, np.nan)
+        waves = sums_waves(q, phase)
+        is_dual = waves == is_first
+        constants = np.empty((len(q), N_CONSTANTS))
+        constants[:, INVERSE_PERIOD] = 1 / q if is_first else 1 / TWO_PI
+        periods = (*in_two_parts(q), 0.0) if is_first else TWO_PI_PARTS
+        constants[:, PERIOD], constants[:, PERIOD_LOW], constants[:, PERIOD_LOWER] = periods
+        constants[:, TREND] = is_first
+        constants[:, SLOPE] = np.where(is_dual, (1 if is_first else -1) / q, 0.0)
+        constants[:, FACTOR] = np.where(is_dual, TWO_PI / q, 1.0)
+        constants[:, CONSTANT] = np.where(is_dual, 0.5 * np.log(TWO_PI / q), 0.0)
+        constants[:, SCALE] = 1.0 if is_first else TWO_PI / q
+        constants[:, DECAY] = np.exp(-q if is_first else -(TWO_PI**2) / q)
+        constants[:, IS_WAVE] = waves
+        b = np.maximum(TWO_PI**2 / q if is_first else q, TWO_PI**2 / WAVE_LIMIT)
+        constants[:, POLYNOMIALS:] = _cosine_polynomials(b)
+    return constants
+
+
+def _cosine_polynomials(b: Floats) -> Floats:
+    """Coefficients in cos x of 1 + Σ_m 2exp(−½bm²) cos mx and of its derivatives, the odd ones divided by sin x."""
+    m = np.arange(1.0, N_COSINES + 1)
+    size = 2 * np.exp(-0.5 * m**2 * b[:, None])
+    value, second = size @ CHEBYSHEV_COSINES, -(size * m**2) @ CHEBYSHEV_COSINES
+    value[:, 0] += 1
+    return np.concatenate([value, -(size * m) @ CHEBYSHEV_SINES, second, (size * m**3) @ CHEBYSHEV_SINES], axis=1)
+
+
+def expectations(u: Tensor, q: Tensor, phase: str, value: Tensor) -> None:
+    """−∂/∂u log θ̃ for u (points, g) in float32 or float64 and q (g,), written to `value`."""
+    constants = unit_constants(q.detach().resolve_neg().double().numpy(), phase)
+    source, target = u.numpy(), value.numpy()
+    run_threads(lambda start, stop: expectation_pass(source, start, stop, constants, target), len(u), u.numel())
+
+
+def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str, by_u: Tensor) -> Tensor:
+    """The gradients of `expectations` in u, written to `by_u`, and those in q (g,)."""
+    constants = unit_constants(q.detach().resolve_neg().double().numpy(), phase)
+    source, weights, target = u.numpy(), grad.numpy(), by_u.numpy()
+    sign = 1.0 if phase == "I" else -1.0
+
+    def run(start: int, stop: int) -> Tensor:
+        sums = np.zeros(len(constants))
+        gradient_pass(source, weights, start, stop, constants, sign, target, sums)
+        return torch.from_numpy(sums)
+
+    return torch.stack(run_threads(run, len(u), u.numel())).sum(dim=0)
+
+
+def column_moments(z: Tensor, constants: Floats, order: int) -> Derivatives:
+    """Σ_j log θ̃(z_j|q_j) (points,) for z (points, g), and derivatives (points, g) up to `order` ≤ 2 in each column."""
+    argument = z.detach().double().contiguous().numpy()
+    N, g = argument.shape
+    value = np.empty(N)
+    mean, second = (np.empty((N if order > k else 0, g)) for k in range(2))
+    run_threads(lambda *rows: moment_pass(argument, *rows, constants, order, value, mean, second), N, work=N * g)
+    return tuple(torch.from_numpy(array) for array in (value, mean, second)[: order + 1])
+
+
+# The functions of one number. They are inlined, and what a pass does not use is not computed.
+
+
+@compiled
+def read_constants(k, j):
+    """The constants of column j as tuples, which the compiler keeps in registers."""
+    p = POLYNOMIALS
+    return (
+        (k[j, INVERSE_PERIOD], k[j, PERIOD], k[j, PERIOD_LOW], k[j, PERIOD_LOWER]),
+        (k[j, TREND], k[j, SLOPE], k[j, FACTOR], k[j, CONSTANT]),
+        (k[j, SCALE], k[j, DECAY]),
+        (k[j, p], k[j, p + 1], k[j, p + 2], k[j, p + 3], k[j, p + 4]),
+        (k[j, p + 5], k[j, p + 6], k[j, p + 7], k[j, p + 8]),
+        (k[j, p + 9], k[j, p + 10], k[j, p + 11], k[j, p + 12], k[j, p + 13]),
+        (k[j, p + 14], k[j, p + 15], k[j, p + 16], k[j, p + 17]),
+    )
+
+
+@compiled
+def recentre(u, period):
+    """n₀, s and what s has lost by rounding, with u = n₀·period + s."""
+    inverse, high, low, lower = period
+    n0 = (u * inverse + ROUND) - ROUND
+    exact = u - n0 * high
+    s = exact - n0 * low
+    return n0, s, ((exact - s) - n0 * low) - n0 * lower
+
+
+@compiled
+def horner(p, x):
+    """The polynomial with coefficients p, four or five of them."""
+    if len(p) == 5:
+        return (((p[4] * x + p[3]) * x + p[2]) * x + p[1]) * x + p[0]
+    return ((p[3] * x + p[2]) * x + p[1]) * x + p[0]
+
+
+@compiled
+def wave(u, constants):
+    """n₀, s, Z and its first three derivatives divided by Z, for a sum of waves."""
+    period, _, _, value, first, second, third = constants
+    n0, s, _ = recentre(u, period)
+    sine, cosine = sine_cosine(s * period[0])
+    total = horner(value, cosine)
+    over = 1 / total
+    turned = sine * over
+    return n0, s, total, horner(first, cosine) * turned, horner(second, cosine) * over, horner(third, cosine) * turned
+
+
+@compiled
+def step(u, constants):
+    """The same for a sum of steps."""
+    period, _, (scale, r), _, _, _, _ = constants
+    n0, s, rest = recentre(u, period)
+    side = 1.0 if s >= 0 else -1.0
+    p = exponential(scale * ((abs(s) - 0.5 * period[1]) + (side * rest - 0.5 * period[2])))
+    near, far = r * p, r / p
+    farther = r * far
+    total = 1 + p * (1 + near) + far * (1 + farther)
+    over = 1 / total
+    sided = side * over
+    m1 = sided * (p * (1 + 2 * near) - far * (1 + 2 * farther))
+    m2 = over * (p * (1 + 4 * near) + far * (1 + 4 * farther))
+    m3 = sided * (p * (1 + 8 * near) - far * (1 + 8 * farther))
+    return n0, s, total, m1, m2, m3
+
+
+@compiled
+def log_theta_part(u, n0, s, smooth):
+    """log θ̃ − log Z."""
+    trend, slope, _, constant = smooth
+    return 0.5 * trend * n0 * (u + s) + (0.5 * slope * s * s + constant)
+
+
+@compiled
+def cumulants(n0, s, m1, m2, m3, smooth):
+    """κ₁, κ₂ and ½κ₃ of log θ̃."""
+    trend, slope, factor, _ = smooth
+    square = factor * factor
+    second = slope + square * (m2 - m1 * m1)
+    third = 0.5 * square * factor * (m3 + m1 * (2 * m1 * m1 - 3 * m2))
+    return trend * n0 + (slope * s + factor * m1), second, third
+
+
+# The passes. Each works on tiles, whose rows are columns of u, in two loops for every column: one for each kind of sum.
+
+
+@compiled
+def expectation_row(tile, c, k, j):
+    """−κ₁ instead of u."""
+    constants = read_constants(k, j)
+    smooth = constants[1]
+    if k[j, IS_WAVE] > 0:
+        for b in range(WIDTH):
+            n0, s, _, m1, m2, m3 = wave(tile[c, b], constants)
+            tile[c, b] = -cumulants(n0, s, m1, m2, m3, smooth)[0]
+    else:
+        for b in range(WIDTH):
+            n0, s, _, m1, m2, m3 = step(tile[c, b], constants)
+            tile[c, b] = -cumulants(n0, s, m1, m2, m3, smooth)[0]
+
+
+@compiled
+def gradient_row(tile, weights, c, k, j):
+    """The gradients −κ₂ in u, instead of u, and ½κ₃ + κ₁κ₂ in q, both times the weights, instead of these."""
+    constants = read_constants(k, j)
+    smooth = constants[1]
+    if k[j, IS_WAVE] > 0:
+        for b in range(WIDTH):
+            n0, s, _, m1, m2, m3 = wave(tile[c, b], constants)
+            first, second, third = cumulants(n0, s, m1, m2, m3, smooth)
+            tile[c, b] = -second * weights[c, b]
+            weights[c, b] *= third + first * second
+    else:
+        for b in range(WIDTH):
+            n0, s, _, m1, m2, m3 = step(tile[c, b], constants)
+            first, second, third = cumulants(n0, s, m1, m2, m3, smooth)
+            tile[c, b] = -second * weights[c, b]
+            weights[c, b] *= third + first * second
+
+
+@compiled
+def value_row(tile, c, k, j, sums):
+    """log θ̃: its part beside log Z is added to the first row of sums, and the second one is multiplied by Z."""
+    constants = read_constants(k, j)
+    smooth = constants[1]
+    if k[j, IS_WAVE] > 0:
+        for b in range(WIDTH):
+            n0, s, total, _, _, _ = wave(tile[c, b], constants)
+            sums[0, b] += log_theta_part(tile[c, b], n0, s, smooth)
+            sums[1, b] *= total
+    else:
+        for b in range(WIDTH):
+            n0, s, total, _, _, _ = step(tile[c, b], constants)
+            sums[0, b] += log_theta_part(tile[c, b], n0, s, smooth)
+            sums[1, b] *= total
+
+
+@compiled
+def moment_row(tile, seconds, c, k, j, sums):
+    """As `value_row`, and κ₁ instead of u, and κ₂ in a row of seconds."""
+    constants = read_constants(k, j)
+    smooth = constants[1]
+    if k[j, IS_WAVE] > 0:
+        for b in range(WIDTH):
+            n0, s, total, m1, m2, m3 = wave(tile[c, b], constants)
+            sums[0, b] += log_theta_part(tile[c, b], n0, s, smooth)
+            sums[1, b] *= total
+            tile[c, b], seconds[c, b], _ = cumulants(n0, s, m1, m2, m3, smooth)
+    else:
+        for b in range(WIDTH):
+            n0, s, total, m1, m2, m3 = step(tile[c, b], constants)
+            sums[0, b] += log_theta_part(tile[c, b], n0, s, smooth)
+            sums[1, b] *= total
+            tile[c, b], seconds[c, b], _ = cumulants(n0, s, m1, m2, m3, smooth)
+
+
+@compiled
+def read(source, tile, begin, count, left, right):
+    """Read some columns as rows of the tile."""
+    if right - left >= SMALLEST_COLUMN_BLOCK:
+        for b in range(count):
+            for c in range(right - left):
+                tile[c, b] = source[begin + b, left + c]
+    else:
+        for c in range(right - left):
+            for b in range(count):
+                tile[c, b] = source[begin + b, left + c]
+
+
+@compiled
+def write(tile, target, begin, count, left, right):
+    """Write rows of the tile as columns."""
+    if right - left >= SMALLEST_COLUMN_BLOCK:
+        for b in range(count):
+            for c in range(right - left):
+                target[begin + b, left + c] = tile[c, b]
+    else:
+        for c in range(right - left):
+            for b in range(count):
+                target[begin + b, left + c] = tile[c, b]
+
+
+@compiled
+def sum_in_halves(w, row):
+    """The sum of a row, by halves, which runs in parallel."""
+    half = WIDTH // 2
+    while half > 0:
+        for b in range(half):
+            w[row, b] += w[row, half + b]
+        half //= 2
+    return w[row, 0]
+
+
+@compiled
+def expectation_pass(u, start, stop, constants, value):
+    """E(h|v) = −κ₁ for the rows start…stop of u (points, g)."""
+    g = constants.shape[0]
+    tile = np.zeros((min(g, TILE), STRIDE))
+    for begin in range(start, stop, WIDTH):
+        count = min(WIDTH, stop - begin)
+        for left in range(0, g, TILE):
+            right = min(g, left + TILE)
+            read(u, tile, begin, count, left, right)
+            for j in range(left, right):
+                expectation_row(tile, j - left, constants, j)
+            write(tile, value, begin, count, left, right)
+
+
+@compiled
+def gradient_pass(u, grad, start, stop, constants, sign, by_u, by_q):
+    """The gradients −κ₂·grad in u, and those in q, sign·(½κ₃ + κ₁κ₂)·grad, added to by_q (g,)."""
+    g = constants.shape[0]
+    tile, weights = np.zeros((min(g, TILE), STRIDE)), np.zeros((min(g, TILE), STRIDE))
+    for begin in range(start, stop, WIDTH):
+        count = min(WIDTH, stop - begin)
+        for left in range(0, g, TILE):
+            right = min(g, left + TILE)
+            if count < WIDTH:  # the end of a row must not hold numbers of the last block
+                weights[:] = 0.0
+                tile[:] = 0.0
+            read(u, tile, begin, count, left, right)
+            read(grad, weights, begin, count, left, right)
+            for j in range(left, right):
+                gradient_row(tile, weights, j - left, constants, j)
+                by_q[j] += sign * sum_in_halves(weights, j - left)
+            write(tile, by_u, begin, count, left, right)
+
+
+@compiled
+def moment_pass(z, start, stop, constants, order, value, mean, second):
+    """log θ̃ summed over the columns (points,), and the first and second derivative in each (points, g)."""
+    g = constants.shape[0]
+    tile, seconds = np.zeros((min(g, TILE), STRIDE)), np.zeros((min(g, TILE), STRIDE))
+    sums = np.empty((2, WIDTH))
+    for begin in range(start, stop, WIDTH):
+        count = min(WIDTH, stop - begin)
+        sums[0] = 0.0
+        sums[1] = 1.0
+        for left in range(0, g, TILE):
+            right = min(g, left + TILE)
+            read(z, tile, begin, count, left, right)
+            for j in range(left, right):
+                if order == 0:
+                    value_row(tile, j - left, constants, j, sums)
+                else:
+                    moment_row(tile, seconds, j - left, constants, j, sums)
+                if j % LOG_EVERY == LOG_EVERY - 1 or j == g - 1:
+                    for b in range(WIDTH):
+                        sums[0, b] += np.log(sums[1, b])
+                    sums[1] = 1.0
+            if order > 0:
+                write(tile, mean, begin, count, left, right)
+            if order > 1:
+                write(seconds, second, begin, count, left, right)
+        for b in range(count):
+            value[begin + b] = sums[0, b]
