@@ -45,8 +45,7 @@ class CompiledPass:
 
     def supports(self, device: torch.device) -> bool:
         """Whether numba is there, the block is small and no term overflows."""
-        is_small = self.tensors.g <= MAX_FUSED_SIZE and self.tensors.geometry.largest_exponent < MAX_EXPONENT
-        return is_small and kernels.AVAILABLE and device.type == "cpu"
+        return kernels.AVAILABLE and device.type == "cpu" and self._is_small
 
     def pays(self, rows: Tensor) -> bool:
         """Whether the cost model may choose it for a batch."""
@@ -83,6 +82,10 @@ class CompiledPass:
         run_threads(run, N)
         results = (log_part + np.log(total), mean, covariance)
         return tuple(torch.from_numpy(array) for array in results[: order + 1])
+
+    @cached_property
+    def _is_small(self) -> bool:
+        return self.tensors.g <= MAX_FUSED_SIZE and self.tensors.geometry.largest_exponent < MAX_EXPONENT
 
     @cached_property
     def _constants(self) -> tuple[Any, ...]:

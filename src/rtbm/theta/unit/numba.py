@@ -1,7 +1,8 @@
 """One-dimensional theta functions in compiled CPU passes, a column of one q at a time: the sums of `unit.torch`.
 
-Cosines are polynomials in cos x. The terms of steps are powers of one exponential p, the larger of the terms m = ±1:
-with r = exp(−a), the terms m = 2, 1, 0, −1, −2, seen from the side of s, are rp², p, 1, p' = r/p, rp'².
+Cosines are polynomials in cos x. The terms of steps are powers of one exponential: with p = exp(|x| − ½a), the larger
+of the terms m = ±1, and r = exp(−a), the terms m = 2, …, −2, seen from the side of s, are rp², p, 1, r/p and r³/p².
+They are multiplied by p², which saves a division.
 """
 
 import numpy as np
@@ -23,6 +24,11 @@ STRIDE = WIDTH + 8
 """Length of a row of a tile. With a power of two, rows would push each other out of the cache."""
 SMALLEST_COLUMN_BLOCK = 8
 """From so many columns on, a tile is read row by row; narrower ones are read column by column. Speed only."""
+SMALLEST_STEP = 1e-75
+"""Stands for smaller p, so that no power of it vanishes. It must be far below 1e-16, and its cube above 1e-308."""
+WIDEST_DUAL = 1e50
+"""Dual steps with a larger a are one term. The others would show at distances below 1e-48 from a jump only, which
+arguments cannot resolve; their derivatives, of size a², would overflow."""
 LOG_EVERY = 64
 """Columns whose sums are multiplied before a logarithm is taken. They lie between 0.58 and 3, so that the product of
 hundreds would leave float64."""
@@ -46,7 +52,7 @@ def unit_constants(q: Floats, phase: str) -> Floats:
         constants[:, PERIOD], constants[:, PERIOD_LOW], constants[:, PERIOD_LOWER] = periods
         constants[:, TREND] = is_first
         constants[:, SLOPE] = np.where(is_dual, (1 if is_first else -1) / q, 0.0)
-        constants[:, FACTOR] = np.where(is_dual, TWO_PI / q, 1.0)
+        constants[:, FACTOR] = np.where(is_dual, np.where(q < TWO_PI**2 / WIDEST_DUAL, 0.0, TWO_PI / q), 1.0)
         constants[:, CONSTANT] = np.where(is_dual, 0.5 * np.log(TWO_PI / q), 0.0)
         constants[:, SCALE] = 1.0 if is_first else TWO_PI / q
         constants[:, DECAY] = np.exp(-q if is_first else -(TWO_PI**2) / q)
@@ -134,32 +140,31 @@ def horner(p, x):
 
 @compiled
 def wave(u, constants):
-    """n₀, s, Z and its first three derivatives divided by Z, for a sum of waves."""
+    """n₀, s, 1, Z and its first three derivatives, for a sum of waves."""
     period, _, _, value, first, second, third = constants
     n0, s, _ = recentre(u, period)
-    sine, cosine = sine_cosine(s * period[0])
-    total = horner(value, cosine)
-    over = 1 / total
-    turned = sine * over
-    return n0, s, total, horner(first, cosine) * turned, horner(second, cosine) * over, horner(third, cosine) * turned
+    sine, x = sine_cosine(s * period[0])
+    return n0, s, 1.0, horner(value, x), horner(first, x) * sine, horner(second, x), horner(third, x) * sine
 
 
 @compiled
 def step(u, constants):
-    """The same for a sum of steps."""
+    """n₀, s, p², and p² times Z and its first three derivatives, for a sum of steps."""
     period, _, (scale, r), _, _, _, _ = constants
     n0, s, rest = recentre(u, period)
     side = 1.0 if s >= 0 else -1.0
     p = exponential(scale * ((abs(s) - 0.5 * period[1]) + (side * rest - 0.5 * period[2])))
-    near, far = r * p, r / p
-    farther = r * far
-    total = 1 + p * (1 + near) + far * (1 + farther)
-    over = 1 / total
-    sided = side * over
-    m1 = sided * (p * (1 + 2 * near) - far * (1 + 2 * farther))
-    m2 = over * (p * (1 + 4 * near) + far * (1 + 4 * farther))
-    m3 = sided * (p * (1 + 8 * near) - far * (1 + 8 * farther))
-    return n0, s, total, m1, m2, m3
+    p = max(p, SMALLEST_STEP)
+    square, rp, r3 = p * p, r * p, r * r * r
+    return (
+        n0,
+        s,
+        square,
+        r3 + p * (r + p * (1 + p * (1 + rp))),
+        side * (p * (square * (1 + 2 * rp) - r) - 2 * r3),
+        p * (square * (1 + 4 * rp) + r) + 4 * r3,
+        side * (p * (square * (1 + 8 * rp) - r) - 8 * r3),
+    )
 
 
 @compiled
@@ -170,13 +175,23 @@ def log_theta_part(u, n0, s, smooth):
 
 
 @compiled
-def cumulants(n0, s, m1, m2, m3, smooth):
+def first_cumulant(n0, s, total, first, smooth):
+    """κ₁ of log θ̃."""
+    trend, slope, factor, _ = smooth
+    return trend * n0 + (slope * s + factor * (first / total))
+
+
+@compiled
+def cumulants(n0, s, _, total, first, second, third, smooth):
     """κ₁, κ₂ and ½κ₃ of log θ̃."""
     trend, slope, factor, _ = smooth
-    square = factor * factor
-    second = slope + square * (m2 - m1 * m1)
-    third = 0.5 * square * factor * (m3 + m1 * (2 * m1 * m1 - 3 * m2))
-    return trend * n0 + (slope * s + factor * m1), second, third
+    square, over = factor * factor, 1 / total
+    m1, m2, m3 = first * over, second * over, third * over
+    return (
+        trend * n0 + (slope * s + factor * m1),
+        slope + square * (m2 - m1 * m1),
+        0.5 * square * factor * (m3 + m1 * (2 * m1 * m1 - 3 * m2)),
+    )
 
 
 # The passes. Each works on tiles, whose rows are columns of u, in two loops for every column: one for each kind of sum.
@@ -189,12 +204,12 @@ def expectation_row(tile, c, k, j):
     smooth = constants[1]
     if k[j, IS_WAVE] > 0:
         for b in range(WIDTH):
-            n0, s, _, m1, m2, m3 = wave(tile[c, b], constants)
-            tile[c, b] = -cumulants(n0, s, m1, m2, m3, smooth)[0]
+            n0, s, _, total, first, _, _ = wave(tile[c, b], constants)
+            tile[c, b] = -first_cumulant(n0, s, total, first, smooth)
     else:
         for b in range(WIDTH):
-            n0, s, _, m1, m2, m3 = step(tile[c, b], constants)
-            tile[c, b] = -cumulants(n0, s, m1, m2, m3, smooth)[0]
+            n0, s, _, total, first, _, _ = step(tile[c, b], constants)
+            tile[c, b] = -first_cumulant(n0, s, total, first, smooth)
 
 
 @compiled
@@ -204,16 +219,14 @@ def gradient_row(tile, weights, c, k, j):
     smooth = constants[1]
     if k[j, IS_WAVE] > 0:
         for b in range(WIDTH):
-            n0, s, _, m1, m2, m3 = wave(tile[c, b], constants)
-            first, second, third = cumulants(n0, s, m1, m2, m3, smooth)
-            tile[c, b] = -second * weights[c, b]
-            weights[c, b] *= third + first * second
+            k1, k2, k3 = cumulants(*wave(tile[c, b], constants), smooth)
+            tile[c, b] = -k2 * weights[c, b]
+            weights[c, b] *= k3 + k1 * k2
     else:
         for b in range(WIDTH):
-            n0, s, _, m1, m2, m3 = step(tile[c, b], constants)
-            first, second, third = cumulants(n0, s, m1, m2, m3, smooth)
-            tile[c, b] = -second * weights[c, b]
-            weights[c, b] *= third + first * second
+            k1, k2, k3 = cumulants(*step(tile[c, b], constants), smooth)
+            tile[c, b] = -k2 * weights[c, b]
+            weights[c, b] *= k3 + k1 * k2
 
 
 @compiled
@@ -223,14 +236,14 @@ def value_row(tile, c, k, j, sums):
     smooth = constants[1]
     if k[j, IS_WAVE] > 0:
         for b in range(WIDTH):
-            n0, s, total, _, _, _ = wave(tile[c, b], constants)
+            n0, s, scale, total, _, _, _ = wave(tile[c, b], constants)
             sums[0, b] += log_theta_part(tile[c, b], n0, s, smooth)
-            sums[1, b] *= total
+            sums[1, b] *= total / scale
     else:
         for b in range(WIDTH):
-            n0, s, total, _, _, _ = step(tile[c, b], constants)
+            n0, s, scale, total, _, _, _ = step(tile[c, b], constants)
             sums[0, b] += log_theta_part(tile[c, b], n0, s, smooth)
-            sums[1, b] *= total
+            sums[1, b] *= total / scale
 
 
 @compiled
@@ -240,16 +253,16 @@ def moment_row(tile, seconds, c, k, j, sums):
     smooth = constants[1]
     if k[j, IS_WAVE] > 0:
         for b in range(WIDTH):
-            n0, s, total, m1, m2, m3 = wave(tile[c, b], constants)
-            sums[0, b] += log_theta_part(tile[c, b], n0, s, smooth)
-            sums[1, b] *= total
-            tile[c, b], seconds[c, b], _ = cumulants(n0, s, m1, m2, m3, smooth)
+            terms = wave(tile[c, b], constants)
+            sums[0, b] += log_theta_part(tile[c, b], terms[0], terms[1], smooth)
+            sums[1, b] *= terms[3] / terms[2]
+            tile[c, b], seconds[c, b], _ = cumulants(*terms, smooth)
     else:
         for b in range(WIDTH):
-            n0, s, total, m1, m2, m3 = step(tile[c, b], constants)
-            sums[0, b] += log_theta_part(tile[c, b], n0, s, smooth)
-            sums[1, b] *= total
-            tile[c, b], seconds[c, b], _ = cumulants(n0, s, m1, m2, m3, smooth)
+            terms = step(tile[c, b], constants)
+            sums[0, b] += log_theta_part(tile[c, b], terms[0], terms[1], smooth)
+            sums[1, b] *= terms[3] / terms[2]
+            tile[c, b], seconds[c, b], _ = cumulants(*terms, smooth)
 
 
 @compiled

@@ -81,15 +81,22 @@ def column_derivatives(z: Tensor, q: Tensor, phase: str, order: int, is_far: boo
     With `is_far` the argument may be as large as float64 can tell lattice points apart.
     """
     is_wave = sums_waves(q.detach(), phase)
-
-    def series(rows: Tensor, q: Tensor, waves: bool) -> Derivatives:
-        return _one_sum(_recentre(rows, q, phase, is_far), q, phase, order, waves)
-
-    sides = []
-    for columns, waves in ((is_wave, True), (~is_wave, False)):
-        width = max(1, int(columns.sum()) * (2 * N_EXPONENTIALS + 1))
-        sides.append(in_chunks(lambda rows, q, waves=waves: series(rows, q, waves), z[:, columns], [q[columns]], width))
-    back = torch.cat([is_wave.nonzero()[:, 0], (~is_wave).nonzero()[:, 0]]).argsort()
+    sides, order_of_columns = [], []
+    for waves in (True, False):
+        columns = (is_wave == waves).nonzero()[:, 0]
+        if len(columns):
+            sides.append(
+                in_chunks(
+                    lambda rows, q, waves=waves: _one_sum(_recentre(rows, q, phase, is_far), q, phase, order, waves),
+                    z[:, columns],
+                    [q[columns]],
+                    len(columns) * (2 * N_EXPONENTIALS + 1),
+                )
+            )
+            order_of_columns.append(columns)
+    if len(sides) == 1:
+        return sides[0]
+    back = torch.cat(order_of_columns).argsort()
     return tuple(torch.cat(pair, dim=1)[:, back] for pair in zip(*sides, strict=True))
 
 
@@ -124,12 +131,15 @@ def _one_sum(at: Recentred, q: Tensor, phase: str, order: int, waves: bool) -> D
 
 def _waves(x: Tensor, b: Tensor, order: int) -> Derivatives:
     """log Z and its derivatives in x for Z = 1 + Σ_m 2exp(−½bm²) cos(mx)."""
+    turn = 2 * torch.cos(x)
+    cosines, sines = [torch.ones_like(x), 0.5 * turn], [torch.zeros_like(x), torch.sin(x)]
     sums = [torch.zeros_like(x) for _ in range(order + 1)]
     for m in range(1, N_COSINES + 1):
         size = 2 * torch.exp(-0.5 * m**2 * b)
-        cosine, sine = torch.cos(m * x), torch.sin(m * x)
-        derivatives = (cosine, -sine, -cosine, sine)
+        derivatives = (cosines[m], -sines[m], -cosines[m], sines[m])
         sums = [total + m**k * size * derivatives[k] for k, total in enumerate(sums)]
+        for multiples in (cosines, sines):  # Chebyshev: cos (m + 1)x = 2 cos x cos mx − cos (m − 1)x
+            multiples.append(turn * multiples[m] - multiples[m - 1])
     return torch.log1p(sums[0]), *_cumulants([moment / (1 + sums[0]) for moment in sums[1:]])
 
 
