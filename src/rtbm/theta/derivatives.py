@@ -1,7 +1,6 @@
-"""What derivatives need: exact values with the derivatives of formulas that round, and graphs of gradients."""
+"""What derivatives need: exact values with derivatives of formulas that round, and compiled passes with gradients."""
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,13 +19,47 @@ def wants_graph(*inputs: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
 
-def gradients_with_graph(
-    value: Tensor, inputs: tuple[Tensor, ...], needed: Sequence[bool], grad: Tensor
-) -> list[Tensor | None]:
-    """The gradients of `value` in the inputs that need one, None for the others, ready to be differentiated again."""
-    wanted = [tensor for tensor, need in zip(inputs, needed, strict=False) if need]
-    derivatives = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
-    return [next(derivatives) if need else None for _, need in zip(inputs, needed, strict=False)]
+class CompiledPass(Protocol):
+    """A compiled pass over the points, without graph: it has values up to two derivatives, and a torch counterpart."""
+
+    phase: str
+
+    def fixed_moments(self, z: Tensor, order: int) -> Derivatives:
+        """log θ̃ (points,), its gradient (points, g), and its second derivatives: (points, g, g), or (points, g)."""
+
+    def torch_log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
+        """log θ̃ in plain torch."""
+
+
+class CompiledLogTheta(torch.autograd.Function):
+    """log θ̃ (points,) by a compiled pass, with first derivatives; a graph of these goes through torch.
+
+    By the heat equation ∂θ̃/∂Q = ∓½∂²θ̃/∂z², with the upper sign in phase I. Q is a matrix (g, g) or a diagonal (g,).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, Q: Tensor, compiled: CompiledPass) -> Tensor:
+        """Derivatives are computed with the value, since both share most of the work."""
+        value, *derivatives = compiled.fixed_moments(z, 2 if ctx.needs_input_grad[1] else 1)
+        ctx.save_for_backward(z, Q, *derivatives)
+        ctx.compiled = compiled
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """The gradients in z and Q."""
+        z, Q, mean, *second = ctx.saved_tensors
+        by_z, by_Q = grad[:, None] * mean, None
+        if torch.is_grad_enabled():
+            wanted = [tensor for tensor, need in zip((z, Q), ctx.needs_input_grad, strict=False) if need]
+            value = ctx.compiled.torch_log_theta(z, Q)
+            found = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
+            return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None
+        if second:
+            square = by_z.mT @ mean if Q.ndim == 2 else (by_z * mean).sum(dim=0)
+            sign = -0.5 if ctx.compiled.phase == "I" else 0.5
+            by_Q = (sign * (torch.tensordot(grad, second[0], 1) + square)).to(Q.dtype)
+        return by_z.to(z.dtype), by_Q, None
 
 
 class Congruence(torch.autograd.Function):

@@ -14,10 +14,11 @@ from torch import Tensor
 from rtbm.common import TWO_PI
 from rtbm.theta import kernels
 from rtbm.theta.block.cost import fused_cost
+from rtbm.theta.block.evaluator import Evaluator
 from rtbm.theta.block.tensors import CPU, BlockTensors
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.constants import TWO_PI_PARTS
-from rtbm.theta.derivatives import Derivatives, gradients_with_graph, wants_graph
+from rtbm.theta.derivatives import CompiledLogTheta, Derivatives, wants_graph
 from rtbm.theta.exact import grid_factor
 from rtbm.theta.kernels import ROUND, WIDTH, add_cosine, add_scaled, combine, compiled, exp_row, fill, sin_cos_row
 
@@ -31,7 +32,7 @@ EXPONENT_BITS = 0x7FF << 52
 """The bits of a float64 that hold its exponent."""
 
 
-class CompiledPass:
+class FusedPass(Evaluator):
     """One pass for basis change, nearest plane, terms and the way back. It serves up to two derivatives on the CPU.
 
     Others, and graphs of derivatives, go through the list.
@@ -39,33 +40,37 @@ class CompiledPass:
 
     name = "fused"
 
-    def __init__(self, tensors: BlockTensors, list_sum: Any):
-        self.tensors = tensors
-        self.list_sum = list_sum
+    def __init__(self, tensors: BlockTensors, list_sum: Evaluator):
+        super().__init__(tensors)
+        self._list_sum = list_sum
 
     def supports(self, device: torch.device) -> bool:
         """Whether numba is there, the block is small and no term overflows."""
         return kernels.AVAILABLE and device.type == "cpu" and self._is_small
 
-    def pays(self, rows: Tensor) -> bool:
-        """Whether the cost model may choose it for a batch."""
-        return self.supports(rows.device) and not self.tensors.is_far(rows)
+    def pays(self, z: Tensor) -> bool:
+        """Near arguments only."""
+        return super().pays(z) and not self.tensors.is_far(z)
 
     def cost(self, n_points: int) -> float:
-        """Nanoseconds."""
-        return fused_cost(n_points, len(self.tensors.geometry.points))
+        """One compiled pass."""
+        return fused_cost(n_points, self.n_terms)
 
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
-        """log θ̃ (points,) for z (points, g); differentiable to any order."""
-        return _CompiledLogTheta.apply(z, Q, self) if wants_graph(z, Q) else self.fixed_moments(z, 0)[0]
+        """See `Evaluator`."""
+        return CompiledLogTheta.apply(z, Q, self) if wants_graph(z, Q) else self.fixed_moments(z, 0)[0]
 
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
-        """log θ̃ and its z-derivatives up to `order` ≤ 3; differentiable to any order."""
+        """See `Evaluator`."""
         if order == 0:
             return (self.log_theta(z, Q),)
         if order > 2 or wants_graph(z, Q):
-            return self.list_sum.moments(z, Q, order)
+            return self._list_sum.moments(z, Q, order)
         return self.fixed_moments(z, order)
+
+    def torch_log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
+        """log θ̃ in plain torch."""
+        return self._list_sum.log_theta(z, Q)
 
     def fixed_moments(self, z: Tensor, order: int) -> Derivatives:
         """log θ̃ and its z-derivatives up to `order` ≤ 2, without a graph."""
@@ -107,31 +112,6 @@ class CompiledPass:
             (2 * grid_factor(geometry.basis), two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice)),
             ((B / units[:, None], slope, U @ B.T, U @ K @ U.T, float(form.constant)), o, (points, log_size, turns)),
         )
-
-
-class _CompiledLogTheta(torch.autograd.Function):
-    """The compiled pass with first derivatives; a graph of these goes through the list."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, Q: Tensor, evaluator: CompiledPass) -> Tensor:
-        order = 2 if ctx.needs_input_grad[1] else 1 if ctx.needs_input_grad[0] else 0
-        value, *derivatives = evaluator.fixed_moments(z, order)
-        ctx.save_for_backward(z, Q, *derivatives)
-        ctx.evaluator = evaluator
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        z, Q, mean, *covariance = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            value = ctx.evaluator.list_sum.log_theta(z, Q)
-            return *gradients_with_graph(value, (z, Q), ctx.needs_input_grad, grad), None
-        grad_Q = None
-        if ctx.needs_input_grad[1]:
-            sign = -0.5 if ctx.evaluator.tensors.phase == "I" else 0.5
-            weighted = grad[:, None] * mean
-            grad_Q = (sign * (torch.tensordot(grad, covariance[0], 1) + weighted.mT @ mean)).to(Q.dtype)
-        return (grad[:, None] * mean).to(z.dtype), grad_Q, None
 
 
 def fill_table(

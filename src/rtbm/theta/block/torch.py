@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rtbm.theta import kernels
 from rtbm.theta.block.cost import SMALLEST_SPLIT, SplitLists, choose_split, list_cost, split_cost, split_exponent
+from rtbm.theta.block.evaluator import Evaluator
 from rtbm.theta.block.geometry import Form
 from rtbm.theta.block.numba import MAX_EXPONENT, fill_table
 from rtbm.theta.block.tensors import CPU, BlockTensors
@@ -24,33 +25,17 @@ LARGEST_FLOAT32_EXPONENT = 4.0
 """Sums with larger exponents are computed in float64. In float32, exponents that cancel would lose the last digits."""
 
 
-class ListSum:
+class ListSum(Evaluator):
     """One exponential or cosine for each term. It serves every block, device and order of derivatives."""
 
     name = "list"
 
-    def __init__(self, tensors: BlockTensors):
-        self.tensors = tensors
-        self.n_terms = len(tensors.geometry.points)
-
-    def supports(self, device: torch.device) -> bool:
-        """Always."""
-        return True
-
-    def pays(self, rows: Tensor) -> bool:
-        """Whether the cost model may choose it for a batch."""
-        return True
-
     def cost(self, n_points: int) -> float:
-        """Nanoseconds."""
+        """An exponential or cosine for every term."""
         return list_cost(n_points, self.n_terms)
 
-    def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
-        """log θ̃ (points,) for z (points, g); differentiable to any order."""
-        return self.moments(z, Q, 0)[0]
-
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
-        """log θ̃ and its z-derivatives up to `order` ≤ 3; differentiable to any order."""
+        """See `Evaluator`."""
         form, (s, centre, offset) = self.tensors.form(Q), self.tensors.recentre(z, Q)
         dtype = dtype_for(z, self.tensors)
         terms = self._terms(dtype, z.device)
@@ -83,7 +68,7 @@ class ListSum:
         return Terms(points, 1 + (points[:, :o] != 0).any(dim=1).to(dtype), o)
 
 
-class SplitProduct:
+class SplitProduct(Evaluator):
     """Exponentials for two short lists, and a matrix product for their pairs. It serves values and first derivatives.
 
     Higher derivatives go through the list.
@@ -92,23 +77,23 @@ class SplitProduct:
     name = "split"
 
     def __init__(self, tensors: BlockTensors, list_sum: ListSum):
-        self.tensors = tensors
+        super().__init__(tensors)
         self._list_sum = list_sum
 
     def supports(self, device: torch.device) -> bool:
         """Whether no factor overflows."""
         return self.tensors.g > 1 and self._exponent < MAX_EXPONENT
 
-    def pays(self, rows: Tensor) -> bool:
-        """Whether the cost model may choose it for a batch."""
-        return len(rows) > 1 and self._list_sum.n_terms > SMALLEST_SPLIT and self.supports(rows.device)
+    def pays(self, z: Tensor) -> bool:
+        """Batches of sums with many terms only."""
+        return len(z) > 1 and self.n_terms > SMALLEST_SPLIT and self.supports(z.device)
 
     def cost(self, n_points: int) -> float:
-        """Nanoseconds."""
+        """Two short lists and a matrix product."""
         return split_cost(n_points, self._lists, kernels.AVAILABLE)
 
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
-        """log θ̃ (points,) for z (points, g); differentiable to any order."""
+        """See `Evaluator`."""
         form, (s, _, offset) = self.tensors.form(Q), self.tensors.recentre(z, Q)
         dtype = torch.float64 if self._exponent > MAX_EXPONENT_FLOAT32 else dtype_for(z, self.tensors)
         split = self._split(dtype, z.device)
