@@ -86,14 +86,14 @@ def test_split_product_in_higher_dimension(g: int, phase: str) -> None:
 
 
 def test_compiled_elementary_functions() -> None:
-    w = np.zeros((5, kernels.WIDTH))
+    w = np.zeros((5, kernels.ROW_WIDTH))
     rng = np.random.default_rng(0)
     for _ in range(50):
-        exponents = rng.uniform(-690, 700, kernels.WIDTH)
+        exponents = rng.uniform(-690, 700, kernels.ROW_WIDTH)
         w[0] = exponents
         kernels.exp_row(w, 0, 3)
         assert np.abs(w[3] / np.exp(exponents) - 1).max() <= 2 * np.finfo(float).eps
-        turns = rng.uniform(-30, 30, kernels.WIDTH)
+        turns = rng.uniform(-30, 30, kernels.ROW_WIDTH)
         w[0] = turns
         kernels.sin_cos_row(w, 0, 1, 2)
         angle = 2 * np.pi * (turns - np.rint(turns))

@@ -122,7 +122,7 @@ def _sum_to(tensor: Tensor, like: Tensor) -> Tensor:
 def _has_kernel(u: Tensor, q: Tensor) -> bool:
     """Whether a compiled pass serves these tensors."""
     if u.is_cuda:
-        available = triton.AVAILABLE and q.numel() <= triton.MAX_COLUMNS
+        available = triton.TRITON_AVAILABLE and q.numel() <= triton.MAX_COLUMNS
     else:
         available = kernels.AVAILABLE and u.device.type == "cpu"
     return available and u.device == q.device and u.ndim > 0 and q.shape == u.shape[-1:]

@@ -19,14 +19,15 @@ except ImportError:  # the torch counterparts take over
 AVAILABLE = njit is not None
 """Whether compiled passes are used. If it is false, everything runs in torch."""
 
-WIDTH = 128
+ROW_WIDTH = 128
 """Points in one row of a work space. With more, the rows of one pass would leave the first-level cache."""
 ROUND = 1.5 * 2.0**52
 """Adding and subtracting it rounds to the nearest integer. It must be this number: the last bit is then worth one."""
 LOG2_E = 1 / math.log(2)
-LN2_HIGH = float.fromhex("0x1.62e42fefa0000p-1")
-"""log 2 to 32 bits, whose products with exponents do not round; `LN2_LOW` is the rest."""
-LN2_LOW = float.fromhex("0x1.cf79abc9e3b39p-40")
+"""Turns an exponent of e into one of 2."""
+LN2_HIGH, LN2_LOW = float.fromhex("0x1.62e42fefa0000p-1"), float.fromhex("0x1.cf79abc9e3b39p-40")
+"""log 2 as a sum. The first part has 36 bits, so that its products with exponents of 2 do not round; in one part, exp
+would lose its last digits."""
 LOWEST_EXPONENT = -700.0
 """Exponents are cut off here. Below, results would leave the normal numbers of float64, which is slow."""
 EXP = np.array([1 / math.factorial(k) for k in range(14)])
@@ -69,27 +70,27 @@ def sine_cosine(turns):
     return 2 * s * c, 1 - 2 * s * s
 
 
-# Functions of rows take the work space w (rows, WIDTH) and row numbers, since views would cost reference counts.
+# Functions of rows take the work space w (rows, ROW_WIDTH) and row numbers, since views would cost reference counts.
 
 
 @compiled
 def exp_row(w, exponent, result):
     """Row result = exp(row exponent)."""
-    for b in range(WIDTH):
+    for b in range(ROW_WIDTH):
         w[result, b] = exponential(w[exponent, b])
 
 
 @compiled
 def sin_cos_row(w, turns, sines, cosines):
     """Sine and cosine of 2π·turns."""
-    for b in range(WIDTH):
+    for b in range(ROW_WIDTH):
         w[sines, b], w[cosines, b] = sine_cosine(w[turns, b] - ((w[turns, b] + ROUND) - ROUND))
 
 
 @compiled
 def add_cosine(w, total, size, turns):
     """Row total += size · cos(2π·turns)."""
-    for b in range(WIDTH):
+    for b in range(ROW_WIDTH):
         _, cosine = sine_cosine(w[turns, b] - ((w[turns, b] + ROUND) - ROUND))
         w[total, b] += size * cosine
 
@@ -97,7 +98,7 @@ def add_cosine(w, total, size, turns):
 @compiled
 def fill(w, target, value):
     """Row target = value."""
-    for b in range(WIDTH):
+    for b in range(ROW_WIDTH):
         w[target, b] = value
 
 
@@ -105,7 +106,7 @@ def fill(w, target, value):
 def add_scaled(w, target, factor, source):
     """Row target += factor · row source."""
     if factor != 0.0:
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             w[target, b] += factor * w[source, b]
 
 

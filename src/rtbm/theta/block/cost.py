@@ -1,9 +1,9 @@
 """What each evaluator costs, in nanoseconds of one core, and the best cut of the split product.
 
-    list    N · (200 + T · LIST)                                 an exponential or cosine for every term
-    split   N · (300 + (T_a + T_b) · FILL + T_a T_b · PRODUCT)   two short lists, and a matrix product
-            + T_a T_b · LIST + SETUP                             once: the coupling matrix and small tensors
-    fused   N · (40 + T · FUSED)                                 one compiled pass
+    list    N · (200 + 20T)                                an exponential or cosine for every term
+    split   N · (300 + (T_a + T_b) · FILL + 0.15 T_a T_b)  two short lists, and a matrix product
+            + 20 T_a T_b + 100,000                         once: the coupling matrix and small tensors
+    fused   N · (40 + 9T)                                  one compiled pass
 
 N is the number of points, T the number of terms. The constants come from `make bench`. They decide which evaluator is
 used, so other values cost time but change no result; only their ratios matter.
@@ -17,9 +17,13 @@ import numpy as np
 from rtbm.common import Floats, Integers
 
 LIST_TERM, FUSED_TERM, PRODUCT_TERM = 20.0, 9.0, 0.15
+"""For each term and point."""
 FILL_TORCH, FILL_COMPILED = 30.0, 3.0
+"""FILL without and with numba, which makes the exponentials of the lists cheap."""
 LIST_POINT, SPLIT_POINT, FUSED_POINT = 200.0, 300.0, 40.0
+"""For each point, whatever the number of terms."""
 SPLIT_SETUP = 100_000.0
+"""For each batch."""
 SMALLEST_SPLIT = 20
 """Up to so many terms a split is not considered, since finding its cut would take longer than the sum."""
 MAX_PRODUCT = 2**24

@@ -20,7 +20,7 @@ from rtbm.theta.chunks import run_threads
 from rtbm.theta.constants import TWO_PI_PARTS
 from rtbm.theta.derivatives import CompiledLogTheta, Derivatives, wants_graph
 from rtbm.theta.exact import grid_factor
-from rtbm.theta.kernels import ROUND, WIDTH, add_cosine, add_scaled, combine, compiled, exp_row, fill, sin_cos_row
+from rtbm.theta.kernels import ROUND, ROW_WIDTH, add_cosine, add_scaled, combine, compiled, exp_row, fill, sin_cos_row
 
 MAX_EXPONENT = 600.0
 """Evaluators that multiply exponentials, or do not shift them, serve blocks whose exponents stay below this. Beyond 709
@@ -151,18 +151,18 @@ def change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, spare):
             w[c + i, b] = z[begin + b, i]
             w[whole + i, b] = 0.0
         if two_pi[0] != 0.0:  # phase II: z modulo 2π, and its rounding error
-            for b in range(WIDTH):
+            for b in range(ROW_WIDTH):
                 periods = (w[c + i, b] * (1 / (2 * math.pi)) + ROUND) - ROUND
                 exact = w[c + i, b] - periods * two_pi[0]
                 w[c + i, b] = exact - periods * two_pi[1]
                 w[whole + i, b] = ((exact - w[c + i, b]) - periods * two_pi[1]) - periods * two_pi[2]
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             w[spare, b] = max(w[spare, b], abs(w[c + i, b]))
     bits = w.view(np.int64)
-    for b in range(WIDTH):
+    for b in range(ROW_WIDTH):
         bits[spare, b] &= EXPONENT_BITS  # the power of two below the largest coordinate
     for j in range(g):
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             grid = grid_factor * w[spare, b]
             coarse = (w[c + j, b] + grid) - grid
             w[whole + j, b] += w[c + j, b] - coarse
@@ -171,7 +171,7 @@ def change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, spare):
             add_scaled(w, s + i, U[j, i], n0)
             add_scaled(w, low + i, U[j, i], whole + j)
     for i in range(g):
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             w[whole + i, b] = w[s + i, b] + w[low + i, b]
 
 
@@ -182,11 +182,11 @@ def recentre(geometry, w, whole, low, c, n0, s, spare):
     g = plane.shape[0]
     for i in range(g - 1, -1, -1):
         combine(w, c + i, centre, i, whole)
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             w[spare, b] = w[c + i, b]
         for j in range(i + 1, g):
             add_scaled(w, spare, plane[i, j], c + j)
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             w[n0 + i, b] = (w[spare, b] + ROUND) - ROUND
             w[c + i, b] -= w[n0 + i, b]
     for i in range(g):
@@ -221,7 +221,7 @@ def add_term(points, t, n_osc, log_size, turns, order, w, x, work, total, first,
         if not grows:
             fill(w, size, math.exp(log_size))
         sin_cos_row(w, argument, sines, cosines)
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             w[sines, b] *= -w[size, b]
             w[size, b] *= w[cosines, b]
     add_scaled(w, total, 1.0, size)
@@ -248,7 +248,7 @@ def write_covariance(w, first, second, constant, back, row, result, begin, count
     g = back.shape[0]
     for i in range(g):
         for j in range(i + 1):
-            for b in range(WIDTH):
+            for b in range(ROW_WIDTH):
                 w[second + i * g + j, b] -= w[first + i, b] * w[first + j, b]
     for k in range(g):
         for i in range(g):
@@ -270,10 +270,10 @@ def write_value(w, whole, n0, s, x, Z, spare, slope, constant, is_first_phase, l
     fill(w, spare, constant)
     for i in range(slope.shape[0]):
         if slope[i] != 0.0:
-            for b in range(WIDTH):
+            for b in range(ROW_WIDTH):
                 w[spare, b] += 0.5 * slope[i] * w[s + i, b] * w[x + i, b]
         if is_first_phase:
-            for b in range(WIDTH):
+            for b in range(ROW_WIDTH):
                 w[spare, b] += 0.5 * w[n0 + i, b] * (w[whole + i, b] + w[s + i, b])
     for b in range(count):
         log_part[begin + b] = w[spare, b]
@@ -308,9 +308,9 @@ def moment_pass(z, start, stop, geometry, form, n_osc, terms, order, log_part, t
     g = U.shape[0]
     whole, low, c, n0, s, x, first, second = 0, g, 2 * g, 3 * g, 4 * g, 5 * g, 6 * g, 7 * g
     row, work, Z = 7 * g + g * g, 8 * g + g * g + 1, 8 * g + g * g + 5
-    w = np.zeros((Z + 1, WIDTH))
-    for begin in range(start, stop, WIDTH):
-        count = min(WIDTH, stop - begin)
+    w = np.zeros((Z + 1, ROW_WIDTH))
+    for begin in range(start, stop, ROW_WIDTH):
+        count = min(ROW_WIDTH, stop - begin)
         change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, work)
         recentre(geometry, w, whole, low, c, n0, s, work)
         for i in range(g):
@@ -323,10 +323,10 @@ def moment_pass(z, start, stop, geometry, form, n_osc, terms, order, log_part, t
         write_value(w, whole, n0, s, x, Z, work, slope, constant, is_first_phase, log_part, total, begin, count)
         if order == 0:
             continue
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             w[Z, b] = 1 / w[Z, b]
         for i in range(g + g * g):
-            for b in range(WIDTH):
+            for b in range(ROW_WIDTH):
                 w[first + i, b] *= w[Z, b]
         write_mean(w, n0, x, first, work, U, slope, back, is_first_phase, mean, begin, count)
         if order == 2:
@@ -346,7 +346,7 @@ def tabulate_powers(w, base, reach, table):
         else:
             multiply_complex(w, c, a, b)
         mirror = origin - 2 * p
-        for k in range(WIDTH):
+        for k in range(ROW_WIDTH):
             w[mirror, k] = w[c, k]
             w[mirror + 1, k] = -w[c + 1, k]
 
@@ -354,7 +354,7 @@ def tabulate_powers(w, base, reach, table):
 @compiled
 def copy_complex(w, target, source):
     """Copy a complex number (two rows)."""
-    for b in range(WIDTH):
+    for b in range(ROW_WIDTH):
         w[target, b] = w[source, b]
         w[target + 1, b] = w[source + 1, b]
 
@@ -362,7 +362,7 @@ def copy_complex(w, target, source):
 @compiled
 def multiply_complex(w, target, left, right):
     """Complex product of numbers that each take two rows."""
-    for b in range(WIDTH):
+    for b in range(ROW_WIDTH):
         re = w[left, b] * w[right, b] - w[left + 1, b] * w[right + 1, b]
         im = w[left, b] * w[right + 1, b] + w[left + 1, b] * w[right, b]
         w[target, b] = re
@@ -400,10 +400,10 @@ def fill_pass(x, points, reach, n_osc, half, start_real, start_imag, real, imag)
     for j in range(g):
         tables[j + 1] = tables[j] + 2 * (2 * reach[j] + 1)
     prefix, work = tables[g], tables[g] + 2 * g
-    w = np.zeros((work + 4, WIDTH))
+    w = np.zeros((work + 4, ROW_WIDTH))
     fill(w, prefix, 1.0)
-    for begin in range(0, x.shape[1], WIDTH):
-        count = min(WIDTH, x.shape[1] - begin)
+    for begin in range(0, x.shape[1], ROW_WIDTH):
+        count = min(ROW_WIDTH, x.shape[1] - begin)
         for j in range(g):
             for b in range(count):
                 w[work, b] = x[j, begin + b]

@@ -14,39 +14,39 @@ from rtbm.theta.chunks import run_threads
 from rtbm.theta.constants import CHEBYSHEV_COSINES, CHEBYSHEV_SINES, N_COSINES, TWO_PI_PARTS, WAVE_LIMIT
 from rtbm.theta.derivatives import Derivatives
 from rtbm.theta.exact import in_two_parts
-from rtbm.theta.kernels import ROUND, WIDTH, compiled, exponential, sine_cosine
+from rtbm.theta.kernels import ROUND, ROW_WIDTH, compiled, exponential, sine_cosine
 from rtbm.theta.unit.torch import sums_waves
 
 TILE = 128
 """Columns that are read and written together. With fewer, wide matrices would be read in more passes over all their
 pages; with more, a tile would leave the second-level cache."""
-STRIDE = WIDTH + 8
+STRIDE = ROW_WIDTH + 8
 """Length of a row of a tile. With a power of two, rows would push each other out of the cache."""
 SMALLEST_COLUMN_BLOCK = 8
 """From so many columns on, a tile is read row by row; narrower ones are read column by column. Speed only."""
 SMALLEST_STEP = 1e-75
 """Stands for smaller p, so that no power of it vanishes. It must be far below 1e-16, and its cube above 1e-308."""
 WIDEST_DUAL = 1e50
-"""Dual steps with a larger a are one term. The others would show at distances below 1e-48 from a jump only, which
-arguments cannot resolve; their derivatives, of size a², would overflow."""
+"""Dual sums with a larger 4π²/q are one term. The others vanish, except at distances below 1e-48 from a jump, which
+arguments cannot resolve. Their derivatives have factors up to (2π/q)³, which would overflow."""
 LOG_EVERY = 64
 """Columns whose sums are multiplied before a logarithm is taken. They lie between 0.58 and 3, so that the product of
 hundreds would leave float64."""
 
 # Columns of the array of constants (g, …); the four polynomials come last.
-INVERSE_PERIOD, PERIOD, PERIOD_LOW, PERIOD_LOWER, TREND, SLOPE, FACTOR, CONSTANT, SCALE, DECAY, IS_WAVE = range(11)
+INVERSE_PERIOD, PERIOD, PERIOD_LOW, PERIOD_LOWER, TREND, SLOPE, FACTOR, CONSTANT, EDGE_SCALE, DECAY, IS_WAVE = range(11)
 POLYNOMIALS = 11
-N_CONSTANTS = POLYNOMIALS + 18
+N_UNIT_CONSTANTS = POLYNOMIALS + 18
 
 
 def unit_constants(q: Floats, phase: str) -> Floats:
-    """What the compiled passes need to know of functions with entries q (g,): an array (g, N_CONSTANTS)."""
+    """What the compiled passes need to know of functions with entries q (g,): an array (g, N_UNIT_CONSTANTS)."""
     is_first = phase == "I"
     with np.errstate(all="ignore"):  # entries that are not positive, or leave float64, give NaN as in torch
         q = np.where(q > 0, q, np.nan)
         waves = sums_waves(q, phase)
         is_dual = waves == is_first
-        constants = np.empty((len(q), N_CONSTANTS))
+        constants = np.empty((len(q), N_UNIT_CONSTANTS))
         constants[:, INVERSE_PERIOD] = 1 / q if is_first else 1 / TWO_PI
         periods = (*in_two_parts(q), 0.0) if is_first else TWO_PI_PARTS
         constants[:, PERIOD], constants[:, PERIOD_LOW], constants[:, PERIOD_LOWER] = periods
@@ -54,7 +54,7 @@ def unit_constants(q: Floats, phase: str) -> Floats:
         constants[:, SLOPE] = np.where(is_dual, (1 if is_first else -1) / q, 0.0)
         constants[:, FACTOR] = np.where(is_dual, np.where(q < TWO_PI**2 / WIDEST_DUAL, 0.0, TWO_PI / q), 1.0)
         constants[:, CONSTANT] = np.where(is_dual, 0.5 * np.log(TWO_PI / q), 0.0)
-        constants[:, SCALE] = 1.0 if is_first else TWO_PI / q
+        constants[:, EDGE_SCALE] = 1.0 if is_first else TWO_PI / q
         constants[:, DECAY] = np.exp(-q if is_first else -(TWO_PI**2) / q)
         constants[:, IS_WAVE] = waves
         b = np.maximum(TWO_PI**2 / q if is_first else q, TWO_PI**2 / WAVE_LIMIT)
@@ -112,7 +112,7 @@ def read_constants(k, j):
     return (
         (k[j, INVERSE_PERIOD], k[j, PERIOD], k[j, PERIOD_LOW], k[j, PERIOD_LOWER]),
         (k[j, TREND], k[j, SLOPE], k[j, FACTOR], k[j, CONSTANT]),
-        (k[j, SCALE], k[j, DECAY]),
+        (k[j, EDGE_SCALE], k[j, DECAY]),
         (k[j, p], k[j, p + 1], k[j, p + 2], k[j, p + 3], k[j, p + 4]),
         (k[j, p + 5], k[j, p + 6], k[j, p + 7], k[j, p + 8]),
         (k[j, p + 9], k[j, p + 10], k[j, p + 11], k[j, p + 12], k[j, p + 13]),
@@ -203,11 +203,11 @@ def expectation_row(tile, c, k, j):
     constants = read_constants(k, j)
     smooth = constants[1]
     if k[j, IS_WAVE] > 0:
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             n0, s, _, total, first, _, _ = wave(tile[c, b], constants)
             tile[c, b] = -first_cumulant(n0, s, total, first, smooth)
     else:
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             n0, s, _, total, first, _, _ = step(tile[c, b], constants)
             tile[c, b] = -first_cumulant(n0, s, total, first, smooth)
 
@@ -218,12 +218,12 @@ def gradient_row(tile, weights, c, k, j):
     constants = read_constants(k, j)
     smooth = constants[1]
     if k[j, IS_WAVE] > 0:
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             k1, k2, k3 = cumulants(*wave(tile[c, b], constants), smooth)
             tile[c, b] = -k2 * weights[c, b]
             weights[c, b] *= k3 + k1 * k2
     else:
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             k1, k2, k3 = cumulants(*step(tile[c, b], constants), smooth)
             tile[c, b] = -k2 * weights[c, b]
             weights[c, b] *= k3 + k1 * k2
@@ -235,12 +235,12 @@ def value_row(tile, c, k, j, sums):
     constants = read_constants(k, j)
     smooth = constants[1]
     if k[j, IS_WAVE] > 0:
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             n0, s, scale, total, _, _, _ = wave(tile[c, b], constants)
             sums[0, b] += log_theta_part(tile[c, b], n0, s, smooth)
             sums[1, b] *= total / scale
     else:
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             n0, s, scale, total, _, _, _ = step(tile[c, b], constants)
             sums[0, b] += log_theta_part(tile[c, b], n0, s, smooth)
             sums[1, b] *= total / scale
@@ -252,13 +252,13 @@ def moment_row(tile, seconds, c, k, j, sums):
     constants = read_constants(k, j)
     smooth = constants[1]
     if k[j, IS_WAVE] > 0:
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             terms = wave(tile[c, b], constants)
             sums[0, b] += log_theta_part(tile[c, b], terms[0], terms[1], smooth)
             sums[1, b] *= terms[3] / terms[2]
             tile[c, b], seconds[c, b], _ = cumulants(*terms, smooth)
     else:
-        for b in range(WIDTH):
+        for b in range(ROW_WIDTH):
             terms = step(tile[c, b], constants)
             sums[0, b] += log_theta_part(tile[c, b], terms[0], terms[1], smooth)
             sums[1, b] *= terms[3] / terms[2]
@@ -294,7 +294,7 @@ def write(tile, target, begin, count, left, right):
 @compiled
 def sum_in_halves(w, row):
     """The sum of a row, by halves, which runs in parallel."""
-    half = WIDTH // 2
+    half = ROW_WIDTH // 2
     while half > 0:
         for b in range(half):
             w[row, b] += w[row, half + b]
@@ -307,8 +307,8 @@ def expectation_pass(u, start, stop, constants, value):
     """E(h|v) = −κ₁ for the rows start…stop of u (points, g)."""
     g = constants.shape[0]
     tile = np.zeros((min(g, TILE), STRIDE))
-    for begin in range(start, stop, WIDTH):
-        count = min(WIDTH, stop - begin)
+    for begin in range(start, stop, ROW_WIDTH):
+        count = min(ROW_WIDTH, stop - begin)
         for left in range(0, g, TILE):
             right = min(g, left + TILE)
             read(u, tile, begin, count, left, right)
@@ -322,11 +322,11 @@ def gradient_pass(u, grad, start, stop, constants, sign, by_u, by_q):
     """The gradients −κ₂·grad in u, and those in q, sign·(½κ₃ + κ₁κ₂)·grad, added to by_q (g,)."""
     g = constants.shape[0]
     tile, weights = np.zeros((min(g, TILE), STRIDE)), np.zeros((min(g, TILE), STRIDE))
-    for begin in range(start, stop, WIDTH):
-        count = min(WIDTH, stop - begin)
+    for begin in range(start, stop, ROW_WIDTH):
+        count = min(ROW_WIDTH, stop - begin)
         for left in range(0, g, TILE):
             right = min(g, left + TILE)
-            if count < WIDTH:  # the end of a row must not hold numbers of the last block
+            if count < ROW_WIDTH:  # the end of a row must not hold numbers of the last block
                 weights[:] = 0.0
                 tile[:] = 0.0
             read(u, tile, begin, count, left, right)
@@ -342,9 +342,9 @@ def moment_pass(z, start, stop, constants, order, value, mean, second):
     """log θ̃ summed over the columns (points,), and the first and second derivative in each (points, g)."""
     g = constants.shape[0]
     tile, seconds = np.zeros((min(g, TILE), STRIDE)), np.zeros((min(g, TILE), STRIDE))
-    sums = np.empty((2, WIDTH))
-    for begin in range(start, stop, WIDTH):
-        count = min(WIDTH, stop - begin)
+    sums = np.empty((2, ROW_WIDTH))
+    for begin in range(start, stop, ROW_WIDTH):
+        count = min(ROW_WIDTH, stop - begin)
         sums[0] = 0.0
         sums[1] = 1.0
         for left in range(0, g, TILE):
@@ -356,7 +356,7 @@ def moment_pass(z, start, stop, constants, order, value, mean, second):
                 else:
                     moment_row(tile, seconds, j - left, constants, j, sums)
                 if j % LOG_EVERY == LOG_EVERY - 1 or j == g - 1:
-                    for b in range(WIDTH):
+                    for b in range(ROW_WIDTH):
                         sums[0, b] += np.log(sums[1, b])
                     sums[1] = 1.0
             if order > 0:

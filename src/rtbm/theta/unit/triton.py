@@ -17,8 +17,9 @@ try:
 except ImportError:  # plain torch takes over
     triton = None
 
-AVAILABLE = triton is not None
-BLOCKS = {torch.float64: (512, 16), torch.float32: (1024, 128)}
+TRITON_AVAILABLE = triton is not None
+"""Whether these passes are used on CUDA. If it is false, units run in torch."""
+PROGRAM_BLOCKS = {torch.float64: (512, 16), torch.float32: (1024, 128)}
 """Entries that one program works on at a time, and the largest number of their columns. Speed only: measured on an
 H200."""
 ROUNDS = 2
@@ -27,7 +28,7 @@ MAX_COLUMNS = 2**19
 """The largest number of columns. More would not fit on the second axis of a grid of programs."""
 SMALLEST_TERM = 1e-18
 """Stands for smaller terms of steps. It is below the last digit, and its square does not vanish in float32."""
-SMALLEST_WIDTH, SMALLEST_WAVE_DECAY = 12.0, 3.0
+SMALLEST_STEP_WIDTH, SMALLEST_WAVE_DECAY = 12.0, 3.0
 """Stand for smaller a and b in columns of the other kind of sum. Any values below 4π and π do, if nothing overflows."""
 SINE_TERMS, SINE_TERMS_FLOAT32 = 9, 5
 """Taylor terms of sine and cosine up to a quarter of a turn. With fewer, the last digits would be wrong."""
@@ -54,17 +55,17 @@ def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str, by_u: 
 
 def _grid(u: Tensor) -> tuple[tuple[int, int], int, int]:
     """The programs for rows and columns, and the sizes of their blocks."""
-    (rows, g), (entries, most) = u.shape, BLOCKS[u.dtype]
+    (rows, g), (entries, most) = u.shape, PROGRAM_BLOCKS[u.dtype]
     columns = min(1 << (g - 1).bit_length(), most)
     height = entries // columns
     return (-(-rows // (height * ROUNDS)), -(-g // columns)), columns, height
 
 
 def _jit(function: Any) -> Any:
-    return triton.jit(function) if AVAILABLE else function
+    return triton.jit(function) if TRITON_AVAILABLE else function
 
 
-if AVAILABLE:
+if TRITON_AVAILABLE:
     _WAVE_LIMIT = tl.constexpr(WAVE_LIMIT)
     _TWO_PI = tl.constexpr(2 * math.pi)
     _HIGH, _LOW, _LOWER = (tl.constexpr(part) for part in TWO_PI_PARTS)
@@ -72,7 +73,7 @@ if AVAILABLE:
     _SINGLE_LOW = tl.constexpr(2 * math.pi - _SINGLE_HIGH.value)
     _SINE, _COSINE = (tl.constexpr(tuple(table.tolist())) for table in (SIN_PI, COS_PI))
     _SMALLEST_TERM = tl.constexpr(SMALLEST_TERM)
-    _SMALLEST_WIDTH, _SMALLEST_DECAY = tl.constexpr(SMALLEST_WIDTH), tl.constexpr(SMALLEST_WAVE_DECAY)
+    _SMALLEST_WIDTH, _SMALLEST_DECAY = tl.constexpr(SMALLEST_STEP_WIDTH), tl.constexpr(SMALLEST_WAVE_DECAY)
     _TERMS, _TERMS_FLOAT32 = tl.constexpr(SINE_TERMS), tl.constexpr(SINE_TERMS_FLOAT32)
 
 
