@@ -35,7 +35,7 @@ def theta_unit(u: Tensor, q: Tensor, phase: str = "I") -> Tensor:
         Real tensor: Wᵀv + b_h.
     q : (g,), or any shape that broadcasts against u
         Positive tensor on the same device.
-    phase : "I" or "II"
+    phase : "I" or "II", default="I"
         The phase.
 
     Returns
@@ -157,8 +157,10 @@ def theta_units(u: Tensor, Q: Tensor, phase: str = "I", tolerance: float = 1e-12
         Real tensor: Wᵀv + b_h.
     Q : (g, g)
         Symmetric, positive definite tensor.
-    phase, tolerance
-        As in `rtbm.log_theta`.
+    phase : "I" or "II", default="I"
+        The phase.
+    tolerance : float, default=1e-12
+        Bounds the truncation error of θ̃, as in `rtbm.log_theta`.
 
     Returns
     -------

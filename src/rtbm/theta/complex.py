@@ -60,16 +60,16 @@ def riemann_theta(
         Complex or real.
     omega : (g, g)
         Complex, symmetric, with positive definite imaginary part.
-    derivatives : sequence of (g,)
+    derivatives : sequence of (g,), default=()
         Direction vectors; the result is the directional derivative of order len(derivatives).
-    characteristic : pair of (g,)
+    characteristic : pair of (g,), default=None
         The real vectors α and β; by default both are zero.
-    tolerance : float
+    tolerance : float, default=1e-12
         Bounds the truncation error of w below. (θ has zeros, so no bound can be relative to θ itself.) With derivatives
         it is in units of Π_j 2π(‖d_j‖ + abs(d_j·n₀)), with ‖d‖² = dᵀ(2π Im Ω)⁻¹d and n₀ the lattice point next to
         −(Im Ω)⁻¹Im(z). Rounding adds about 1e-15·(1 + abs(n₀)) to w, with n₀ in the reduced basis; it does not grow
         with Re(Ω), Re(z) or the condition of Im(Ω). u has a relative error of about 1e-16.
-    parts : bool
+    parts : bool, default=False
         If true, return (u, w) with θ = exp(u)·w and u = π Im(z)ᵀ(Im Ω)⁻¹Im(z). Without derivatives w is bounded, with
         them it grows like a power of z: nothing overflows.
 

@@ -1,4 +1,4 @@
-"""The specification: θ̃ summed term by term, as the definition reads. Every evaluator is tested against it."""
+"""The definition: θ̃ summed term by term. Every evaluator is tested against it."""
 
 import numpy as np
 from numpy.typing import ArrayLike
