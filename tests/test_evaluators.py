@@ -16,6 +16,7 @@ from rtbm.theta.block.torch import exponentials
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.reference import reference_log_theta
 from rtbm.theta.unit.columns import UnitColumns
+from rtbm.theta.unit.torch import column_derivatives, unit_derivatives
 from tolerances import FLOAT32, LOG_THETA, MOMENTS, SAME
 
 CPU = torch.device("cpu")
@@ -304,6 +305,25 @@ def test_the_compiled_diagonal_pass_is_the_torch_one(phase: str, reach: float) -
     for k in (1, 2):
         error = (found[k] - expected[k]).abs() / (1 + expected[k].abs()) / scale ** (2 * k)
         assert float(error.max()) <= MOMENTS
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_choosing_by_entry_is_choosing_by_column(phase: str) -> None:
+    q = torch.tensor(np.geomspace(0.01, 1000, 40))
+    z = torch.tensor(arguments(40, 50) * 20)
+    for by_entry, by_column in zip(
+        unit_derivatives(z, q, phase, 3), column_derivatives(z, q, phase, 3, is_far=False), strict=True
+    ):
+        assert torch.equal(by_entry, by_column)
+    values = torch.stack([log_theta(z[:, j : j + 1], q[j : j + 1, None], phase=phase) for j in range(40)], dim=1)
+    assert torch.allclose(unit_derivatives(z, q, phase, 0)[0], values, rtol=SAME, atol=LOG_THETA)
+
+
+@pytest.mark.parametrize("q", [1e-60, 1e-100, 1e-200, 1e-290])
+def test_the_narrowest_wells_of_phase_two_are_parabolas(q: float) -> None:
+    moments = theta_moments([[1.0]], [q], phase="II")
+    for derivative, expected in zip(moments[:3], (-0.5 / q, -1 / q, -1 / q), strict=True):
+        assert float(derivative) == pytest.approx(expected, rel=SAME)
 
 
 @pytest.mark.parametrize("phase", PHASES)
