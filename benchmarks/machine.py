@@ -17,8 +17,7 @@ from rich.table import Table
 from torch.distributions import MultivariateNormal
 
 from rtbm import RTBMDistribution, __version__, nn
-from rtbm.theta.diagonal import Diagonal
-from rtbm.theta.fused_diagonal import fused_diagonal_moments
+from rtbm.theta.unit.columns import UnitColumns
 from theta import best_time
 
 POINTS = 100_000
@@ -60,10 +59,10 @@ def diagonal_pass() -> dict[str, float]:
     z = 3 * torch.randn(10_000, 100, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     times: dict[str, float] = {"torch.tanh": best_time(lambda: torch.tanh(z))}
     for phase in ("I", "II"):
-        diagonal = Diagonal(q.numpy(), phase, 1e-12)
+        columns = UnitColumns(q.numpy(), phase)
         for order, what in ((0, "value"), (2, "value and two derivatives")):
-            compiled = best_time(lambda d=diagonal, k=order: fused_diagonal_moments(z, q, d, k))
-            plain = best_time(lambda d=diagonal, k=order: d.moments(z, q, k))
+            compiled = best_time(lambda c=columns, k=order: c.moments(z, q, k))
+            plain = best_time(lambda c=columns, k=order: c.derivatives(z, q, k))
             times |= {f"phase {phase}, {what}, compiled": compiled, f"phase {phase}, {what}, torch": plain}
     torch.set_num_threads(threads)
     return {name: 1e9 * seconds / z.numel() for name, seconds in times.items()}

@@ -24,9 +24,8 @@ from rich.table import Table
 
 from matrices import typical, worst
 from rtbm import ThetaPlan, __version__, log_theta
-from rtbm.lattice import cholesky, enumerate_points, log_gauss_sum, nearest_plane_matrix, squared_radius
 from rtbm.theta import kernels
-from rtbm.theta.plan import block_log_theta
+from rtbm.theta.lattice import cholesky, enumerate_points, log_gauss_sum, nearest_plane_matrix, squared_radius
 
 POINTS = 10_000
 TARGETS = {
@@ -163,13 +162,13 @@ def bench_evaluators(g: int, scale: float, phase: str = "I") -> dict[str, float]
     z = torch.tensor(np.random.default_rng(0).normal(size=(POINTS, g)))
     result = {"terms": float(len(block.geometry.points))}
     for name in ("fused", "list", "split"):
-        if block.supports(name, z.device):
-            run = best_time(lambda name=name: block_log_theta(block, z, plan.Q, name), 5)
+        if block.evaluators[name].supports(z.device):
+            run = best_time(lambda name=name: block.evaluators[name].log_theta(z, plan.Q), 5)
             result[f"{name} (ns/point)"] = run / POINTS * 1e9
-    if block.supports("split", z.device):
+    if block.evaluators["split"].supports(z.device):
         kernels.AVAILABLE = False
         try:
-            run = best_time(lambda: block_log_theta(block, z, plan.Q, "split"), 5)
+            run = best_time(lambda: block.evaluators["split"].log_theta(z, plan.Q), 5)
         finally:
             kernels.AVAILABLE = True
         result["split without numba (ns/point)"] = run / POINTS * 1e9

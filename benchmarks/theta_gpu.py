@@ -63,7 +63,7 @@ def run_case(kind: str, g: int, points: int, dtype: torch.dtype) -> dict[str, An
         "dtype": str(dtype).removeprefix("torch."),
         "points": points,
         "terms": len(block.geometry.points),
-        "evaluator": block.evaluator(z),
+        "evaluator": block.cheapest(z).name,
         "value (ns/point)": value / points * 1e9,
         "step (ns/point)": training / points * 1e9,
         "peak memory (GiB)": torch.cuda.max_memory_allocated() / 2**30,

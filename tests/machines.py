@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from families import Floats, matrices
 from rtbm import RTBMDistribution, RTBMMixture
-from rtbm.lattice import cholesky, enumerate_points
 from rtbm.parameters import Lattice
+from rtbm.theta.lattice import cholesky, enumerate_points
 from tolerances import LOG_PROB, ROUNDINGS
 
 mpmath = pytest.importorskip("mpmath")

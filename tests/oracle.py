@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rtbm.lattice import cholesky, enumerate_points, nearest_point, reduce_basis
+from rtbm.theta.lattice import cholesky, enumerate_points, nearest_point, reduce_basis
 
 flint = pytest.importorskip("flint", reason="the certified values come from python-flint")
 mpmath = pytest.importorskip("mpmath")

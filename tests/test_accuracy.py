@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from families import PHASES, matrices, problems
 from oracle import exact_moments, flint_log_theta
 from rtbm import ThetaPlan, log_theta, theta_moments
-from rtbm.theta.plan import block_log_theta
 from tolerances import FLOAT32, LAST_PLACES, LOG_THETA, MOMENTS, allowed
 
 mpmath = pytest.importorskip("mpmath")
@@ -53,8 +52,8 @@ def test_every_evaluator_against_flint(evaluator: str, data: st.DataObject) -> N
     plan = ThetaPlan(Q, phase=phase)
     assume(len(plan.blocks) == 1)
     ((_, block),) = plan.blocks
-    assume(block.supports(evaluator, torch.device("cpu")))
-    values = block_log_theta(block, torch.tensor(np.tile(z, (3, 1))), plan.Q, evaluator)
+    assume(block.evaluators[evaluator].supports(torch.device("cpu")))
+    values = block.evaluators[evaluator].log_theta(torch.tensor(np.tile(z, (3, 1))), plan.Q)
     expected = flint_log_theta(z, Q, phase)
     assert float((values - expected).abs().max()) <= allowed(expected)
 
@@ -76,9 +75,9 @@ def test_large_exponents_in_a_batch(g: int, norm: float) -> None:
     ((_, block),) = plan.blocks
     z_random = torch.tensor(np.random.default_rng(g).normal(size=(500, g)) * norm)
     for name in ("split", "fused"):
-        if block.supports(name, torch.device("cpu")):
-            expected = block.log_theta(z_random, plan.Q, "list")
-            difference = block_log_theta(block, z_random, plan.Q, name) - expected
+        if block.evaluators[name].supports(torch.device("cpu")):
+            expected = block.evaluators["list"].log_theta(z_random, plan.Q)
+            difference = block.evaluators[name].log_theta(z_random, plan.Q) - expected
             assert float(difference.abs().max()) <= allowed(float(expected.max()))
 
 
@@ -88,7 +87,7 @@ def test_phase_two_with_a_large_argument_and_a_skewed_matrix() -> None:
     expected = flint_log_theta(z, Q, "II")
     ((_, block),) = ThetaPlan(Q, phase="II").blocks
     for evaluator in ("list", "fused"):
-        value = block_log_theta(block, torch.tensor(z)[None], torch.tensor(Q), evaluator)
+        value = block.evaluators[evaluator].log_theta(torch.tensor(z)[None], torch.tensor(Q))
         assert abs(float(value) - expected) <= allowed(expected)
 
 
@@ -113,7 +112,7 @@ def far_problem(seed: int) -> tuple[np.ndarray, np.ndarray]:
 def check_moments(z: np.ndarray, Q: np.ndarray) -> None:
     value, mean, covariance, third, size = exact_moments(z, Q)
     Q_free, z_free = torch.tensor(Q, requires_grad=True), torch.tensor(z[None], requires_grad=True)
-    by_list = ThetaPlan(Q_free).blocks[0][1].log_theta(z_free, Q_free, "list")
+    by_list = ThetaPlan(Q_free).blocks[0][1].evaluators["list"].log_theta(z_free, Q_free)
     results = [theta_moments(z, Q, order=3), *(theta_moments(np.tile(z, (n, 1)), Q) for n in (1, 40))]
     for result in results:
         assert float((result.log_theta - value).abs().max()) <= allowed(value)
@@ -164,7 +163,8 @@ def test_far_arguments_in_phase_two(seed: int) -> None:
     expected = flint_log_theta(z, Q, "II")
     assert abs(float(log_theta(z, Q, phase="II")) - expected) <= allowed(expected)
     ((_, block),) = ThetaPlan(Q, phase="II").blocks
-    assert abs(float(block.log_theta(torch.tensor(z)[None], torch.tensor(Q), "list")) - expected) <= allowed(expected)
+    by_list = block.evaluators["list"].log_theta(torch.tensor(z)[None], torch.tensor(Q))
+    assert abs(float(by_list) - expected) <= allowed(expected)
     expected = flint_log_theta(z, np.diag(np.diag(Q)), "II")
     assert abs(float(log_theta(z, np.diag(Q), phase="II")) - expected) <= allowed(expected)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 from rtbm import InvalidInputError, riemann_theta
-from rtbm.lattice import reduce_basis
+from rtbm.theta.lattice import reduce_basis
 from tolerances import SAME, WORSE
 
 flint = pytest.importorskip("flint")

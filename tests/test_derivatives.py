@@ -6,7 +6,6 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from families import PHASES, typical
 from rtbm import ThetaPlan, log_theta, theta_moments
-from rtbm.theta.plan import block_log_theta
 from tolerances import MOMENTS, SAME
 
 CASES = [(1, 1.0), (2, 1.0), (2, 8.0), (2, 30.0), (3, 4.0)]
@@ -36,7 +35,7 @@ def test_every_evaluator_twice(scale: float, evaluator: str, phase: str) -> None
     def function(z: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
         Q = factor @ factor.mT
         ((_, block),) = ThetaPlan(Q, phase=phase).blocks
-        return block_log_theta(block, z, Q, evaluator)
+        return block.evaluators[evaluator].log_theta(z, Q)
 
     assert gradcheck(function, inputs(2, scale))
     assert gradgradcheck(function, inputs(2, scale))

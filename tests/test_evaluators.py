@@ -11,12 +11,12 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from families import PHASES, typical
 from rtbm import ThetaPlan, log_theta, theta_moments
-from rtbm.theta import block as block_module
-from rtbm.theta import chunks, exponentials, kernels
-from rtbm.theta.diagonal import Diagonal
-from rtbm.theta.fused_diagonal import fused_diagonal_log_theta, fused_diagonal_moments
-from rtbm.theta.plan import block_log_theta
+from rtbm.theta import kernels
+from rtbm.theta.block.torch import exponentials
+from rtbm.theta.chunks import in_chunks
 from rtbm.theta.reference import reference_log_theta
+from rtbm.theta.unit.columns import UnitColumns
+from rtbm.theta.unit.torch import column_derivatives, unit_derivatives
 from tolerances import FLOAT32, LOG_THETA, MOMENTS, SAME
 
 CPU = torch.device("cpu")
@@ -37,11 +37,11 @@ def test_values_against_the_reference_sum(evaluator: str, g: int, scale: float, 
     Q, z = typical(g, scale=scale), arguments(g)
     plan = ThetaPlan(Q, phase=phase)
     ((_, block),) = plan.blocks
-    if not block.supports(evaluator, CPU):
+    if not block.evaluators[evaluator].supports(CPU):
         assert evaluator == "split"
         assert g == 1
         return
-    value = block_log_theta(block, torch.tensor(z), plan.Q, evaluator).numpy()
+    value = block.evaluators[evaluator].log_theta(torch.tensor(z), plan.Q).numpy()
     cancellation = 1e-3 if phase == "II" and scale == 1.0 else 1.0  # there the reference loses digits, not we
     assert np.abs(value - reference_log_theta(z, Q, phase)).max() <= LOG_THETA / cancellation
 
@@ -53,7 +53,7 @@ def test_gradients_agree_with_the_list(evaluator: str, g: int, scale: float, pha
     ((_, block),) = ThetaPlan(Q, phase=phase).blocks
     weights = torch.linspace(-1, 2, len(z), dtype=torch.float64)
     expected, got = (
-        torch.autograd.grad(block_log_theta(block, z, Q, name) @ weights, (z, Q)) for name in ("list", evaluator)
+        torch.autograd.grad(block.evaluators[name].log_theta(z, Q) @ weights, (z, Q)) for name in ("list", evaluator)
     )
     for a, b in zip(expected, got, strict=True):
         assert torch.allclose(a, b, rtol=SAME, atol=MOMENTS)
@@ -66,7 +66,7 @@ def test_moments_of_the_compiled_pass_agree_with_the_list(phase: str) -> None:
         ((_, block),) = plan.blocks
         z = torch.tensor(arguments(g, 200))
         compiled = plan.moments(z)
-        for a, b in zip(block.moments(z, plan.Q, 2), compiled[:3], strict=True):
+        for a, b in zip(block.evaluators["list"].moments(z, plan.Q, 2), compiled[:3], strict=True):
             assert torch.allclose(a, b, rtol=SAME, atol=MOMENTS)
 
 
@@ -79,28 +79,29 @@ def test_split_product_in_higher_dimension(g: int, phase: str) -> None:
     ((_, block),) = plan.blocks
     z = torch.tensor(arguments(g, 100))
     assert 0 < block.geometry.n_osc < g
-    assert block.evaluator(z) == "split"
-    assert torch.allclose(plan.log_theta(z), block.log_theta(z, plan.Q, "list"), rtol=0, atol=LOG_THETA)
+    by_list = block.evaluators["list"]
+    assert block.cheapest(z).name == "split"
+    assert torch.allclose(plan.log_theta(z), by_list.log_theta(z, plan.Q), rtol=0, atol=LOG_THETA)
     first = plan.moments(z, order=1).mean
-    assert torch.allclose(first, block.moments(z, plan.Q, 1)[1], rtol=SAME, atol=MOMENTS)
+    assert torch.allclose(first, by_list.moments(z, plan.Q, 1)[1], rtol=SAME, atol=MOMENTS)
 
 
 def test_compiled_elementary_functions() -> None:
-    w = np.zeros((5, kernels.WIDTH))
+    w = np.zeros((5, kernels.ROW_WIDTH))
     rng = np.random.default_rng(0)
     for _ in range(50):
-        exponents = rng.uniform(-690, 700, kernels.WIDTH)
+        exponents = rng.uniform(-690, 700, kernels.ROW_WIDTH)
         w[0] = exponents
-        kernels.exp_row(w, 0, 1, 2, 3)
+        kernels.exp_row(w, 0, 3)
         assert np.abs(w[3] / np.exp(exponents) - 1).max() <= 2 * np.finfo(float).eps
-        turns = rng.uniform(-30, 30, kernels.WIDTH)
+        turns = rng.uniform(-30, 30, kernels.ROW_WIDTH)
         w[0] = turns
         kernels.sin_cos_row(w, 0, 1, 2)
         angle = 2 * np.pi * (turns - np.rint(turns))
         assert np.abs(w[1] - np.sin(angle)).max() <= 8 * np.finfo(float).eps
         assert np.abs(w[2] - np.cos(angle)).max() <= 8 * np.finfo(float).eps
     w[0] = -1e9
-    kernels.exp_row(w, 0, 1, 2, 3)
+    kernels.exp_row(w, 0, 3)
     assert (w[3] < 1e-300).all()
 
 
@@ -109,9 +110,9 @@ def test_without_numba_everything_still_works(monkeypatch: pytest.MonkeyPatch) -
     compiled = log_theta(z, Q)
     monkeypatch.setattr(kernels, "AVAILABLE", False)
     ((_, block),) = ThetaPlan(Q).blocks
-    assert block.evaluator(torch.tensor(z)) == "split"
+    assert block.cheapest(torch.tensor(z)).name == "split"
     assert torch.allclose(log_theta(z, Q), compiled, rtol=0, atol=LOG_THETA)
-    real, imaginary = exponentials.exponentials(
+    real, imaginary = exponentials(
         torch.tensor(z), torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64),
         torch.tensor([[1.0, 0, 0, 1], [0, 1, 1, 0]], dtype=torch.float64), torch.zeros(4, dtype=torch.float64), 2,
     )  # fmt: skip
@@ -120,23 +121,46 @@ def test_without_numba_everything_still_works(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("evaluator", ["list", "split"])
-def test_chunks_change_nothing(evaluator: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run() -> list[torch.Tensor]:
-        Q, z = (
-            torch.tensor(typical(3, scale=6.0), requires_grad=True),
-            torch.tensor(arguments(3, 300), requires_grad=True),
-        )
-        ((_, block),) = ThetaPlan(Q).blocks
-        value = block.log_theta(z, Q, evaluator)
+def test_chunks_change_nothing(evaluator: str) -> None:
+    """A batch that takes several chunks, and the same rows in batches that take one each."""
+    Q = torch.tensor(typical(3, scale=6.0), requires_grad=True)
+    z = torch.tensor(arguments(3, 50_000), requires_grad=True)
+    ((_, block),) = ThetaPlan(Q).blocks
+    assert len(z) * len(block.geometry.points) > 2 * 2**19
+
+    def derivatives(batches: list[torch.Tensor]) -> list[torch.Tensor]:
+        value = torch.cat([block.evaluators[evaluator].log_theta(batch, Q) for batch in batches])
         first = torch.autograd.grad(value.sum(), (z, Q), create_graph=True)
         second = torch.autograd.grad(sum((f**2).sum() for f in first), (z, Q))
         return [value, *first, *second]
 
-    whole = run()
-    for recompute_above in (chunks.GRAPH_ELEMENTS, 1):
-        monkeypatch.setattr(chunks, "CPU_ELEMENTS", 1)
-        monkeypatch.setattr(chunks, "GRAPH_ELEMENTS", recompute_above)
-        for a, b in zip(whole, run(), strict=True):
+    for a, b in zip(derivatives([z]), derivatives(list(z.split(500))), strict=True):
+        assert torch.allclose(a, b, rtol=SAME, atol=SAME)
+
+
+def test_recomputed_chunks_have_the_same_derivatives() -> None:
+    rows = torch.tensor(arguments(3, 30), requires_grad=True)
+    matrix = torch.tensor(typical(3), requires_grad=True)
+
+    def derivatives(**limits: int) -> tuple[int, list[torch.Tensor]]:
+        calls = []
+
+        def function(rows: torch.Tensor, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            calls.append(len(rows))
+            return (rows @ matrix).sin().sum(dim=1), (rows * rows) @ matrix
+
+        value, square = in_chunks(function, rows, [matrix], 3, **limits)
+        first = torch.autograd.grad(value.sum() + (square**2).sum(), (rows, matrix), create_graph=True)
+        second = torch.autograd.grad(sum((f**2).sum() for f in first), (rows, matrix))
+        return len(calls), [value, square, *first, *second]
+
+    _, whole = derivatives()
+    kept, in_pieces = derivatives(elements=3, graph_chunks=30)
+    recomputed, with_less_memory = derivatives(elements=3, graph_chunks=29)
+    assert kept == 30
+    assert recomputed > kept
+    for results in (in_pieces, with_less_memory):
+        for a, b in zip(whole, results, strict=True):
             assert torch.allclose(a, b, rtol=SAME, atol=SAME)
 
 
@@ -208,7 +232,8 @@ def test_many_coordinates() -> None:
     Q, z = 30 * np.eye(g) + 0.1, arguments(g, 50)
     plan = ThetaPlan(Q, phase="II")
     ((_, block),) = plan.blocks
-    assert torch.allclose(plan.log_theta(z), block.log_theta(torch.tensor(z), plan.Q, "list"), rtol=0, atol=LOG_THETA)
+    by_list = block.evaluators["list"].log_theta(torch.tensor(z), plan.Q)
+    assert torch.allclose(plan.log_theta(z), by_list, rtol=0, atol=LOG_THETA)
 
 
 def test_any_batch_shape_and_array_like() -> None:
@@ -226,21 +251,17 @@ def test_any_batch_shape_and_array_like() -> None:
     assert theta_moments(z, Q, order=0)[1:] == (None, None, None)
 
 
-def test_a_plan_does_the_lattice_work_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    original = block_module.make_geometry
-    monkeypatch.setattr(block_module, "make_geometry", lambda *a: (calls.append(1), original(*a))[1])
+def test_a_plan_serves_many_batches() -> None:
     plan = ThetaPlan(typical(3))
     for seed in range(5):
         z = arguments(3, seed=seed)
         assert torch.equal(plan.log_theta(z), log_theta(z, typical(3)))
-    assert len(calls) == 6  # once for the plan, and once for each call without a plan
 
 
 def test_cost_model_uses_each_evaluator_where_it_pays() -> None:
     def chosen(Q: np.ndarray, n: int) -> str:
         ((_, block),) = ThetaPlan(Q).blocks
-        return block.evaluator(torch.zeros(n, len(Q), dtype=torch.float64))
+        return block.cheapest(torch.zeros(n, len(Q), dtype=torch.float64)).name
 
     crowded = 2 * np.pi * np.eye(6) + 0.3 * np.ones((6, 6))
     assert chosen(typical(2), 10_000) == "fused"
@@ -275,9 +296,9 @@ def test_the_compiled_diagonal_pass_is_the_torch_one(phase: str, reach: float) -
     q = torch.tensor(10.0 ** rng.uniform(-2, 4, 150))
     z = torch.tensor(rng.normal(size=(300, 150)) * reach)
     z[:50] = (z[:50] / q).round() * q + q / 2 if phase == "I" else z[:50].round() * np.pi  # between two lattice points
-    diagonal = Diagonal(q.numpy(), phase, 1e-12)
-    expected = diagonal.moments(z, q, 2)
-    found = fused_diagonal_moments(z, q, diagonal, 2)
+    columns = UnitColumns(q.numpy(), phase)
+    expected, found = columns.derivatives(z, q, 2), columns.moments(z, q, 2)
+    assert torch.equal(columns.moments(z, q, 0)[0], columns.log_theta(z, q))
     size = expected[0].abs().sum(1).clamp(min=1)
     assert float(((found[0] - expected[0].sum(1)) / size).abs().max()) <= LOG_THETA
     scale = (1 + 1 / q) ** 0.5
@@ -287,11 +308,33 @@ def test_the_compiled_diagonal_pass_is_the_torch_one(phase: str, reach: float) -
 
 
 @pytest.mark.parametrize("phase", PHASES)
+def test_choosing_by_entry_is_choosing_by_column(phase: str) -> None:
+    q = torch.tensor(np.geomspace(0.01, 1000, 40))
+    z = torch.tensor(arguments(40, 50) * 20)
+    for by_entry, by_column in zip(
+        unit_derivatives(z, q, phase, 3), column_derivatives(z, q, phase, 3, is_far=False), strict=True
+    ):
+        assert torch.equal(by_entry, by_column)
+    values = torch.stack([log_theta(z[:, j : j + 1], q[j : j + 1, None], phase=phase) for j in range(40)], dim=1)
+    assert torch.allclose(unit_derivatives(z, q, phase, 0)[0], values, rtol=SAME, atol=LOG_THETA)
+
+
+@pytest.mark.parametrize("q", [1e-60, 1e-100, 1e-200, 1e-290])
+def test_the_narrowest_wells_of_phase_two_are_parabolas(q: float) -> None:
+    moments = theta_moments([[1.0]], [q], phase="II")
+    for derivative, expected in zip(moments[:3], (-0.5 / q, -1 / q, -1 / q), strict=True):
+        assert float(derivative) == pytest.approx(expected, rel=SAME)
+
+
+@pytest.mark.parametrize("phase", PHASES)
 def test_the_compiled_diagonal_pass_has_all_derivatives(phase: str) -> None:
     q = torch.tensor([0.3, 2.0, 7.0, 40.0], dtype=torch.float64, requires_grad=True)
     z = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).mul(3).requires_grad_()
-    diagonal = Diagonal(q.detach().numpy(), phase, 1e-14)
-    assert gradcheck(lambda z, q: fused_diagonal_log_theta(z, q, diagonal), [z, q])
-    assert gradgradcheck(lambda z, q: fused_diagonal_log_theta(z, q, diagonal), [z, q], rtol=1e-3, atol=1e-5)
-    assert gradcheck(lambda q: fused_diagonal_log_theta(z.detach(), q, diagonal), [q])
-    assert gradcheck(lambda z: fused_diagonal_log_theta(z, q.detach(), diagonal), [z])
+
+    def function(z: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        return log_theta(z, q, phase=phase)
+
+    assert gradcheck(function, [z, q])
+    assert gradgradcheck(function, [z, q], rtol=1e-3, atol=1e-5)
+    assert gradcheck(lambda q: function(z.detach(), q), [q])
+    assert gradcheck(lambda z: function(z, q.detach()), [z])

@@ -113,7 +113,9 @@ def test_heat_equation(data: st.DataObject) -> None:
     for phase, sign in (("I", -0.5), ("II", 0.5)):
         plan = ThetaPlan(Q, phase=phase)
         ((_, block),) = plan.blocks
-        (by_Q,) = torch.autograd.grad(block.log_theta(z[None], Q, "list").sum(), Q)  # through the terms, by autograd
+        (by_Q,) = torch.autograd.grad(
+            block.evaluators["list"].log_theta(z[None], Q).sum(), Q
+        )  # through the terms, by autograd
         moments = theta_moments(z, Q.detach(), phase=phase)  # from the compiled pass
         second = moments.covariance + torch.outer(moments.mean, moments.mean)
         assert torch.allclose(by_Q, sign * second, rtol=MOMENTS, atol=MOMENTS)

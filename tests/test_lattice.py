@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from families import Floats, matrices
 from rtbm import TooManyTermsError, log_theta
-from rtbm.lattice import (
+from rtbm.theta.lattice import (
     change_basis,
     cholesky,
     enumerate_points,

@@ -14,8 +14,9 @@ from rtbm import InvalidInputError, RTBMDistribution, theta_moments
 from rtbm.nn import ThetaLayer, theta_unit, theta_units
 from rtbm.nn.feedforward import make_network
 from rtbm.nn.theta_layer import balanced_gain
-from rtbm.theta import kernels, unit_kernels
-from rtbm.theta.units import THRESHOLD, unit_cumulants
+from rtbm.theta import kernels
+from rtbm.theta.constants import WAVE_LIMIT
+from rtbm.theta.unit.torch import unit_derivatives
 from tolerances import FLOAT32
 
 mpmath = pytest.importorskip("mpmath")
@@ -61,7 +62,7 @@ def all_three(u: float, q: float, phase: str) -> list[float]:
 
 def plain(u: float, q: float, phase: str) -> list[float]:
     inputs = (torch.tensor([x], dtype=torch.float64) for x in (u, q))
-    first, second, third = unit_cumulants(*inputs, phase, 3)
+    _, first, second, third = unit_derivatives(*inputs, phase, 3)
     sign = 0.5 if phase == "I" else -0.5
     return [float(-first), float(-second), float(sign * (third + 2 * first * second))]
 
@@ -93,7 +94,7 @@ def test_values_and_gradients_are_accurate_also_for_extreme_arguments(way, phase
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_both_sums_meet_at_the_threshold(phase):
-    edge = THRESHOLD if phase == "I" else 4 * np.pi**2 / THRESHOLD
+    edge = WAVE_LIMIT if phase == "I" else 4 * np.pi**2 / WAVE_LIMIT
     u = torch.linspace(-20, 20, 1001, dtype=torch.float64)[:, None]
     shapes = (torch.tensor([edge * (1 + e)], dtype=torch.float64) for e in (-1e-13, 1e-13))
     below, above = (theta_unit(u, q, phase) for q in shapes)
@@ -371,11 +372,6 @@ def test_networks_mix_layers():
 def test_clear_errors(call, match):
     with pytest.raises(InvalidInputError, match=match):
         call()
-
-
-def test_table_of_the_kernel_follows_q():
-    assert unit_kernels.table_of(np.array([3.0, 20.0]), "I")[:, unit_kernels.IS_WAVE].tolist() == [1.0, 0.0]
-    assert unit_kernels.table_of(np.array([3.0, 20.0]), "II")[:, unit_kernels.IS_WAVE].tolist() == [0.0, 1.0]
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script")

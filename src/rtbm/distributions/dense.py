@@ -21,7 +21,6 @@ from rtbm.distributions.integration.boxes import (
 )
 from rtbm.distributions.integration.grid import Envelope
 from rtbm.errors import TooManyTermsError
-from rtbm.lattice import change_basis, integer_inverse, reduce_basis
 from rtbm.parameters import (
     Free,
     Lattice,
@@ -36,7 +35,9 @@ from rtbm.parameters import (
     unconstrain,
 )
 from rtbm.theta.chunks import CPU_ELEMENTS, in_chunks
-from rtbm.theta.geometry import Congruence, exact_product, nearest_plane
+from rtbm.theta.derivatives import Congruence
+from rtbm.theta.exact import exact_product, nearest_plane
+from rtbm.theta.lattice import change_basis, integer_inverse, reduce_basis
 from rtbm.theta.plan import ThetaPlan
 from rtbm.validation import check_positive_definite
 

@@ -12,8 +12,9 @@ from torch.distributions import Distribution, constraints, register_kl
 from rtbm.distributions.caching import cached_with_graph, cached_without_graph
 from rtbm.distributions.sampling.lattice import MAX_LISTED_POINTS, Sampler, list_points, make_sampler
 from rtbm.errors import InvalidInputError
-from rtbm.lattice import cholesky, exact_shift, integer_inverse, nearest_point, reduce_basis
-from rtbm.theta.geometry import Congruence, exact_product
+from rtbm.theta.derivatives import Congruence
+from rtbm.theta.exact import exact_product
+from rtbm.theta.lattice import cholesky, exact_shift, integer_inverse, nearest_point, reduce_basis
 from rtbm.theta.plan import ThetaPlan
 from rtbm.validation import (
     as_real,

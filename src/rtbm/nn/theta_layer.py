@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from rtbm.common import PHASES
 from rtbm.distributions import RTBMDistribution
 from rtbm.errors import InvalidInputError
+from rtbm.nn.activation import theta_unit, theta_units
 from rtbm.parameters import COUPLINGS, from_log_cholesky, log_cholesky
-from rtbm.theta.activation import theta_unit, theta_units
 from rtbm.validation import check_choice, check_integer, check_tolerance
 
 LAYER_INITIALIZATIONS = ("balanced", "paper")

@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 CPU_ELEMENTS = 2**19
-"""Elements of one temporary on the CPU: 4 MiB."""
+"""Elements of one temporary on the CPU: 4 MiB. Larger ones leave the cache; smaller ones cost more calls."""
 GPU_ELEMENTS = 2**26
-GRAPH_ELEMENTS = 2**23
-"""Above this many elements in all, the backward pass recomputes a block instead of keeping its temporaries."""
-
-
+"""Elements of one temporary on a GPU: 512 MiB. Smaller ones leave the GPU idle between calls."""
+GRAPH_CHUNKS = {"cpu": 16, "cuda": 8}
+"""Chunks whose temporaries a graph may keep. Beyond, the backward pass recomputes them: less memory, more time."""
 POINTS_PER_THREAD = 2**14
+"""Elementary pieces of work that pay for a thread. With fewer, starting it would take longer than the work."""
 
 
 def run_threads(function: Callable[[int, int], Any], rows: int, work: int | None = None) -> list[Any]:
@@ -32,17 +32,33 @@ def run_threads(function: Callable[[int, int], Any], rows: int, work: int | None
         return [function(0, edges[1]), *others]
 
 
-def in_chunks(function: Callable[..., Any], rows: Tensor, constants: Sequence[Tensor], width: int) -> Any:
-    """function(rows, *constants) for rows (points, …), in blocks whose temporaries have `width` columns.
+def in_chunks(
+    function: Callable[..., Any],
+    rows: Tensor,
+    constants: Sequence[Tensor],
+    width: int,
+    elements: int | None = None,
+    graph_chunks: int | None = None,
+) -> Any:
+    """function(rows, *constants) for rows (points, …), in chunks whose temporaries have `width` columns.
 
-    The function returns a tensor, or a tuple of tensors, with one row for each row of its argument.
+    Parameters
+    ----------
+    function
+        Returns a tensor, or a tuple of tensors, with one row for each row of its argument.
+    elements : int, default=CPU_ELEMENTS or GPU_ELEMENTS
+        The largest number of elements of a temporary.
+    graph_chunks : int, default=GRAPH_CHUNKS
+        The number of chunks whose temporaries a graph may keep; with more, the backward pass recomputes them.
     """
-    elements = GPU_ELEMENTS if rows.is_cuda else CPU_ELEMENTS
+    device = "cuda" if rows.is_cuda else "cpu"
+    elements = elements or (GPU_ELEMENTS if rows.is_cuda else CPU_ELEMENTS)
+    graph_chunks = GRAPH_CHUNKS[device] if graph_chunks is None else graph_chunks
     size = max(1, elements // max(width, 1))
     if len(rows) <= size:
         return function(rows, *constants)
     keeps_graph = torch.is_grad_enabled() and any(t.requires_grad for t in (rows, *constants))
-    recompute = keeps_graph and len(rows) * width > (8 * GPU_ELEMENTS if rows.is_cuda else GRAPH_ELEMENTS)
+    recompute = keeps_graph and len(rows) * width > graph_chunks * elements
     parts = [
         checkpoint(function, part, *constants, use_reentrant=False, preserve_rng_state=False)
         if recompute

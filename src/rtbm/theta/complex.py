@@ -9,12 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rtbm.common import TWO_PI, Floats, Integers
 from rtbm.errors import InvalidInputError
-from rtbm.lattice import (
+from rtbm.theta.chunks import in_chunks
+from rtbm.theta.derivatives import Congruence, with_derivatives
+from rtbm.theta.exact import Periods, exact_product, largest_entry, remove_periods
+from rtbm.theta.lattice import (
     DIGIT,
     LARGEST_INTEGER,
-    Floats,
-    Integers,
     cholesky,
     enumerate_points,
     exact_congruence,
@@ -23,16 +25,6 @@ from rtbm.lattice import (
     nearest_plane_matrix,
     reduce_basis,
     squared_radius,
-)
-from rtbm.theta.chunks import in_chunks
-from rtbm.theta.geometry import (
-    TWO_PI,
-    Congruence,
-    Periods,
-    exact_product,
-    largest_entry,
-    remove_periods,
-    with_derivatives,
 )
 from rtbm.validation import (
     as_complex,
@@ -46,6 +38,7 @@ from rtbm.validation import (
 )
 
 LARGEST_LOG = 700.0
+"""θ itself is returned up to this logarithm. Beyond 709 it would overflow."""
 
 
 def riemann_theta(
@@ -67,16 +60,16 @@ def riemann_theta(
         Complex or real.
     omega : (g, g)
         Complex, symmetric, with positive definite imaginary part.
-    derivatives : sequence of (g,)
+    derivatives : sequence of (g,), default=()
         Direction vectors; the result is the directional derivative of order len(derivatives).
-    characteristic : pair of (g,)
+    characteristic : pair of (g,), default=None
         The real vectors α and β; by default both are zero.
-    tolerance : float
+    tolerance : float, default=1e-12
         Bounds the truncation error of w below. (θ has zeros, so no bound can be relative to θ itself.) With derivatives
         it is in units of Π_j 2π(‖d_j‖ + abs(d_j·n₀)), with ‖d‖² = dᵀ(2π Im Ω)⁻¹d and n₀ the lattice point next to
         −(Im Ω)⁻¹Im(z). Rounding adds about 1e-15·(1 + abs(n₀)) to w, with n₀ in the reduced basis; it does not grow
         with Re(Ω), Re(z) or the condition of Im(Ω). u has a relative error of about 1e-16.
-    parts : bool
+    parts : bool, default=False
         If true, return (u, w) with θ = exp(u)·w and u = π Im(z)ᵀ(Im Ω)⁻¹Im(z). Without derivatives w is bounded, with
         them it grows like a power of z: nothing overflows.
 
@@ -106,13 +99,13 @@ def riemann_theta(
         for i, d in enumerate(derivatives)
     ]
     alpha, beta = _characteristic(characteristic, omega)
-    lattice = _Lattice(omega, alpha, beta, tolerance, len(directions))
+    series = _Series(omega, alpha, beta, tolerance, len(directions))
     rows = z.reshape(-1, g)
 
-    def series(rows: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-        return lattice.evaluate(rows, omega, alpha, beta, directions)
+    def evaluate(rows: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
+        return series.evaluate(rows, omega, alpha, beta, directions)
 
-    u, w = in_chunks(series, rows, [omega], 4 * len(lattice.offsets)) if len(rows) else (rows[:, 0].real, rows[:, 0])
+    u, w = in_chunks(evaluate, rows, [omega], 4 * len(series.offsets)) if len(rows) else (rows[:, 0].real, rows[:, 0])
     u, w = u.reshape(z.shape[:-1]), w.reshape(z.shape[:-1])
     if parts:
         return u, w
@@ -124,8 +117,8 @@ def riemann_theta(
     return torch.exp(u) * w
 
 
-class _Lattice:
-    """Reduced basis, offsets and steps of recentring for the quadratic form 2π Im Ω, and the phases of the terms.
+class _Series:
+    """The terms around the largest one: reduced basis and offsets for the quadratic form 2π Im Ω, and their phases.
 
     In the reduced basis a term is n + a with a = U⁻¹α. In turns its phase is
 

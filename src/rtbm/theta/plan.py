@@ -8,13 +8,10 @@ from torch import Tensor
 
 from rtbm.common import Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
-from rtbm.lattice import LARGEST_INTEGER, connected_components
-from rtbm.theta.block import Block
-from rtbm.theta.diagonal import Diagonal
-from rtbm.theta.fused import fused_log_theta, fused_moments
-from rtbm.theta.fused_diagonal import can_fuse, fused_diagonal_log_theta, fused_diagonal_moments
-from rtbm.theta.geometry import largest_entry
-from rtbm.theta.series import Derivatives
+from rtbm.theta.block.block import Block
+from rtbm.theta.exact import largest_entry
+from rtbm.theta.lattice import LARGEST_INTEGER, connected_components
+from rtbm.theta.unit.columns import UnitColumns
 from rtbm.validation import (
     as_real,
     check_choice,
@@ -26,8 +23,10 @@ from rtbm.validation import (
     check_vectors,
 )
 
-FLOAT32_TOLERANCE = 1e-8  # a tighter one would be lost in rounding
+FLOAT32_TOLERANCE = 1e-8
+"""The least tolerance for float32. A tighter one would cost terms that are lost in rounding."""
 SMALLEST_Q = 1e-300
+"""Entries of a diagonal Q lie between this and its inverse. Beyond, (2π)²/q would leave float64."""
 
 
 class ThetaMoments(NamedTuple):
@@ -51,10 +50,11 @@ class ThetaPlan:
         Real, symmetric, positive definite; or the diagonal of a diagonal matrix. If it requires a gradient, results are
         differentiable in it. A matrix without gradient is taken apart into its blocks; one with gradient is not, since
         its zeros have derivatives too: for hundreds of independent units, pass the vector.
-    phase : "I" or "II"
+    phase : "I" or "II", default="I"
         θ̃(z|Q) or θ̃(iz|Q).
-    tolerance : float
-        Bounds the truncation error of θ̃ relative to θ̃ itself, at every argument; at least 1e-8 for float32.
+    tolerance : float, default=1e-12
+        Bounds the truncation error of θ̃ relative to θ̃ itself, at every argument; at least 1e-8 for float32. The sums of
+        coordinates that are on their own always reach the last digit.
 
     Examples
     --------
@@ -64,7 +64,7 @@ class ThetaPlan:
     >>> plan
     ThetaPlan(g=2, phase='I', tolerance=1e-12, blocks=[2], terms=4)
     >>> ThetaPlan([0.5, 1.0, 30.0])
-    ThetaPlan(g=3, phase='I', tolerance=1e-12, blocks=[1, 1, 1], terms=7)
+    ThetaPlan(g=3, phase='I', tolerance=1e-12, blocks=[1, 1, 1], terms=15)
     """
 
     def __init__(self, Q: Any, *, phase: str = "I", tolerance: float = 1e-12):
@@ -85,7 +85,7 @@ class ThetaPlan:
             check_positive_definite(check_symmetric(self.Q, "Q"), "Q")
             self._decompose((values + values.T) / 2)
         q = values if values.ndim == 1 else values[self.diagonal_indices, self.diagonal_indices]
-        self._diagonal = Diagonal(q, phase, self.tolerance) if len(q) else None
+        self._diagonal = UnitColumns(q, phase) if len(q) else None
         step = min([*q, 1.0]) if phase == "I" else 1.0
         self._largest = min([block.largest_argument for _, block in self.blocks] + [LARGEST_INTEGER * step])
 
@@ -123,10 +123,9 @@ class ThetaPlan:
             return rows.sum(dim=1).reshape(shape)
         parts = []
         if self._diagonal:
-            parts.append(self._diagonal_log_theta(rows, self._diagonal))
+            parts.append(self._diagonal.log_theta(*self._diagonal_part(rows)))
         for indices, block in self.blocks:
-            part, Q = self._restrict(rows, indices)
-            parts.append(block_log_theta(block, part, Q, block.evaluator(part)))
+            parts.append(block.log_theta(*self._restrict(rows, indices)))
         total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
         return total.to(rows.dtype).reshape(shape)
 
@@ -137,13 +136,12 @@ class ThetaPlan:
         total = rows.sum(dim=1).double() * 0
         tensors = [rows.new_zeros(len(rows), *[self.g] * k, dtype=torch.float64) for k in range(1, order + 1)]
         if len(rows) and self._diagonal:
-            value, *derivatives = self._diagonal_moments(rows, self._diagonal, order)
+            value, *derivatives = self._diagonal.moments(*self._diagonal_part(rows), order)
             total = total + value
             for tensor, derivative in zip(tensors, derivatives, strict=True):
                 tensor[_at([self.diagonal_indices] * (tensor.ndim - 1))] = derivative
         for indices, block in self.blocks if len(rows) else ():
-            part, Q = self._restrict(rows, indices)
-            value, *derivatives = _block_moments(block, part, Q, order)
+            value, *derivatives = block.moments(*self._restrict(rows, indices), order)
             total = total + value
             for tensor, derivative in zip(tensors, derivatives, strict=True):
                 tensor[_at(np.ix_(*[indices] * (tensor.ndim - 1)))] = derivative
@@ -171,33 +169,11 @@ class ThetaPlan:
         index = torch.from_numpy(indices).to(rows.device)
         return rows[:, index], self.Q[index[:, None], index]
 
-    def _diagonal_log_theta(self, rows: Tensor, diagonal: Diagonal) -> Tensor:
-        z, q = self._diagonal_part(rows)
-        if can_fuse(z, diagonal):
-            return fused_diagonal_log_theta(z, q, diagonal)
-        return diagonal.moments(z, q, 0)[0].sum(dim=1)
-
-    def _diagonal_moments(self, rows: Tensor, diagonal: Diagonal, order: int) -> Derivatives:
-        """log θ̃ summed over the columns, and the derivatives in each."""
-        z, q = self._diagonal_part(rows)
-        differentiable = torch.is_grad_enabled() and (z.requires_grad or q.requires_grad)
-        if can_fuse(z, diagonal) and order <= 2 and not differentiable:
-            return fused_diagonal_moments(z, q, diagonal, order)
-        value, *derivatives = diagonal.moments(z, q, order)
-        return value.sum(dim=1), *derivatives
-
     def _diagonal_part(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         if self.Q.ndim == 1:
             return rows.double(), self.Q.double()
         index = torch.from_numpy(self.diagonal_indices).to(rows.device)
         return rows[:, index].double(), self.Q.diagonal()[index].double()
-
-
-def block_log_theta(block: Block, rows: Tensor, Q: Tensor, evaluator: str) -> Tensor:
-    """log θ̃ (points,) of one block by the evaluator "list", "split" or "fused"."""
-    if evaluator == "fused":
-        return fused_log_theta(rows, Q, block)
-    return block.log_theta(rows, Q, evaluator)
 
 
 def _check_diagonal(q: np.ndarray) -> None:
@@ -216,20 +192,3 @@ def _check_diagonal(q: np.ndarray) -> None:
 def _at(indices: Any) -> Any:
     """An index into the trailing dimensions."""
     return (slice(None), *(torch.from_numpy(index) for index in indices))
-
-
-def _block_moments(block: Block, rows: Tensor, Q: Tensor, order: int) -> Derivatives:
-    """Derivatives by the cheapest way: compiled without a graph, autograd through a split product, or the list."""
-    differentiable = torch.is_grad_enabled() and (rows.requires_grad or Q.requires_grad)
-    evaluator = block.evaluator(rows)
-    if evaluator == "fused" and order <= 2 and not differentiable:
-        return fused_moments(rows, block, order)
-    if order == 0:
-        return (block_log_theta(block, rows, Q, evaluator),)
-    if order == 1 and evaluator == "split":
-        with torch.inference_mode(False), torch.enable_grad():
-            argument = rows if rows.requires_grad else rows.detach().clone().requires_grad_()
-            value = block.log_theta(argument, Q if differentiable else Q.detach(), "split")
-            (mean,) = torch.autograd.grad(value.sum(), argument, create_graph=differentiable)
-        return (value, mean.double()) if differentiable else (value.detach(), mean.double())
-    return block.moments(rows, Q, order)

@@ -19,9 +19,9 @@ def log_theta(z: Any, Q: Any, *, phase: str = "I", tolerance: float = 1e-12) -> 
         Real tensor, array or nested list.
     Q : (g, g) or (g,)
         Real, symmetric, positive definite; or the diagonal of a diagonal matrix.
-    phase : "I" or "II"
+    phase : "I" or "II", default="I"
         Real or imaginary argument.
-    tolerance : float
+    tolerance : float, default=1e-12
         Bounds the truncation error of θ̃ relative to θ̃ itself, whatever z. Rounding adds a few units in the last place
         of the result. Float32 input is truncated at 1e-8.
 
@@ -53,7 +53,7 @@ def theta_moments(z: Any, Q: Any, *, phase: str = "I", order: int = 2, tolerance
     ----------
     z, Q, phase, tolerance
         As in `log_theta`.
-    order : 0, 1, 2 or 3
+    order : 0, 1, 2 or 3, default=2
         The highest derivative.
 
     Returns

@@ -1,10 +1,10 @@
-"""The specification: θ̃ summed term by term, as the definition reads. Every evaluator is tested against it."""
+"""The definition: θ̃ summed term by term. Every evaluator is tested against it."""
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from rtbm.common import Floats
-from rtbm.lattice import cholesky, enumerate_points, log_gauss_sum, squared_radius
+from rtbm.theta.lattice import cholesky, enumerate_points, log_gauss_sum, squared_radius
 
 
 def reference_log_theta(z: ArrayLike, Q: ArrayLike, phase: str = "I", tolerance: float = 1e-12) -> Floats:

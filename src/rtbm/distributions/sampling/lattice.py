@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rtbm.common import Floats, Integers
 from rtbm.errors import SamplingError, TooManyTermsError
-from rtbm.lattice import (
+from rtbm.theta.lattice import (
     cholesky,
     connected_components,
     enumerate_points,

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rtbm.common import Floats
-from rtbm.lattice import CHERNOFF
 from rtbm.theta.kernels import compiled
+from rtbm.theta.lattice import CHERNOFF
 
 LARGEST_CENTRE = 1e9
 """Further out, differences of hidden states would lose digits: theta functions take over."""
@@ -132,7 +132,7 @@ def _log_gauss_sum(a):
 
 @compiled
 def _squared_radius(L_A, log_tail):
-    """R² such that log Σ exp(−½|L_Aᵀδ|²) over |L_Aᵀδ| > R stays below log_tail; see `rtbm.lattice.squared_radius`."""
+    """R² such that log Σ exp(−½|L_Aᵀδ|²) over |L_Aᵀδ| > R stays below log_tail; see `theta.lattice.squared_radius`."""
     best = np.inf
     for s in CHERNOFF:
         spread = 0.0

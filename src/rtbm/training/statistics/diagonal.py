@@ -26,10 +26,10 @@ from rtbm.common import TWO_PI, Floats
 from rtbm.distributions.diagonal import MAX_LATTICE_UNITS, DiagonalMachine
 from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION, MAX_GRID_NODES, spacing_for
 from rtbm.errors import RTBMError, TooManyTermsError
-from rtbm.lattice import DIGIT, enumerate_points, squared_radius
 from rtbm.parameters import Natural, constrain, unpack
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.kernels import ROUND, compiled
+from rtbm.theta.lattice import DIGIT, enumerate_points, squared_radius
 from rtbm.training.statistics.rows import (
     add_row,
     add_scaled_row,

@@ -11,18 +11,15 @@ positive; in phase II it is the other way round. Coordinates are ordered: oscill
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.common import TWO_PI
-from rtbm.lattice import (
-    DIGIT,
-    PART_BITS,
-    Floats,
-    Integers,
+from rtbm.common import TWO_PI, Floats, Integers
+from rtbm.theta.constants import TWO_PI_PARTS
+from rtbm.theta.lattice import (
     change_basis,
     cholesky,
     enumerate_points,
@@ -38,21 +35,9 @@ from rtbm.lattice import (
     tail_spread,
 )
 
-# 2π in three parts, to 1e-36; the products of the first two with integers below 2^20 are exact.
-TWO_PI_PARTS = (6.2831853069365025, 2.4308402025215864e-10, 8.089064995183803e-21)
 MAX_CANCELLATION = 100.0
-"""An oscillating sum is used only where Σ|terms| ≤ 100 |Σ terms| is certain."""
-
-
-class Periods(NamedTuple):
-    """The steps that recentring takes: the rows of a matrix P (g, g), or the entries of a vector for a diagonal one.
-
-    P is a sum of parts whose products with integers do not round, see `lattice.in_parts`.
-    """
-
-    inverse: Tensor  # of P
-    parts: tuple[Tensor, ...]
-    plane: Tensor | None = None  # nearest-plane matrix, for a matrix P
+"""An oscillating sum is used only where Σ|terms| ≤ MAX_CANCELLATION · |Σ terms| is certain. A larger limit would cost
+digits, a smaller one terms."""
 
 
 class Form(NamedTuple):
@@ -127,102 +112,6 @@ def make_geometry(Q: Floats, phase: str, tolerance: float) -> tuple[Geometry, Fo
     two_pi = tuple(part * np.eye(len(Q)) for part in TWO_PI_PARTS)
     periods = in_parts(*exact_congruence(Q, U)) if phase == "I" else two_pi
     return Geometry(U, gram, n_osc, centre, periods, plane, points, R), form
-
-
-def grid_factor(U: Floats | Integers) -> float:
-    """Times a power of two above |z|, added to z and subtracted again, it rounds z so that zU is exact."""
-    return 1.5 * 2.0 ** math.ceil(math.log2(float(np.abs(U).sum(axis=0).max())) + 1)
-
-
-def exact_product(z: Tensor, low: Tensor, U: Tensor) -> tuple[Tensor, Tensor]:
-    """(z + low) @ U as a large part that is exact, and a small rest.
-
-    z (points, g) is cut into a part on a coarse grid, whose integer combinations do not round, and what is left, which
-    joins `low`. Derivatives flow through the rest.
-    """
-    with torch.no_grad():
-        _, exponent = torch.frexp(z.abs().amax(dim=1, keepdim=True))
-        grid = torch.ldexp(torch.full_like(z[:, :1], grid_factor(U.cpu().numpy())), exponent)
-        high = (z + grid) - grid
-        coarse = high @ U
-    return coarse, ((z - high) + low) @ U
-
-
-def remove_periods(high: Tensor, low: Tensor, periods: Periods, is_far: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The integers n₀ (points, g) next to (high + low)P⁻¹, and high + low − n₀P, again as a sum that does not round.
-
-    `is_far` says that n₀ may exceed DIGIT. It is then found digit by digit: each step makes the argument smaller by
-    DIGIT, and its rounding error is kept in the low part.
-    """
-    n0 = torch.zeros_like(high)
-    for scale in (DIGIT**2, DIGIT, 1.0) if is_far else (1.0,):
-        c = _times(high + low, periods.inverse) / scale
-        n = scale * (c.round() if periods.plane is None else nearest_plane(c, periods.plane))
-        n0 = n0 + n
-        for part in periods.parts[:2]:
-            step = _times(n, part)
-            left = high - step
-            taken = high - left
-            low = low + ((high - (left + taken)) + (taken - step))
-            high = left
-        for part in periods.parts[2:]:
-            low = low - _times(n, part)
-    return n0, high, low
-
-
-def in_two_parts(q: Tensor) -> tuple[Tensor, Tensor]:
-    """A vector as a sum whose products with integers below DIGIT do not round (Dekker's splitting)."""
-    shifted = q * (2.0 ** (53 - PART_BITS) + 1)
-    high = shifted - (shifted - q)
-    return high, q - high
-
-
-def two_pi_periods(device: torch.device) -> Periods:
-    """The period 2π in every coordinate."""
-    inverse, *parts = torch.tensor([1 / TWO_PI, *TWO_PI_PARTS], dtype=torch.float64, device=device)
-    return Periods(inverse, tuple(parts))
-
-
-def _times(x: Tensor, P: Tensor) -> Tensor:
-    return x @ P if P.ndim == 2 else x * P
-
-
-def with_derivatives(value: Tensor, expression: Tensor) -> Tensor:
-    """An exact value with the derivatives of an expression for it that rounds."""
-    return value + (expression - expression.detach()) if expression.requires_grad else value
-
-
-def largest_entry(z: Tensor) -> float:
-    """max |z|, or NaN if there is one."""
-    low, high = z.detach().aminmax()
-    return max(float(high), -float(low))
-
-
-class Congruence(torch.autograd.Function):
-    """UᵀQU for symmetric Q, with a value that `lattice.change_basis` computed exactly.
-
-    The derivative is the usual one, symmetric. Nothing is saved for it, so that many backward passes work.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, Q: Tensor, U: Tensor, value: Tensor) -> Tensor:
-        """Q only lends its graph."""
-        ctx.U = U
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """U·grad·Uᵀ, symmetrised."""
-        back = ctx.U @ grad @ ctx.U.mT
-        return (back + back.mT) / 2, None, None
-
-
-def nearest_plane(c: Tensor, plane: Tensor) -> Tensor:
-    """The lattice points (points, g) next to c (points, g); see `lattice.nearest_plane_matrix`."""
-    n = c.round()
-    for i in range(c.shape[1] - 2, -1, -1):
-        n[:, i] = (c[:, i] + (c[:, i + 1 :] - n[:, i + 1 :]) @ plane[i, i + 1 :]).round()
-    return n
 
 
 def _choose_transformed(norms: Floats, phase: str, tolerance: float) -> int:

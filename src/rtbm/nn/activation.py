@@ -1,8 +1,8 @@
 """E(h|v) as an activation function: `theta_unit` for diagonal Q, `theta_units` for dense Q.
 
-Values and first derivatives of single units come from compiled passes; whatever needs more, as torch.func,
-torch.compile and graphs of derivatives, goes through plain torch. Dense units look at the numbers in Q, which they do
-in a function that torch.func does not see into; they are differentiable in reverse mode.
+Values and first derivatives of single units come from compiled passes. torch.func, torch.compile and graphs of
+derivatives go through plain torch. Dense units depend on the numbers in Q, which torch.func hides. So they are computed
+in a function that it does not look into, and are differentiable in reverse mode.
 """
 
 import math
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from rtbm.errors import InvalidInputError
-from rtbm.theta import kernels, unit_kernels, unit_triton
-from rtbm.theta.chunks import run_threads
+from rtbm.theta import kernels
 from rtbm.theta.plan import ThetaPlan
-from rtbm.theta.units import unit_cumulants
+from rtbm.theta.unit import numba, triton
+from rtbm.theta.unit.torch import unit_derivatives
 from rtbm.validation import check_choice
 
 
@@ -35,7 +35,7 @@ def theta_unit(u: Tensor, q: Tensor, phase: str = "I") -> Tensor:
         Real tensor: Wᵀv + b_h.
     q : (g,), or any shape that broadcasts against u
         Positive tensor on the same device.
-    phase : "I" or "II"
+    phase : "I" or "II", default="I"
         The phase.
 
     Returns
@@ -58,7 +58,7 @@ def theta_unit(u: Tensor, q: Tensor, phase: str = "I") -> Tensor:
     if q.shape != u.shape[-1:] and not _broadcasts(q.shape, u.shape):
         raise InvalidInputError(f"q must broadcast against u, got shapes {tuple(q.shape)} and {tuple(u.shape)}")
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # both work on plain torch
-        return -unit_cumulants(u, q, phase, 1)[0].to(u.dtype)
+        return -unit_derivatives(u, q, phase, 1)[1].to(u.dtype)
     return _Unit.apply(u, q, phase)
 
 
@@ -77,7 +77,7 @@ class _Unit(torch.autograd.Function):
     def forward(u: Tensor, q: Tensor, phase: str) -> Tensor:
         if _has_kernel(u, q):
             return _forward(u, q, phase)
-        return -unit_cumulants(u, q, phase, 1)[0].to(u.dtype)
+        return -unit_derivatives(u, q, phase, 1)[1].to(u.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -104,7 +104,7 @@ class _Unit(torch.autograd.Function):
 
 def _derivatives(u: Tensor, q: Tensor, phase: str) -> tuple[Tensor, Tensor]:
     """The derivatives of E in u and q, by the heat equation: the paper's κ and ρ."""
-    first, second, third = unit_cumulants(u, q, phase, 3)
+    _, first, second, third = unit_derivatives(u, q, phase, 3)
     sign = 0.5 if phase == "I" else -0.5
     return -second, sign * (third + 2 * first * second)
 
@@ -122,7 +122,7 @@ def _sum_to(tensor: Tensor, like: Tensor) -> Tensor:
 def _has_kernel(u: Tensor, q: Tensor) -> bool:
     """Whether a compiled pass serves these tensors."""
     if u.is_cuda:
-        available = unit_triton.AVAILABLE and q.numel() <= unit_triton.MAX_COLUMNS
+        available = triton.TRITON_AVAILABLE and q.numel() <= triton.MAX_COLUMNS
     else:
         available = kernels.AVAILABLE and u.device.type == "cpu"
     return available and u.device == q.device and u.ndim > 0 and q.shape == u.shape[-1:]
@@ -137,37 +137,14 @@ def _rows(u: Tensor) -> Tensor:
 def _forward(u: Tensor, q: Tensor, phase: str) -> Tensor:
     rows = _rows(u)
     value = torch.empty_like(rows)
-    if u.is_cuda:
-        unit_triton.forward(rows, q, phase, value)
-    else:
-        table = _table(q, phase)
-        source, target = rows.numpy(), value.numpy()
-        run_threads(
-            lambda start, stop: unit_kernels.forward(source, start, stop, table, target), len(rows), rows.numel()
-        )
+    (triton if u.is_cuda else numba).expectations(rows, q, phase, value)
     return value.reshape(u.shape).to(u.dtype)
 
 
-def _table(q: Tensor, phase: str) -> Any:
-    return unit_kernels.table_of(q.detach().resolve_neg().double().numpy(), phase)
-
-
 def _backward(u: Tensor, q: Tensor, grad: Tensor, phase: str) -> tuple[Tensor, Tensor]:
-    rows, weights = _rows(u), _rows(grad)
+    rows = _rows(u)
     by_u = torch.empty_like(rows)
-    if u.is_cuda:
-        by_q = unit_triton.backward(rows, weights, q, phase, by_u)
-    else:
-        table = _table(q, phase)
-        arrays = rows.numpy(), weights.numpy(), by_u.numpy()
-        sign = 1.0 if phase == "I" else -1.0
-
-        def run(start: int, stop: int) -> Tensor:
-            sums = q.new_empty(len(q), dtype=torch.float64)
-            unit_kernels.backward(arrays[0], arrays[1], start, stop, table, sign, arrays[2], sums.numpy())
-            return sums
-
-        by_q = torch.stack(run_threads(run, len(rows), rows.numel())).sum(dim=0)
+    by_q = (triton if u.is_cuda else numba).expectation_gradients(rows, _rows(grad), q, phase, by_u)
     return by_u.reshape(u.shape).to(u.dtype), by_q.to(q.dtype)
 
 
@@ -180,8 +157,10 @@ def theta_units(u: Tensor, Q: Tensor, phase: str = "I", tolerance: float = 1e-12
         Real tensor: Wᵀv + b_h.
     Q : (g, g)
         Symmetric, positive definite tensor.
-    phase, tolerance
-        As in `rtbm.log_theta`.
+    phase : "I" or "II", default="I"
+        The phase.
+    tolerance : float, default=1e-12
+        Bounds the truncation error of θ̃, as in `rtbm.log_theta`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""CUDA passes over units (see `units`), forward and backward, in Triton.
+"""One-dimensional theta functions in CUDA passes (Triton): E(h|v) and its gradients, by the sums of `unit.torch`.
 
 A program works on a few columns, whose constants it finds once, and on many rows, in the type of u.
 """
@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rtbm.theta.geometry import TWO_PI_PARTS
-from rtbm.theta.units import THRESHOLD
+from rtbm.theta.constants import COS_PI, SIN_PI, TWO_PI_PARTS, WAVE_LIMIT
 
 try:
     import triton
@@ -18,25 +17,33 @@ try:
 except ImportError:  # plain torch takes over
     triton = None
 
-AVAILABLE = triton is not None
-BLOCKS = {torch.float64: (512, 16), torch.float32: (1024, 128)}
-"""Entries that one program works on at a time, and the largest number of their columns; as measured on an H200."""
+TRITON_AVAILABLE = triton is not None
+"""Whether these passes are used on CUDA. If it is false, units run in torch."""
+PROGRAM_BLOCKS = {torch.float64: (512, 16), torch.float32: (1024, 128)}
+"""Entries that one program works on at a time, and the largest number of their columns. Speed only: measured on an
+H200."""
 ROUNDS = 2
-"""Blocks that one program works on."""
+"""Blocks that one program works on. Speed only: with more, small batches leave processors idle."""
 MAX_COLUMNS = 2**19
-"""As many fit on the second axis of a grid of programs."""
+"""The largest number of columns. More would not fit on the second axis of a grid of programs."""
+SMALLEST_TERM = 1e-18
+"""Stands for smaller terms of steps. It is below the last digit, and its square does not vanish in float32."""
+SMALLEST_STEP_WIDTH, SMALLEST_WAVE_DECAY = 12.0, 3.0
+"""Stand for smaller a and b in columns of the other kind of sum. Any values below 4π and π do, if nothing overflows."""
+SINE_TERMS, SINE_TERMS_FLOAT32 = 9, 5
+"""Taylor terms of sine and cosine up to a quarter of a turn. With fewer, the last digits would be wrong."""
 
 
-def forward(u: Tensor, q: Tensor, phase: str, value: Tensor) -> None:
-    """E(h|v) for u (points, g) and q (g,), into `value`."""
+def expectations(u: Tensor, q: Tensor, phase: str, value: Tensor) -> None:
+    """−∂/∂u log θ̃ for u (points, g) in float32 or float64 and q (g,), written to `value`."""
     if u.numel():
         grid, columns, height = _grid(u)
         with torch.cuda.device_of(u):
             _forward[grid](u, q.contiguous(), value, *u.shape, phase == "I", columns, height, ROUNDS)
 
 
-def backward(u: Tensor, grad: Tensor, q: Tensor, phase: str, by_u: Tensor) -> Tensor:
-    """The gradients in u, into `by_u`, and those in q (g,)."""
+def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str, by_u: Tensor) -> Tensor:
+    """The gradients of `expectations` in u, written to `by_u`, and those in q (g,)."""
     if not u.numel():
         return torch.zeros_like(q)
     grid, columns, height = _grid(u)
@@ -48,24 +55,26 @@ def backward(u: Tensor, grad: Tensor, q: Tensor, phase: str, by_u: Tensor) -> Te
 
 def _grid(u: Tensor) -> tuple[tuple[int, int], int, int]:
     """The programs for rows and columns, and the sizes of their blocks."""
-    (rows, g), (entries, most) = u.shape, BLOCKS[u.dtype]
+    (rows, g), (entries, most) = u.shape, PROGRAM_BLOCKS[u.dtype]
     columns = min(1 << (g - 1).bit_length(), most)
     height = entries // columns
     return (-(-rows // (height * ROUNDS)), -(-g // columns)), columns, height
 
 
 def _jit(function: Any) -> Any:
-    return triton.jit(function) if AVAILABLE else function
+    return triton.jit(function) if TRITON_AVAILABLE else function
 
 
-if AVAILABLE:
-    _THRESHOLD = tl.constexpr(THRESHOLD)
+if TRITON_AVAILABLE:
+    _WAVE_LIMIT = tl.constexpr(WAVE_LIMIT)
     _TWO_PI = tl.constexpr(2 * math.pi)
     _HIGH, _LOW, _LOWER = (tl.constexpr(part) for part in TWO_PI_PARTS)
     _SINGLE_HIGH = tl.constexpr(float(torch.tensor(2 * math.pi, dtype=torch.float32)))
     _SINGLE_LOW = tl.constexpr(2 * math.pi - _SINGLE_HIGH.value)
-    _SINE = tl.constexpr(tuple((-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(11)))
-    _COSINE = tl.constexpr(tuple((-1) ** k * math.pi ** (2 * k) / math.factorial(2 * k) for k in range(11)))
+    _SINE, _COSINE = (tl.constexpr(tuple(table.tolist())) for table in (SIN_PI, COS_PI))
+    _SMALLEST_TERM = tl.constexpr(SMALLEST_TERM)
+    _SMALLEST_WIDTH, _SMALLEST_DECAY = tl.constexpr(SMALLEST_STEP_WIDTH), tl.constexpr(SMALLEST_WAVE_DECAY)
+    _TERMS, _TERMS_FLOAT32 = tl.constexpr(SINE_TERMS), tl.constexpr(SINE_TERMS_FLOAT32)
 
 
 @_jit
@@ -161,7 +170,7 @@ def _steps(exponent, s, width, ORDER: "tl.constexpr"):
     r = tl.exp(-width)
     r3 = (r * r * r)[None, :]
     r = r[None, :]
-    p = _at_least(tl.exp(exponent), 1e-18)
+    p = _at_least(tl.exp(exponent), _SMALLEST_TERM)
     rp = r * p
     square = p * p
     over = _reciprocal(r3 + p * (r + p * (1 + p * (1 + rp))))
@@ -183,16 +192,16 @@ def _constants(q, FIRST: "tl.constexpr"):
     factor = _TWO_PI * inverse
     dual = _TWO_PI * factor
     if FIRST:
-        is_wave = q < _THRESHOLD
-        decay = _at_least(dual, 3.0)
-        width = _at_least(q, 12.0)
+        is_wave = q < _WAVE_LIMIT
+        decay = _at_least(dual, _SMALLEST_DECAY)
+        width = _at_least(q, _SMALLEST_WIDTH)
         scale = q * 0 + 1
         slope = tl.where(is_wave, inverse, 0.0)
         factor = tl.where(is_wave, factor, 1.0)
     else:
-        is_wave = dual < _THRESHOLD
-        decay = _at_least(q, 3.0)
-        width = _at_least(dual, 12.0)
+        is_wave = dual < _WAVE_LIMIT
+        decay = _at_least(q, _SMALLEST_DECAY)
+        width = _at_least(dual, _SMALLEST_WIDTH)
         scale = factor
         slope = tl.where(is_wave, 0.0, -inverse)
         factor = tl.where(is_wave, 1.0, factor)
@@ -211,7 +220,7 @@ def _cumulants(
     m2 = s
     m3 = s
     if WAVES:
-        m1, m2, m3 = _waves(s * inverse[None, :], decay, ORDER, 9 if u.dtype == tl.float64 else 5)
+        m1, m2, m3 = _waves(s * inverse[None, :], decay, ORDER, _TERMS if u.dtype == tl.float64 else _TERMS_FLOAT32)
     if STEPS:
         k1, k2, k3 = _steps(scale[None, :] * edge, s, width, ORDER)
         m1 = tl.where(is_wave[None, :], m1, k1)

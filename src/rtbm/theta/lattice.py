@@ -16,17 +16,20 @@ from rtbm.common import Floats, Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError, TooManyTermsError
 
 LOVASZ = 0.99
+"""How reduced a basis must be. Closer to 1 takes more swaps for a slightly better basis; it must exceed ¼."""
 LARGEST_INTEGER = 2.0**50
-"""Integers up to here are exact in float64, with room to add a few."""
+"""Integers up to here are exact in float64, with room to add a few. Beyond 2^53 neighbours could not be told apart."""
 MAX_TERMS = 2**22
-"""The largest number of lattice points that is ever enumerated."""
+"""The largest number of lattice points that is ever enumerated. A larger limit would take gigabytes before it fails."""
 
 DIGIT = 2.0**20
-"""Far lattice points are found in steps of DIGIT², DIGIT and 1, each below DIGIT times the next."""
+"""Far lattice points are found in steps of DIGIT², DIGIT and 1. Larger steps would leave fewer bits for PART_BITS."""
 PART_BITS = 30
-"""Bits of the parts of a matrix that are multiplied by integers below DIGIT without rounding."""
+"""Bits of the parts of a matrix that are multiplied by integers below DIGIT without rounding: 20 + 30 of float64's 53,
+with room for a sum of eight. With more, such sums would round."""
 
 CHERNOFF = np.geomspace(0.01, 0.7, 24)
+"""The exponents s that `squared_radius` tries. A finer grid gives a radius that is hardly smaller, in more time."""
 
 
 def cholesky(Q: Floats) -> Floats:
