@@ -28,7 +28,7 @@ from rtbm.estimators import (
 )
 from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.estimators.density.fitted import FittedDensity
-from rtbm.estimators.features.transformer import KINDS as KINDS_OF_FEATURES
+from rtbm.estimators.features.transformer import FEATURE_KINDS
 from rtbm.estimators.networks.base import ThetaNet
 from rtbm.nn.feedforward import make_network
 from rtbm.parameters import Free, shapes_of
@@ -500,7 +500,7 @@ def _restore_features(tensors: Tensors, description: Description) -> RTBMFeature
     sizes = [[density.n_features_in_ for density in patch] for patch in model.densities_]
     if sizes != [[len(patch)] * each for patch in model.patches_]:
         raise InvalidInputError("its densities are not those of its patches")
-    model._kind, model.n_iter_ = check_choice(known["kind"], "kind", KINDS_OF_FEATURES), int(known["n_iter"])
+    model._kind, model.n_iter_ = check_choice(known["kind"], "kind", FEATURE_KINDS), int(known["n_iter"])
     if "classes" in known:
         model.classes_ = _restore_classes(known, each if each > 1 else len(known["classes"]))
     if "log_prior" in tensors:

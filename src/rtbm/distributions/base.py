@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, constraints, register_kl
 
 from rtbm.distributions.arguments import broadcast, check_corner, check_points, check_probabilities, dtype_of
-from rtbm.distributions.evaluator import Evaluator
+from rtbm.distributions.evaluator import DistributionEvaluator
 from rtbm.distributions.integration.expectations import Estimate, Integrand, grid_expectation, sample_expectation
 from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION
 from rtbm.distributions.integration.quantiles import invert_cdf
@@ -21,7 +21,7 @@ from rtbm.validation import as_shape, check_integer
 MONTE_CARLO_SAMPLES = 100_000
 """The default number of samples of an estimate. Four times as many halve the standard error."""
 
-AnyEvaluator = TypeVar("AnyEvaluator", bound=Evaluator)
+AnyEvaluator = TypeVar("AnyEvaluator", bound=DistributionEvaluator)
 
 
 class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):

@@ -20,7 +20,7 @@ from rtbm.parameters import Free, Lattice, Natural
 Result = TypeVar("Result")
 
 
-class Evaluator(ABC):
+class DistributionEvaluator(ABC):
     """Density, samples and moments of the visible units."""
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Evaluator(ABC):
         """The components of the mixture, each with an envelope. A machine has one."""
 
 
-class Machine(Evaluator):
+class Machine(DistributionEvaluator):
     """One Riemann-Theta Boltzmann machine: visible units as every evaluator, and hidden units.
 
     Hidden states h are those of phase I, integers with probabilities, except where `phase` says otherwise.

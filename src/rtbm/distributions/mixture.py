@@ -9,17 +9,17 @@ from torch import Tensor
 
 from rtbm.distributions.arguments import check_indices, check_known, check_points
 from rtbm.distributions.base import VisibleDistribution
-from rtbm.distributions.evaluator import Evaluator
+from rtbm.distributions.evaluator import DistributionEvaluator
 from rtbm.distributions.integration.expectations import Component
 from rtbm.distributions.rtbm import RTBMDistribution
 from rtbm.errors import InvalidInputError
 from rtbm.validation import as_real, check_device, check_vector
 
 
-class MixtureEvaluator(Evaluator):
+class MixtureEvaluator(DistributionEvaluator):
     """A weighted sum of densities, with log-weights (K,) and K evaluators."""
 
-    def __init__(self, log_weights: Tensor, parts: Sequence[Evaluator]):
+    def __init__(self, log_weights: Tensor, parts: Sequence[DistributionEvaluator]):
         self.log_weights, self._parts = log_weights, parts
 
     def log_density(self, v: Tensor) -> Tensor:

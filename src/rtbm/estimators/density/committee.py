@@ -42,8 +42,8 @@ SEVERAL_FEATURES: tuple[dict[str, Any], ...] = (
 EFFORT = {"n_init": 1, "tol": 1e-6}
 """Starts and tolerance of candidates. Averages over folds do not gain from the last digits of a fit."""
 COMBINATIONS = ("stack", "best")
-FIRST_FOLDS, HOPELESS, NEAR = 2, 3.0, 2.0
-"""After FIRST_FOLDS folds, candidates that are more than HOPELESS standard errors behind the best are dropped. After
+FIRST_FOLDS, FAR_BEHIND, NEAR = 2, 3.0, 2.0
+"""After FIRST_FOLDS folds, candidates that are more than FAR_BEHIND standard errors behind the best are dropped. After
 all folds, those within NEAR standard errors of the best get weights. Larger values keep more, and take longer."""
 COST, HIGHEST_COST = 0.25, 10.0
 """The log-likelihood that a candidate must gain for each parameter, and at most in all, to get a weight. Lower costs
@@ -181,7 +181,7 @@ class RTBMDensityCV(FittedDensity):
         folds.fit(everyone, range(FIRST_FOLDS), machines, log_prob)
         first = folds.numbers < FIRST_FOLDS
         self.held_out_ = folds.weights[first] @ log_prob[first] / folds.weights[first].sum()
-        hopeful = near_best(log_prob[first], folds.weights[first], HOPELESS)
+        hopeful = near_best(log_prob[first], folds.weights[first], FAR_BEHIND)
         folds.fit(hopeful, range(FIRST_FOLDS, folds.numbers.max() + 1), machines, log_prob)
         self.held_out_[hopeful] = folds.weights @ log_prob[:, hopeful] / folds.weights.sum()
         threshold = NEAR if self.combine == "stack" else 0.0

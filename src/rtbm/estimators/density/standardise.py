@@ -9,7 +9,7 @@ from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
 from rtbm.training.starts import Moments, independent_axes, moments, standardisation
 
-SMALLEST_WIDTH = 1e-4
+SMALLEST_VARIANCE = 1e-4
 """The smallest eigenvalue of the correlation that counts as a width of the data. Below it the features count as
 linearly dependent, and the prior decides on the width."""
 
@@ -51,14 +51,14 @@ def standardise(
             "float64: change the unit"
         )
     mean, covariance = known or moments(x, weights)
-    root, smallest = standardisation(Moments(mean, covariance), SMALLEST_WIDTH)
+    root, smallest = standardisation(Moments(mean, covariance), SMALLEST_VARIANCE)
     flat = np.flatnonzero(~(np.abs(root).max(axis=1) > 1e-13 * (1e-300 + np.abs(mean))) | (np.nanstd(x, axis=0) == 0))
     if len(flat):
         raise InvalidInputError(
             f"X: there is only one value of {', '.join(names[i] for i in flat)} to working precision, in {n} distinct "
             "rows, so there is no density: leave it out, or collect more data"
         )
-    if n <= d or smallest < SMALLEST_WIDTH:
+    if n <= d or smallest < SMALLEST_VARIANCE:
         warnings.warn(
             f"the {d} features are linearly dependent over {n} distinct rows: across the plane that they lie in, the "
             "width of the density comes from the prior alone",

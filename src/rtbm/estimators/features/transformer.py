@@ -30,7 +30,7 @@ from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, wi
 from rtbm.estimators.progress import progress_bar
 from rtbm.validation import check_choice
 
-KINDS = ("auto", "expectations", "log_likelihood", "both")
+FEATURE_KINDS = ("auto", "expectations", "log_likelihood", "both")
 DENSITY_OPTIONS = (
     "n_hidden",
     "n_components",
@@ -46,7 +46,7 @@ DENSITY_OPTIONS = (
 LARGEST = 1e150
 
 
-class Job(NamedTuple):
+class PatchFit(NamedTuple):
     """One density to fit."""
 
     options: dict[str, Any]
@@ -213,21 +213,21 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     ) -> list[RTBMDensity]:
         options = {name: getattr(self, name) for name in DENSITY_OPTIONS} | {"fallback": None}
 
-        def jobs() -> Iterator[Job]:
+        def fits() -> Iterator[PatchFit]:
             for i, part in enumerate(patches):
                 chosen = options | {"random_state": (seed + i) % 2**32}
                 if len(members) == 1:
-                    yield Job(chosen, X[:, part], weights)
+                    yield PatchFit(chosen, X[:, part], weights)
                     continue
                 widths = _typical_variances(X[:, part], weights, members)
                 for member in members:
-                    yield Job(chosen, *_spread_out(X[member][:, part], weights[member], widths))
+                    yield PatchFit(chosen, *_spread_out(X[member][:, part], weights[member], widths))
 
         n_machines = len(patches) * len(members)
         bar = progress_bar(n_machines, "fitting", unit="machine") if self.verbose else contextlib.nullcontext()
         fitted, unfinished = [], 0
         with bar as report, without_warnings():
-            calls = (joblib.delayed(_fit_density)(job) for job in jobs())
+            calls = (joblib.delayed(_fit_density)(fit) for fit in fits())
             for i, density in enumerate(in_parallel(self.n_jobs, calls, len(X) <= THREADED_ROWS)):
                 if report is not None:
                     report(i, density.history_[-1])
@@ -312,7 +312,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     def _check_parameters(self) -> None:
         """Check the parameters, which scikit-learn lets be set to anything, before the fit."""
         check_options(self.patch, self.patch_size, self.image_shape, self.n_patches)
-        check_choice(self.features, "features", KINDS)
+        check_choice(self.features, "features", FEATURE_KINDS)
         check_flag(self.supervised, "supervised")
         check_jobs(self.n_jobs)
         RTBMDensity(**{name: getattr(self, name) for name in DENSITY_OPTIONS})._check_parameters()
@@ -358,10 +358,10 @@ def _spread_out(rows: Floats, weights: Floats, variances: Floats) -> tuple[Float
     return np.concatenate([rows, mean + steps, mean - steps]), np.concatenate([weights, extra])
 
 
-def _fit_density(job: Job) -> RTBMDensity:
+def _fit_density(fit: PatchFit) -> RTBMDensity:
     """A density, without the warnings that concern a single one."""
     with without_warnings():
-        return RTBMDensity(**job.options).fit(job.rows, sample_weight=job.weights)
+        return RTBMDensity(**fit.options).fit(fit.rows, sample_weight=fit.weights)
 
 
 def _expectations(density: RTBMDensity, rows: Floats) -> Floats:

@@ -27,7 +27,7 @@ from rtbm.estimators.checks import (
     distinct_rows,
     split_rows,
 )
-from rtbm.estimators.networks.task import NetworkTask, Rows, absorb
+from rtbm.estimators.networks.task import NetworkRows, NetworkTask, absorb
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.progress import progress_bar
 from rtbm.estimators.search import Outcome, count_runs, search
@@ -39,7 +39,7 @@ from rtbm.validation import check_choice, check_integer
 
 INITIALIZATIONS = ("auto", "balanced", "paper")
 PREDICTED_ROWS = 2**16
-"""Rows for which a network predicts at a time. More rows need more memory."""
+"""NetworkRows for which a network predicts at a time. More rows need more memory."""
 
 
 class ThetaNet(BaseEstimator):
@@ -111,7 +111,7 @@ class ThetaNet(BaseEstimator):
         if self.output_activation != "linear" or self._loss != "squared_error":
             offset, unit = 0 * offset, 0 * unit + 1
         rows = (rows - np.concatenate([centre, offset])) / np.concatenate([scale, unit])
-        parts = [Rows(rows[i, :d], rows[i, d:], weights[i]) for i in (training, held_out)]
+        parts = [NetworkRows(rows[i, :d], rows[i, d:], weights[i]) for i in (training, held_out)]
         task = self._task(parts[0], parts[1] if len(held_out) else None, seed)
         bar = progress_bar(count_runs(task), "training", False) if self.verbose else contextlib.nullcontext()
         with bar as report:
@@ -170,7 +170,7 @@ class ThetaNet(BaseEstimator):
         self.n_parameters_, self.n_iter_ = summary["n_parameters"], summary["n_iter"]
         self.converged_, self.loss_ = summary["converged"], summary["loss"]
 
-    def _task(self, data: Rows, validation: Rows | None, seed: int) -> NetworkTask:
+    def _task(self, data: NetworkRows, validation: NetworkRows | None, seed: int) -> NetworkTask:
         solver = make_solver(
             self.solver,
             None if self.max_iter is None else int(self.max_iter),

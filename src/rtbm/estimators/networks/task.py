@@ -17,7 +17,7 @@ from rtbm.training.networks import LOSSES, NetworkObjective
 from rtbm.training.resonance import tune
 
 
-class Rows(NamedTuple):
+class NetworkRows(NamedTuple):
     """Inputs (n, d) of mean 0 and variance 1, targets (n, n_outputs) and weights (n,)."""
 
     x: Floats
@@ -39,8 +39,8 @@ class NetworkTask(Task):
     dropout: float
     loss: str
     alpha: float
-    data: Rows
-    validation: Rows | None
+    data: NetworkRows
+    validation: NetworkRows | None
 
     def network(self, index: int = 0) -> nn.Sequential:
         """The network, with initial values of a start."""
@@ -70,7 +70,7 @@ class NetworkTask(Task):
             solver = replace(self.solver, max_iter=max_iter, seed=self.solver.seed + index)
             return solver.minimise(self._objective(self.data, self.alpha), start, watch)
 
-    def _objective(self, rows: Rows, alpha: float) -> NetworkObjective:
+    def _objective(self, rows: NetworkRows, alpha: float) -> NetworkObjective:
         x, target, weights = (torch.from_numpy(np.ascontiguousarray(part)).to(self.device or "cpu") for part in rows)
         return NetworkObjective(self.network().to(x.device), LOSSES[self.loss], x, target, weights, alpha)
 
