@@ -25,7 +25,8 @@ from rich.table import Table
 from matrices import typical, worst
 from rtbm import ThetaPlan, __version__, log_theta
 from rtbm.theta import kernels
-from rtbm.theta.lattice import cholesky, enumerate_points, log_gauss_sum, nearest_plane_matrix, squared_radius
+from rtbm.theta.lattice import cholesky, enumerate_points, nearest_plane_matrix
+from rtbm.theta.truncation import log_gauss_sum, squared_radius
 
 POINTS = 10_000
 TARGETS = {

@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Ellipse, Polygon
 
 from rtbm import log_theta
-from rtbm.theta.lattice import cholesky, enumerate_points, log_gauss_sum, nearest_point, reduce_basis, squared_radius
+from rtbm.theta.lattice import cholesky, enumerate_points, nearest_point, reduce_basis
+from rtbm.theta.truncation import log_gauss_sum, squared_radius
 
 FOLDER = Path(__file__).parent / "pictures"
 DARK, LIGHT, WARM, GREY = "#1b4965", "#5fa8d3", "#e07a5f", "#c8c8c8"

@@ -22,8 +22,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from rtbm import DiscreteGaussian, ThetaPlan, theta_moments
-from rtbm.theta.lattice import estimate_count, log_gauss_sum, squared_radius
 from rtbm.theta.reference import reference_log_theta
+from rtbm.theta.truncation import estimate_count, log_gauss_sum, squared_radius
 
 COLOURS = ("#1b4965", "#5fa8d3", "#e07a5f")
 

@@ -9,16 +9,8 @@ from hypothesis import strategies as st
 
 from families import Floats, matrices
 from rtbm import TooManyTermsError, log_theta
-from rtbm.theta.lattice import (
-    change_basis,
-    cholesky,
-    enumerate_points,
-    estimate_count,
-    log_gauss_sum,
-    nearest_point,
-    reduce_basis,
-    squared_radius,
-)
+from rtbm.theta.lattice import change_basis, cholesky, enumerate_points, nearest_point, reduce_basis
+from rtbm.theta.truncation import estimate_count, log_gauss_sum, squared_radius
 
 sizes = st.integers(1, 5)
 

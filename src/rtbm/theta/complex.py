@@ -24,8 +24,8 @@ from rtbm.theta.lattice import (
     integer_inverse,
     nearest_plane_matrix,
     reduce_basis,
-    squared_radius,
 )
+from rtbm.theta.truncation import squared_radius
 from rtbm.validation import (
     as_complex,
     as_real,

@@ -1,8 +1,7 @@
-"""Lattices with a quadratic form: reduction, nearest plane, enumeration, and how far a sum must reach.
+"""Lattices with a quadratic form: reduction, nearest plane, enumeration.
 
 A positive definite matrix Q turns the integer vectors into a lattice with squared lengths nᵀQn = ‖Rn‖², where
-Q = RᵀR and R is upper triangular. The squares of R's diagonal are the *Gram-Schmidt norms* d_i; every bound in
-this module is a product over them.
+Q = RᵀR and R is upper triangular. The squares of R's diagonal are the *Gram-Schmidt norms* d_i.
 """
 
 import math
@@ -10,10 +9,11 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from rtbm.common import Floats, Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError, TooManyTermsError
+from rtbm.theta.truncation import estimate_count
 
 LOVASZ = 0.99
 """How reduced a basis must be. Closer to 1 takes more swaps for a slightly better basis; it must exceed ¼."""
@@ -27,9 +27,6 @@ DIGIT = 2.0**20
 PART_BITS = 30
 """Bits of the parts of a matrix that are multiplied by integers below DIGIT without rounding: 20 + 30 of float64's 53,
 with room for a sum of eight. With more, such sums would round."""
-
-CHERNOFF = np.geomspace(0.01, 0.7, 24)
-"""The exponents s that `squared_radius` tries. A finer grid gives a radius that is hardly smaller, in more time."""
 
 
 def cholesky(Q: Floats) -> Floats:
@@ -266,83 +263,3 @@ def enumerate_points(
         outside = np.maximum(np.abs(points[:, i] * R[i, i] + np.repeat(offset, counts)) - half_widths[i], 0.0)
         left = np.maximum(np.repeat(left, counts) - outside**2, 0.0)
     return points
-
-
-def log_gauss_sum(a: ArrayLike, shift: float = 0.0) -> Floats:
-    """log Σ_k exp(−½a(k − shift)²) over the integers, for shift 0 (the largest value) or ½ (the smallest).
-
-    >>> float(log_gauss_sum(1000.0, 0.5))  # two points half a step away: log 2 − 125
-    -124.30685281944005
-    >>> float(log_gauss_sum(0.0))
-    inf
-    """
-    with np.errstate(divide="ignore"):
-        return _log_gauss_sum(np.asarray(a, dtype=float), shift)
-
-
-def _log_gauss_sum(a: Floats, shift: float) -> Floats:
-    is_large = a > 2 * np.pi
-    b = np.where(is_large, a, 4 * np.pi**2 / a)  # at least 2π: four terms are plenty
-    k2 = np.arange(1, 5) ** 2
-    terms = np.exp(-0.5 * b[..., None] * k2)
-    if not shift:
-        return np.log1p(2 * terms.sum(-1)) + np.where(is_large, 0.0, 0.5 * np.log(2 * np.pi / a))
-    direct = np.log(2) - b / 8 + np.log1p(np.exp(-0.5 * b[..., None] * (k2 + np.sqrt(k2))).sum(-1))
-    poisson = 0.5 * np.log(2 * np.pi / a) + np.log1p(2 * terms @ (-1.0) ** k2)
-    return np.where(is_large, direct, poisson)
-
-
-def squared_radius(norms: Floats, log_smallest: Floats | float, tolerance: float) -> Floats:
-    """R² such that Σ exp(−½‖n−c‖²) over ‖n−c‖ > R stays below tolerance · exp(log_smallest), for every centre c.
-
-    The Chernoff argument: for 0 < s < 1 the tail is at most exp(−½(1−s)R²) Σ_n exp(−½s‖n−c‖²), and the last sum
-    is at most Π_i Σ_k exp(−½ s d_i k²), with d_i = `norms` (..., g), the Gram-Schmidt norms. The best s on a grid is
-    taken. Returns (...).
-
-    >>> squared_radius(np.array([2 * np.pi]), 0.0, 1e-12).round(1)
-    np.float64(60.4)
-    """
-    return radius_from_spread(tail_spread(norms).sum(-1), log_smallest, tolerance)
-
-
-def log_tail(norms: Floats, radius2: float) -> float:
-    """A bound on log Σ exp(−½‖n−c‖²) over ‖n−c‖² > radius2, for every centre c: `squared_radius` the other way round.
-
-    >>> round(log_tail(np.array([2 * np.pi]), 60.4), 1)  # log 1e-12
-    -27.6
-    """
-    return float((tail_spread(norms).sum(-1) - 0.5 * (1 - CHERNOFF) * radius2).min())
-
-
-def tail_spread(norms: Floats) -> Floats:
-    """log Σ_k exp(−½ s d k²) for each norm d (...) and each s of the Chernoff grid. Returns (grid, ...)."""
-    return log_gauss_sum(np.multiply.outer(CHERNOFF, norms))
-
-
-def radius_from_spread(spread: Floats, log_smallest: Floats | float, tolerance: float) -> Floats:
-    """R² from `tail_spread` summed over the coordinates (grid, ...); see `squared_radius`."""
-    s = CHERNOFF.reshape(-1, *([1] * (spread.ndim - 1)))
-    return (2 / (1 - s) * (spread - math.log(tolerance) - log_smallest)).min(axis=0)
-
-
-def estimate_count(norms: Floats, radius2: Floats | float, widths: Floats) -> float:
-    """How many points `enumerate_points` should find: the volume of box ⊕ ball over that of a cell (Steiner).
-
-    >>> estimate_count(np.ones(2), 25.0, np.zeros(2))  # π 5²
-    78.53981633974483
-    """
-    faces = [0.0]  # faces[j]: log of Σ over the box's faces of dimension j of face volume · R^(g−j), per cell
-    for norm, width in zip(norms.tolist(), widths.tolist(), strict=True):
-        ball = 0.5 * math.log(float(radius2) / norm)
-        side = math.log(width / math.sqrt(norm)) if width else -math.inf
-        faces = [_log_add(a + ball, b + side) for a, b in zip([*faces, -math.inf], [-math.inf, *faces], strict=True)]
-    total = -math.inf
-    for j, face in enumerate(faces):
-        dimension = len(norms) - j
-        total = _log_add(total, face + 0.5 * dimension * math.log(math.pi) - math.lgamma(dimension / 2 + 1))
-    return math.exp(min(total, 700.0))
-
-
-def _log_add(a: float, b: float) -> float:
-    low, high = min(a, b), max(a, b)
-    return high if low == -math.inf else high + math.log1p(math.exp(low - high))

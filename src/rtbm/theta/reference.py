@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rtbm.common import Floats
-from rtbm.theta.lattice import cholesky, enumerate_points, log_gauss_sum, squared_radius
+from rtbm.theta.lattice import cholesky, enumerate_points
+from rtbm.theta.truncation import log_gauss_sum, squared_radius
 
 
 def reference_log_theta(z: ArrayLike, Q: ArrayLike, phase: str = "I", tolerance: float = 1e-12) -> Floats:

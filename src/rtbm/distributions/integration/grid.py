@@ -15,7 +15,8 @@ from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.errors import TooManyNodesError, TooManyTermsError
-from rtbm.theta.lattice import enumerate_points, squared_radius
+from rtbm.theta.lattice import enumerate_points
+from rtbm.theta.truncation import squared_radius
 
 MAX_GRID_NODES = 2**20
 """The largest number of nodes of a grid. A larger limit reaches finer densities, and takes more time and memory."""

@@ -12,12 +12,11 @@ from rtbm.theta.lattice import (
     cholesky,
     connected_components,
     enumerate_points,
-    log_gauss_sum,
     nearest_plane_matrix,
     nearest_point,
     reduce_basis,
-    squared_radius,
 )
+from rtbm.theta.truncation import log_gauss_sum, squared_radius
 
 MAX_LISTED_POINTS = 2**18
 """Up to this many lattice points are listed and sampled by inversion; beyond, Klein's sampler takes over. A larger

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats
-from rtbm.theta.block.geometry import Form, make_form, make_geometry
+from rtbm.theta.block.poisson import Form, make_form, make_geometry
 from rtbm.theta.derivatives import Congruence, wants_graph, with_derivatives
 from rtbm.theta.exact import TWO_PI_PERIODS, Periods, exact_product, largest_entry, remove_periods
 from rtbm.theta.lattice import DIGIT, LARGEST_INTEGER
@@ -24,7 +24,7 @@ class Argument(NamedTuple):
 
 
 class BlockTensors:
-    """One matrix Q (g, g), phase and tolerance; `block.geometry` explains the symbols.
+    """One matrix Q (g, g), phase and tolerance; `block.poisson` explains the symbols.
 
     Tensors are kept for each type and device that they were asked for.
     """

@@ -1,6 +1,6 @@
 """Two evaluators in plain differentiable torch: a list of terms, and a split matrix product.
 
-Both sum log Z = log Σ_m exp(…) of `block.geometry` for the local argument x (points, g). Oscillating coordinates come
+Both sum log Z = log Σ_m exp(…) of `block.poisson` for the local argument x (points, g). Oscillating coordinates come
 first. The lists hold one of each pair ±m of oscillating coordinates, counted twice.
 """
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from rtbm.theta import kernels
 from rtbm.theta.block.cost import SMALLEST_SPLIT, SplitLists, choose_split, list_cost, split_cost, split_exponent
 from rtbm.theta.block.evaluator import Evaluator
-from rtbm.theta.block.geometry import Form
 from rtbm.theta.block.numba import MAX_EXPONENT, fill_table
+from rtbm.theta.block.poisson import Form
 from rtbm.theta.block.tensors import CPU, BlockTensors
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.derivatives import Derivatives, wants_graph

@@ -13,7 +13,7 @@ import numpy as np
 
 from rtbm.common import Floats
 from rtbm.theta.kernels import compiled
-from rtbm.theta.lattice import CHERNOFF
+from rtbm.theta.truncation import CHERNOFF
 
 LARGEST_CENTRE = 1e9
 """Further out, differences of hidden states would lose digits: theta functions take over."""

@@ -29,7 +29,8 @@ from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.parameters import Natural, constrain, unpack
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.kernels import ROUND, compiled
-from rtbm.theta.lattice import DIGIT, enumerate_points, squared_radius
+from rtbm.theta.lattice import DIGIT, enumerate_points
+from rtbm.theta.truncation import squared_radius
 from rtbm.training.statistics.rows import (
     add_row,
     add_scaled_row,

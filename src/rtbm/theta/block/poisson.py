@@ -1,4 +1,4 @@
-"""How a theta function is summed: in which basis, over which lattice points, around which centre.
+"""The Poisson dual of a block: in which basis its theta function is summed, over which points, around which centre.
 
 Write θ̃(z|Q) in a reduced basis, n = Un'. Poisson summation over some of the coordinates (the *transformed* ones, t)
 turns short, crowded directions into long, sparse ones; the others are *kept* (k). With s = z − Qn₀ (phase I) or
@@ -23,17 +23,13 @@ from rtbm.theta.lattice import (
     change_basis,
     cholesky,
     enumerate_points,
-    estimate_count,
     exact_congruence,
     in_parts,
     integer_inverse,
-    log_gauss_sum,
     nearest_plane_matrix,
-    radius_from_spread,
     reduce_basis,
-    squared_radius,
-    tail_spread,
 )
+from rtbm.theta.truncation import estimate_count, log_gauss_sum, radius_from_spread, squared_radius, tail_spread
 
 MAX_CANCELLATION = 100.0
 """An oscillating sum is used only where Σ|terms| ≤ MAX_CANCELLATION · |Σ terms| is certain. A larger limit would cost
