@@ -1,10 +1,10 @@
-"""The data of the paper: nine densities and a time series, with formulas and seeded samplers, and jet images."""
+"""The data of the paper: nine densities and a time series, with formulas and seeded samplers; and jet images."""
 
 from rtbm.datasets import jets
 from rtbm.datasets.densities import (
     DENSITIES,
-    LIMIT,
-    Density,
+    SAMPLE_LIMIT,
+    TargetDensity,
     cauchy,
     cauchy_mixture,
     correlated_gaussian,
@@ -19,8 +19,8 @@ from rtbm.datasets.series import TimeSeries, time_series
 
 __all__ = [
     "DENSITIES",
-    "LIMIT",
-    "Density",
+    "SAMPLE_LIMIT",
+    "TargetDensity",
     "TimeSeries",
     "cauchy",
     "cauchy_mixture",

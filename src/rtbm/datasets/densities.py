@@ -1,4 +1,4 @@
-"""The densities on which the paper tests its machines, each with its formula and a seeded sampler."""
+"""The nine densities on which the paper tests its machines, each with its formula and a seeded sampler."""
 
 import math
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from rtbm.validation import as_real, check_integer, check_vectors
 Formula = Callable[[Floats], Floats]
 Sampler = Callable[[np.random.Generator, int], Floats]
 
-LIMIT = 20.0
-"""The paper keeps only samples with all coordinates below this in size."""
+SAMPLE_LIMIT = 20.0
+"""The paper keeps only samples whose coordinates are all below this in size; other values give other samples."""
 
 
 @dataclass(frozen=True)
-class Density:
-    """A density with a formula and a sampler.
+class TargetDensity:
+    """A density with a known formula and a sampler, for estimators to be tested on.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Density:
     n_samples : int
         How many samples the paper takes.
     n_hidden, n_components : int
-        The machine that the paper fits to it: hidden units, and machines in a mixture.
+        The size of the paper's fit: hidden units of each machine, and machines in the mixture.
     """
 
     name: str
@@ -52,8 +52,8 @@ class Density:
         points = check_vectors(as_real(x, "x"), "x", self.n_features).double().numpy()
         return self._pdf(points)
 
-    def sample(self, n: int | None = None, seed: int = 0, limit: float = LIMIT) -> Floats:
-        """n draws (n, n_features), by default as many as in the paper, with all coordinates below `limit` in size.
+    def sample(self, n: int | None = None, seed: int = 0, limit: float = SAMPLE_LIMIT) -> Floats:
+        """Draw n samples (n, n_features) whose coordinates are all below `limit` in size; n is the paper's by default.
 
         Examples
         --------
@@ -104,7 +104,7 @@ def _gamma_pdf(x: Floats, shape: float = 7.5) -> Floats:
     return np.where(x[:, 0] > 0, np.exp((shape - 1) * np.log(positive) - positive - math.lgamma(shape)), 0.0)
 
 
-_CUSTOM_TOTAL = 3 + (4 * math.sqrt(2) + 5) / 3  # 6.5523: of the two pieces
+_CUSTOM_TOTAL = 3 + (4 * math.sqrt(2) + 5) / 3  # 6.5523: the integral of both pieces
 
 
 def _custom_pdf(x: Floats) -> Floats:
@@ -115,7 +115,7 @@ def _custom_pdf(x: Floats) -> Floats:
 
 
 def _custom_draw(rng: np.random.Generator, n: int) -> Floats:
-    """By rejection from a box, whose height the density reaches at 0 and at 3."""
+    """Rejection sampling from a box; the density reaches its height at 0 and at 3."""
     x, height = rng.uniform(0, 3 + math.sqrt(2), (4 * n, 1)), rng.uniform(0, 2 / _CUSTOM_TOTAL, 4 * n)
     return x[height < _custom_pdf(x)]
 
@@ -127,12 +127,12 @@ def _uniform_pdf(x: Floats) -> Floats:
 _CORRELATED = [[1.0, 0.8], [0.8, 2.0]]
 _ONE = [[1.0, 0.0], [0.0, 1.0]]
 
-gamma = Density("gamma", 1, 2000, 2, 1, _gamma_pdf, lambda rng, n: rng.gamma(7.5, size=(n, 1)))
-cauchy = Density("cauchy", 1, 1000, 3, 1, *_cauchy(0, 1))
-cauchy_mixture = Density(
+gamma = TargetDensity("gamma", 1, 2000, 2, 1, _gamma_pdf, lambda rng, n: rng.gamma(7.5, size=(n, 1)))
+cauchy = TargetDensity("cauchy", 1, 1000, 3, 1, *_cauchy(0, 1))
+cauchy_mixture = TargetDensity(
     "cauchy_mixture", 1, 1000, 3, 2, *_mixture([0.6, 0.1, 0.3], [_cauchy(0, 1), _cauchy(5, 5), _cauchy(10, 1)])
 )
-gaussian_mixture = Density(
+gaussian_mixture = TargetDensity(
     "gaussian_mixture",
     1,
     5000,
@@ -140,13 +140,13 @@ gaussian_mixture = Density(
     1,
     *_mixture([0.6, 0.1, 0.3], [_normal([-5], [[9]]), _normal([2], [[4]]), _normal([5], [[25]])]),
 )
-custom = Density("custom", 1, 5000, 4, 1, _custom_pdf, _custom_draw)
-uniform = Density("uniform", 1, 5000, 3, 1, _uniform_pdf, lambda rng, n: rng.uniform(-5, 5, (n, 1)))
-correlated_gaussian = Density("correlated_gaussian", 2, 5000, 1, 1, *_normal([0, 0], _CORRELATED))
-correlated_mixture = Density(
+custom = TargetDensity("custom", 1, 5000, 4, 1, _custom_pdf, _custom_draw)
+uniform = TargetDensity("uniform", 1, 5000, 3, 1, _uniform_pdf, lambda rng, n: rng.uniform(-5, 5, (n, 1)))
+correlated_gaussian = TargetDensity("correlated_gaussian", 2, 5000, 1, 1, *_normal([0, 0], _CORRELATED))
+correlated_mixture = TargetDensity(
     "correlated_mixture", 2, 5000, 1, 2, *_mixture([0.5, 0.5], [_normal([2, 2], _CORRELATED), _normal([-2, -2], _ONE)])
 )
-three_gaussians = Density(
+three_gaussians = TargetDensity(
     "three_gaussians",
     2,
     5000,

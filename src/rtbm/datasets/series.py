@@ -1,4 +1,4 @@
-"""The time series that the paper learns and continues."""
+"""The time series that the paper's networks learn and extrapolate."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from rtbm.validation import check_integer
 
 @dataclass(frozen=True)
 class TimeSeries:
-    """The paper's time series: a trend, two waves of different frequency, and noise of variance 1::
+    """The paper's time series: a linear trend, two sine waves, and noise of variance 1::
 
         y(t) = 0.02 t + 0.5 sin(t + 0.1) + 0.75 cos(0.25 t − 0.3) + N(0, 1)
 
@@ -20,14 +20,14 @@ class TimeSeries:
     end : float
         Observations lie in [0, end].
     n_points : int
-        How many the paper takes.
+        Number of observations in the paper.
     """
 
     end: float = 100.0
     n_points: int = 500
 
     def signal(self, t: Any) -> Floats:
-        """The series without noise, of the shape of t.
+        """The noise-free series at times t, in the shape of t.
 
         Examples
         --------
@@ -38,7 +38,7 @@ class TimeSeries:
         return 0.02 * t + 0.5 * np.sin(t + 0.1) + 0.75 * np.cos(0.25 * t - 0.3)
 
     def sample(self, n: int | None = None, seed: int = 0) -> tuple[Floats, Floats]:
-        """Times (n, 1), evenly spaced, and noisy observations (n,).
+        """Evenly spaced times (n, 1) and noisy observations (n,).
 
         Examples
         --------

@@ -14,17 +14,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rtbm.common import Floats
-from rtbm.datasets.jets.tools import import_tool
+from rtbm.datasets.jets.simulation import import_tool, make_images, make_pool
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.validation import check_choice, check_integer
 
 N_TRAIN = 5000
-"""The first so many images of the sample are for training, the other 2500 for testing."""
+"""Number of training images at the beginning of the sample; the other 2500 are for testing. Published scores use it."""
 SAMPLE = "sample.npz"
+LARGEST_SEED = 89_999_999
+"""Pythia takes seeds up to 900,000,000, and `generate` uses ten of them for each of its own."""
 
 
 class JetImages(NamedTuple):
-    """Images and what they show.
+    """Jet images and their labels.
 
     Attributes
     ----------
@@ -80,14 +82,12 @@ def generate(n: int, seed: int = 0, pile_up: float = 0.0, advance: Callable[[int
     advance : callable
         Called with the number of images that were just made.
     """
-    from rtbm.datasets.jets.generation import make_images, make_pool
-
     check_integer(n, "n", 2)
     check_integer(seed, "seed", 0)
     if n % 2:
         raise InvalidInputError(f"n must be even, for as many images of each label, got {n}")
-    if seed > 89_999_999:
-        raise InvalidInputError(f"seed must be at most 89999999, for Pythia, got {seed}")
+    if seed > LARGEST_SEED:
+        raise InvalidInputError(f"seed must be at most {LARGEST_SEED}, for Pythia, got {seed}")
     if not isinstance(pile_up, Real) or isinstance(pile_up, bool) or not 0 <= float(pile_up) <= 1000:
         raise InvalidInputError(f"pile_up must be a number from 0 to 1000, got {pile_up!r}")
     pool = make_pool(seed) if pile_up else None
@@ -124,7 +124,7 @@ def read_hdf5(path: Any, start: int = 0, stop: int | None = None) -> JetImages:
 
 
 def _read(file: Any, path: Any, start: int, stop: int | None) -> list[np.ndarray]:
-    """Some rows of both data sets, whose shapes and types are checked before."""
+    """Check the shapes and types of both data sets, then read some rows."""
     found = {name: _layout(file.get(name)) for name in ("features", "targets")}
     n = (found["features"] or ((0,), ""))[0][0]
     if found != {"features": ((n, 1, 32, 32), "number"), "targets": ((n, 1), "number")}:
@@ -135,6 +135,6 @@ def _read(file: Any, path: Any, start: int, stop: int | None) -> list[np.ndarray
 
 
 def _layout(item: Any) -> tuple[tuple[int, ...], str] | None:
-    """The shape of a data set with at least one axis, and whether it holds numbers; None for anything else."""
+    """The shape and type of a data set with at least one axis; None for anything else."""
     shape = getattr(item, "shape", None)
     return (tuple(shape), "number" if item.dtype.kind in "iufb" else str(item.dtype)) if shape else None
