@@ -1,4 +1,4 @@
-"""What the command shows and writes."""
+"""Summaries that the command shows, and rows that it writes."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ from rtbm.training import SOLVERS
 
 
 def summary_table(model: Any, title: str) -> Table:
-    """What a fitted model is, and how it came about."""
+    """A table that describes a fitted model and its fit."""
     table = Table(title=Text(title), show_header=False, title_justify="left")
     for name, value in _summary_rows(model) if hasattr(model, "distribution_") else _network_rows(model):
         table.add_row(name, Text(value))  # names of columns may look like markup
@@ -32,8 +32,8 @@ def _features(model: Any) -> str:
     return f"{model.n_features_in_}" + (f" ({', '.join(names)})" if names else "")
 
 
-REASONS = {"max_iter": "stopped by the limit on iterations", "schedule completed": "all that were asked for"}
-"""Why solvers stopped, where their own word says little."""
+STOP_REASONS = {"max_iter": "stopped by the limit on iterations", "schedule completed": "all that were asked for"}
+"""Why solvers stopped, in plain words where their own are short."""
 
 
 def counted(number: float, noun: str) -> str:
@@ -42,7 +42,7 @@ def counted(number: float, noun: str) -> str:
 
 
 def _solver_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    reason = REASONS.get(summary["reason"], summary["reason"])
+    reason = STOP_REASONS.get(summary["reason"], summary["reason"])
     how = f"{summary['solver']}, best of {counted(summary['n_init'], 'start')}"
     return [
         ("solver", f"{how}: {counted(summary['n_iter'], SOLVERS[summary['solver']].unit)}, {reason}"),
@@ -51,7 +51,7 @@ def _solver_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _network_rows(model: Any) -> list[tuple[str, str]]:
-    """Of a trained network."""
+    """The summary of a trained network."""
     summary = model.summary_
     layers = zip(model.layer_sizes_, model.layer_activations_, strict=True)
     rows = [
@@ -83,17 +83,12 @@ def _summary_rows(model: Any) -> list[tuple[str, str]]:
         rows.append(("mean log-likelihood", f"{summary['log_likelihood']:.6f}"))
     if hasattr(model, "candidate_weights_"):
         shares = int((model.candidate_weights_ > 0).sum())
-        tried = (
-            f"{shares} of {counted(len(model.candidate_weights_), 'candidate')}, by {model.cv}-fold cross-validation"
-        )
-        rows.append(("committee", tried))
+        candidates = counted(len(model.candidate_weights_), "candidate")
+        rows.append(("committee", f"{shares} of {candidates}, by {model.cv}-fold cross-validation"))
     else:
         rows += _solver_rows(summary)
     if isinstance(distribution, BoundedDistribution):
-        ends = [
-            _interval(low, high)
-            for low, high in zip(distribution.low.tolist(), distribution.high.tolist(), strict=True)
-        ]
+        ends = list(map(_interval, distribution.low.tolist(), distribution.high.tolist()))
         same = len(set(ends)) == 1 and len(ends) > 1
         rows.append(("bounds", f"{ends[0]}, every feature" if same else ", ".join(ends)))
     elif model.n_features_in_ <= 10:
@@ -102,14 +97,14 @@ def _summary_rows(model: Any) -> list[tuple[str, str]]:
 
 
 def _constants(model: Any) -> dict[str, str]:
-    """The features that the density does not describe, and why."""
+    """The constant features, which the density leaves out, and their values."""
     names = getattr(model, "feature_names_in_", range(model.n_features_in_))
     pairs = zip(names, model.constants_, strict=True)
     return {str(name): f"always {value:g}" for name, value in pairs if not np.isnan(value)}
 
 
 def describe(model: Any) -> str:
-    """What the distribution of a fitted density is made of: machines, or the Gaussians that were as good."""
+    """The parts of a fitted density: machines, or the Gaussians that replaced them."""
     parts = components(model.distribution_)
     machines, sizes, n_gaussians = iter(parts), [], 0
     for number, replaced_by in model.summary_["members"]:
@@ -126,7 +121,7 @@ def describe(model: Any) -> str:
 
 
 def _machines(sizes: Sequence[int]) -> str:
-    """A number of machines and their hidden units."""
+    """The number of machines and of their hidden units, in words."""
     low, high = min(sizes), max(sizes)
     units = counted(high, "hidden unit") if low == high else f"{low} to {counted(high, 'hidden unit')}"
     return f"{counted(len(sizes), 'machine')} with {units}" + (" each" if len(sizes) > 1 else "")

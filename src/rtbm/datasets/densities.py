@@ -155,18 +155,7 @@ three_gaussians = TargetDensity(
     *_mixture([0.5, 0.25, 0.25], [_normal([0, 0], _ONE), _normal([4, 0], _ONE), _normal([-4, 0], _ONE)]),
 )
 
-DENSITIES = {
-    density.name: density
-    for density in (
-        gamma,
-        cauchy,
-        cauchy_mixture,
-        gaussian_mixture,
-        custom,
-        uniform,
-        correlated_gaussian,
-        correlated_mixture,
-        three_gaussians,
-    )
-}
+_LINE = (gamma, cauchy, cauchy_mixture, gaussian_mixture, custom, uniform)
+_PLANE = (correlated_gaussian, correlated_mixture, three_gaussians)
+DENSITIES = {density.name: density for density in (*_LINE, *_PLANE)}
 """The nine densities of the paper's table, by name."""

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from importlib.resources import files
 from numbers import Real
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from rtbm.common import Floats
 from rtbm.datasets.jets.simulation import import_tool, make_images, make_pool
 from rtbm.errors import FileError, InvalidInputError
+from rtbm.paths import existing_file
 from rtbm.validation import check_choice, check_integer
 
 N_TRAIN = 5000
@@ -111,10 +111,8 @@ def read_hdf5(path: Any, start: int = 0, stop: int | None = None) -> JetImages:
         check_integer(stop, "stop", start + 1)
     if not isinstance(path, str | os.PathLike):
         raise InvalidInputError(f"path must be the name of a file, got {path!r}")
-    if not Path(path).is_file():
-        raise FileError(f"{path}: " + ("a folder, not a file" if Path(path).is_dir() else "no such file"))
     try:
-        with import_tool("h5py").File(path, "r") as file:
+        with import_tool("h5py").File(existing_file(path), "r") as file:
             images, labels = _read(file, path, start, stop)
     except OSError as error:
         raise FileError(f"{path}: truncated, or not an HDF5 file ({error})") from None
