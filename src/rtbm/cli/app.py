@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rtbm.common import Floats
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-console = Console(markup=False)
-errors = Console(stderr=True, markup=False)
+console = Console(markup=False, highlight=False, soft_wrap=True)
+errors = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
 SolverName = Literal["lbfgs", "adam", "em", "cma", "score_matching", "pcd"]
 """The keys of `rtbm.training.SOLVERS`, which needs torch."""
