@@ -295,7 +295,7 @@ def test_the_exact_conditional_is_the_ratio_of_densities():
 def test_conditionals_of_a_machine_beat_those_of_a_gaussian():
     outcome = Run(conditionals.EXPERIMENT, 5, True).finish(1)
     assert [verdict.status for verdict in conditionals.verdicts(outcome)] == [Status.REPRODUCED] * 3
-    assert np.shape(outcome["distances"]["machine"]) == (5, 3)
+    assert values(outcome["records"][conditionals.STUDENT], "machine").shape == (5, 3)
     plt.close(conditionals.draw(outcome))
 
 
@@ -342,8 +342,9 @@ def test_machines_survive_as_numbers():
 def test_the_verdict_on_conditionals_can_fail():
     def statuses(machine, gaussian, seeds=5):
         noise = 0.002 * np.random.default_rng(0).normal(size=(2, seeds, 3))
-        distances = {"machine": (noise[0] + machine).tolist(), "gaussian": (noise[1] + gaussian).tolist()}
-        return [verdict.status for verdict in conditionals.verdicts({"seeds": seeds, "distances": distances})]
+        records = [{"machine": machine + a, "gaussian": gaussian + b} for a, b in zip(*noise, strict=True)]
+        outcome = {"seeds": seeds, "records": {conditionals.STUDENT: records}}
+        return [verdict.status for verdict in conditionals.verdicts(outcome)]
 
     assert statuses(0.03, 0.08) == [Status.REPRODUCED] * 3
     assert statuses(0.08, 0.03) == [Status.NOT_REACHED] * 3

@@ -83,7 +83,7 @@ def plot_density(
     >>> plt.close()
     """
     _check_features(density, 1)
-    ax = plt.subplots(layout="constrained")[1] if ax is None else ax
+    ax = plt.subplots(figsize=(7, 4.5), layout="constrained")[1] if ax is None else ax
     subject = _Subject(density, data)
     _draw_line(ax, subject, 0, bins)
     if components:
@@ -114,7 +114,7 @@ def plot_joint(
     >>> plt.close()
     """
     _check_features(density, 2)
-    figure = plt.figure(figsize=(6.5, 6.5), layout="constrained") if figure is None else figure
+    figure = plt.figure(figsize=(6.5, 7), layout="constrained") if figure is None else figure
     grid = figure.add_gridspec(2, 2, width_ratios=(4, 1), height_ratios=(1, 4))
     joint = figure.add_subplot(grid[1, 0])
     top, right = figure.add_subplot(grid[0, 0], sharex=joint), figure.add_subplot(grid[1, 1], sharey=joint)
@@ -162,13 +162,10 @@ def plot_pairs(
 def plot_model(density: Any, data: ArrayLike | None = None) -> Figure:
     """Draw a density by `plot_density`, `plot_joint` or `plot_pairs`, according to its features, with a title."""
     d = _n_features(density)
-    figure = plt.figure(figsize={1: (7, 4.5), 2: (6.5, 7)}.get(d, (2.0 * d, 2.0 * d)), layout="constrained")
     if d == 1:
-        plot_density(density, data, ax=figure.add_subplot())
-    elif d == 2:
-        plot_joint(density, data, figure=figure)
+        figure: Any = plot_density(density, data).figure
     else:
-        plot_pairs(density, data, figure=figure)
+        figure = plot_joint(density, data)[0].figure if d == 2 else plot_pairs(density, data)
     figure.suptitle(_title(density))
     return figure
 
@@ -323,11 +320,17 @@ class _Subject:
         if len(kept) < getattr(density, "n_features_in_", 0):  # the density leaves out constant features
             density, data = density.marginal(kept), None if data is None else np.asarray(data)[:, kept]
         self.density, d = density, _n_features(density)
-        self.names, distribution = _names(density), _distribution(density)
+        distribution = _distribution(density)
+        default = [f"v{i + 1}" if d > 1 else "v" for i in range(d)]
+        self.names = [str(name) for name in getattr(density, "feature_names_in_", default)]
         self.bounds = distribution if isinstance(distribution, BoundedDistribution) else None
         self.draws = _draws(density)
         self.normals = _few_normals(density)
-        self.rows = None if data is None else _rows(data, d)
+        self.rows = None if data is None else np.asarray(data, dtype=np.float64)
+        if self.rows is not None:
+            self.rows = self.rows[:, None] if self.rows.ndim == 1 else self.rows
+            if self.rows.shape[1:] != (d,):
+                raise InvalidInputError(f"data must have shape (n, {d}) like the density, got {self.rows.shape}")
         self.limits = [self._interval(i) for i in range(d)]
 
     def pdf(self, features: list[int], rows: Floats) -> Floats:
@@ -509,14 +512,6 @@ def _title(density: Any) -> str:
     return f"Machine with {machines[0].n_hidden} hidden unit" + "s" * (machines[0].n_hidden > 1)
 
 
-def _rows(data: ArrayLike, d: int) -> Floats:
-    rows = np.asarray(data, dtype=np.float64)
-    rows = rows[:, None] if rows.ndim == 1 else rows
-    if rows.ndim != 2 or rows.shape[1] != d:
-        raise InvalidInputError(f"data must have shape (n, {d}) like the density, got {rows.shape}")
-    return rows
-
-
 def _distribution(density: Any) -> Any:
     """The distribution of an estimator, or the distribution that was given itself."""
     return getattr(density, "distribution_", density)
@@ -529,9 +524,3 @@ def _n_features(density: Any) -> int:
 def _check_features(density: Any, d: int) -> None:
     if _n_features(density) != d:
         raise InvalidInputError(f"density must have {d} feature(s) for this picture, got {_n_features(density)}")
-
-
-def _names(density: Any) -> list[str]:
-    names = getattr(density, "feature_names_in_", None)
-    d = _n_features(density)
-    return [f"v{i + 1}" if d > 1 else "v" for i in range(d)] if names is None else [str(name) for name in names]

@@ -52,33 +52,30 @@ def _solver_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _network_rows(model: Any) -> list[tuple[str, str]]:
     """The summary of a trained network."""
-    summary = model.summary_
     layers = zip(model.layer_sizes_, model.layer_activations_, strict=True)
     rows = [
         ("kind", type(model).__name__),
         ("features", _features(model)),
         ("layers", ", ".join(f"{size} {name}" for size, name in layers)),
-        ("free parameters", f"{model.n_parameters_}"),
-        ("observations", f"{summary['n_observations']:,.12g}"),
-        ("loss", f"{summary['loss']:.6g}"),
-        *_solver_rows(summary),
     ]
     if hasattr(model, "classes_"):
-        rows.insert(3, ("classes", ", ".join(str(label) for label in model.classes_)))
-    return rows
+        rows.append(("classes", ", ".join(str(label) for label in model.classes_)))
+    return [*rows, *_size_rows(model), ("loss", f"{model.summary_['loss']:.6g}"), *_solver_rows(model.summary_)]
+
+
+def _size_rows(model: Any) -> list[tuple[str, str]]:
+    observations = f"{model.summary_['n_observations']:,.12g}"
+    return [("free parameters", f"{model.n_parameters_}"), ("observations", observations)]
 
 
 def _summary_rows(model: Any) -> list[tuple[str, str]]:
+    """The summary of a fitted density."""
     summary, distribution = model.summary_, model.distribution_
-    rows = [
-        ("features", _features(model)),
-        ("model", describe(model)),
-        ("free parameters", f"{model.n_parameters_}"),
-        ("observations", f"{summary['n_observations']:,.12g}"),
-    ]
+    rows = [("features", _features(model))]
     left_out = summary.get("left_out", {}) | _constants(model)
     if left_out:
-        rows.insert(1, ("left out", reasons(left_out)))
+        rows.append(("left out", reasons(left_out)))
+    rows += [("model", describe(model)), *_size_rows(model)]
     if "log_likelihood" in summary:
         rows.append(("mean log-likelihood", f"{summary['log_likelihood']:.6f}"))
     if hasattr(model, "candidate_weights_"):

@@ -6,7 +6,7 @@ import io
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,12 +59,12 @@ class Options(NamedTuple):
         return Run(experiment, seeds, self.quick, Parts(self.parts_folder(name)))
 
 
-def reproduce_experiments(names: list[str], options: Options) -> None:
+def reproduce_experiments(names: Sequence[str], options: Options) -> None:
     """Run experiments, print their tables and verdicts, and write numbers, pictures and the report into a folder."""
     matplotlib.use("Agg")
     _check_folder(options.folder)
     console = Console(markup=False, highlight=False, width=max(MIN_WIDTH, Console().width))
-    chosen = names or list(load_experiments())
+    chosen = list(names) or list(load_experiments())
     if options.fresh:
         for name in chosen:
             _remove(options.parts_folder(name))

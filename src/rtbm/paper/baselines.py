@@ -1,4 +1,4 @@
-"""Density estimators to compare machines with: mixtures, kernels, a binary Boltzmann machine, a spline flow."""
+"""The density estimators that experiments compare: machines, mixtures, kernels, a binary Boltzmann machine, a flow."""
 
 import importlib.util
 import math
@@ -15,6 +15,7 @@ from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
 from rtbm.common import Floats
+from rtbm.estimators import RTBMDensityCV
 from rtbm.paper.records import timed
 
 HAS_FLOW = importlib.util.find_spec("zuko") is not None
@@ -29,6 +30,8 @@ BANDWIDTHS = np.geomspace(0.02, 2.0, 9)
 BASELINE_FOLDS, QUICK_BASELINE_FOLDS = 5, 2
 QUICK_KERNEL_ROWS = 800
 """Rows on which quick runs find the kernel width, which is then scaled to all rows."""
+QUICK_FIT = {"n_init": 1, "tol": 1e-5, "max_iter": 30}
+"""Options of the machines in quick runs."""
 GRID_NODES = {1: 1000, 2: 120}
 """Nodes along each axis, in one and two dimensions, of the grid that normalises the binary Boltzmann machine."""
 SMALLEST_UNIT_WIDTH = 0.02
@@ -47,6 +50,21 @@ def fit_and_score(
         model, seconds = timed(fit, X, seed, quick)
         records[name] = {**score(name, model), "seconds": seconds}
     return records
+
+
+def rtbm_committee(X: Floats, seed: int, quick: bool) -> RTBMDensityCV:
+    """The committee of machines that cross-validation chooses; quick runs have few candidates."""
+    if not quick:
+        return RTBMDensityCV(random_state=seed).fit(X)
+    several: list[dict[str, Any]] = [
+        {"n_hidden": n, "n_components": k, "fallback": "gaussians"} for n, k in ((1, 1), (2, 1), (1, 2))
+    ]
+    one: list[dict[str, Any]] = [
+        {"n_hidden": 2, "n_components": 2},
+        {"n_hidden": 2, "n_components": 4, "regularization": 0.01},
+    ]
+    candidates = [{**candidate, **QUICK_FIT} for candidate in (one if X.shape[1] == 1 else several)]
+    return RTBMDensityCV(candidates, cv=2, random_state=seed).fit(X)
 
 
 def gaussian_mixture(X: Floats, n_components: int, seed: int, quick: bool) -> GaussianMixture:

@@ -25,6 +25,9 @@ CLASSIFIER_SCORES = ("precision", "accuracy", "auc")
 """The precision is the average over the classes, weighted by their frequency."""
 
 
+Verdicts = Callable[[Outcome], list[Verdict]]
+
+
 class Method(NamedTuple):
     """A classifier, the name of its inputs, how to make it for a seed, and the paper's precision."""
 
@@ -94,16 +97,10 @@ class Comparison(NamedTuple):
         columns = ["method", "precision %", "accuracy %", "AUC %", "paper %", "seconds"]
         return [ResultTable(f"{self.title}: {sizes}", columns, rows)]
 
-    def experiment(
-        self,
-        about: str,
-        seconds: tuple[float, float],
-        verdicts: Callable[[Outcome], list[Verdict]],
-        picture: Picture,
-    ) -> Experiment:
+    def experiment(self, about: str, seconds: tuple[float, float], verdicts: Verdicts, picture: Picture) -> Experiment:
         """The experiment that runs this comparison on 10 splits, or 2 if quick."""
-        runs = {"jobs": self.jobs, "collect": self.collect, "tables": self.tables, "verdicts": verdicts}
-        return Experiment(self.title, about, (10, 2), seconds, **runs, pictures=(picture,))
+        runs = (self.jobs, self.collect, self.tables, verdicts)
+        return Experiment(self.title, about, (10, 2), seconds, *runs, pictures=(picture,))
 
 
 class OverMaximum(TransformerMixin, BaseEstimator):
@@ -137,8 +134,8 @@ def score(model: Any, X: Floats, y: np.ndarray) -> dict[str, float]:
 
 def difference(outcome: Outcome, first: str, second: str) -> Difference:
     """The difference in accuracy between two methods."""
-    scores = (values(outcome["records"][name], "accuracy") for name in (first, second))
-    return Difference.paired(*scores, outcome["n_test"] / outcome["n_train"])
+    ours, theirs = (values(outcome["records"][name], "accuracy") for name in (first, second))
+    return Difference.paired(ours, theirs, outcome["n_test"] / outcome["n_train"])
 
 
 def against_paper(outcome: Outcome, name: str, paper: float) -> Verdict:

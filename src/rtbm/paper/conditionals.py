@@ -1,6 +1,5 @@
 """Conditional densities of a fitted machine beside the exact ones: Student's t in two dimensions (arXiv:1905.11313)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -10,9 +9,10 @@ from matplotlib.figure import Figure
 from rtbm import plotting
 from rtbm.common import Floats
 from rtbm.estimators import RTBMDensity
-from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable, Status, Verdict
-from rtbm.paper.records import Difference, with_error
+from rtbm.paper.experiment import Experiment, Outcome, Picture, ResultTable, Status, Verdict
+from rtbm.paper.records import Difference, seeded, values, with_error
 
+STUDENT = "Student's t"
 FREEDOM = 6.0
 SCALE = np.array([[2.0, -1.0], [-1.0, 4.0]])
 GIVEN = (-1.0, 0.1, 1.9)
@@ -53,7 +53,7 @@ def distance(p: Floats, q: Floats) -> float:
     return float(0.5 * np.abs(p - q).sum() * (Y_GRID[1] - Y_GRID[0]))
 
 
-def fit_sample(seed: int, quick: bool) -> dict[str, Any]:
+def fit_sample(case: str, seed: int, quick: bool) -> dict[str, Any]:
     """Distances of a machine and of a Gaussian from the exact conditionals, on one sample."""
     X = sample(SAMPLE_SIZE, seed)
     model = RTBMDensity(2, n_init=2 if quick else 8, random_state=seed).fit(X)
@@ -65,18 +65,11 @@ def fit_sample(seed: int, quick: bool) -> dict[str, Any]:
     }
 
 
-def collect(results: Mapping[str, Any], seeds: int, quick: bool) -> Outcome:
-    """Distances (seeds, 3), and the curves of the first sample."""
-    ordered = [results[f"seed {seed}"] for seed in range(seeds)]
-    distances = {kind: [result[kind] for result in ordered] for kind in ("machine", "gaussian")}
-    return {"seeds": seeds, "quick": quick, "distances": distances, "curves": ordered[0]["curves"]}
-
-
 def tables(outcome: Outcome) -> list[ResultTable]:
     """Distances between conditionals."""
     kinds = {"machine": "RTBM with 2 visible and 2 hidden units", "gaussian": "Gaussian of the sample"}
     rows = [
-        [title, *(with_error(numbers, ".4f", ".4f") for numbers in np.array(outcome["distances"][kind]).T)]
+        [title, *(with_error(numbers, ".4f", ".4f") for numbers in values(outcome["records"][STUDENT], kind).T)]
         for kind, title in kinds.items()
     ]
     title = f"Total variation between P(y|x) and the exact one, {outcome['seeds']} samples of {SAMPLE_SIZE}"
@@ -85,7 +78,7 @@ def tables(outcome: Outcome) -> list[ResultTable]:
 
 def verdicts(outcome: Outcome) -> list[Verdict]:
     """Whether the conditionals are close to the exact ones, and closer than those of a Gaussian."""
-    machine, normal = (np.array(outcome["distances"][kind]) for kind in ("machine", "gaussian"))
+    machine, normal = (values(outcome["records"][STUDENT], kind) for kind in ("machine", "gaussian"))
     lines = []
     for x, ours, other in zip(GIVEN, machine.T, normal.T, strict=True):
         gain = Difference.paired(other, ours)
@@ -102,7 +95,7 @@ def verdicts(outcome: Outcome) -> list[Verdict]:
 def draw(outcome: Outcome) -> Figure:
     """Conditionals of the first sample."""
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained", sharey=True)
-    for ax, x, curve in zip(axes, GIVEN, outcome["curves"], strict=True):
+    for ax, x, curve in zip(axes, GIVEN, outcome["records"][STUDENT][0]["curves"], strict=True):
         ax.plot(Y_GRID, exact(x), color=plotting.DARK, lw=3, alpha=0.6, label="exact")
         ax.plot(Y_GRID, curve, color=plotting.WARM, lw=1.5, label="RTBM")
         ax.set(title=f"P(y | x = {x})", xlabel="y", xlim=(-10, 10), ylim=(0, None))
@@ -118,8 +111,7 @@ EXPERIMENT = Experiment(
     f"{CLOSE_DISTANCE:.0%} of the mass lies elsewhere, and clearly less than for the conditional of a Gaussian.",
     seeds=(20, 5),
     seconds=(70, 2),
-    jobs=lambda seeds, quick: [Job(f"seed {seed}", fit_sample, (seed, quick)) for seed in range(seeds)],
-    collect=collect,
+    **seeded(fit_sample, [STUDENT]),
     tables=tables,
     verdicts=verdicts,
     pictures=(

@@ -19,8 +19,8 @@ from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable
 from rtbm.paper.table1 import PAPER_TABLE, mean_squared_error
 from rtbm.training.family import Density
 
-FIGURE_REPETITIONS, FIGURE_ITERATIONS = 20, 300
-"""Repetitions and iterations of the figure of Iris; more make smoother curves."""
+FIGURE_REPETITIONS = 20
+"""Repetitions in the figure of Iris; more make smoother curves."""
 FIGURE_JETS = 2000
 """Jets that the machine in the figure of the classifier is fitted to."""
 
@@ -54,18 +54,16 @@ EXPECTATION_MACHINES: dict[str, list[Any]] = {
 
 def jobs(seeds: int, quick: bool) -> list[Job]:
     """One fit of each density, one of the time series, Iris, and one patch of the classifier."""
-    marks = iris.log_marks(FIGURE_ITERATIONS)
-    flowers = [
-        Job(f"iris, {kind}", iris.train_units, (kind, "squared_error", FIGURE_REPETITIONS, marks))
-        for kind in iris.UNIT_KINDS
-    ]
     fits = [Job(name, _fit_density, (name, quick)) for name in PAPER_TABLE]
-    return [Job("time series", timeseries.fit_for_pictures, ()), *fits, *flowers, Job("classifier", _fit_patch, ())]
+    flowers = iris.jobs(FIGURE_REPETITIONS, True, ["squared_error"])
+    return [Job("fit", timeseries.fit_for_pictures, ()), *fits, *flowers, Job("classifier", _fit_patch, ())]
 
 
 def collect(results: Mapping[str, Any], seeds: int, quick: bool) -> Outcome:
-    """The results as they are."""
-    return {"seeds": seeds, "quick": quick, **results}
+    """The results by the keys of their jobs, and those of Iris as its own experiment has them."""
+    flowers = {key: result for key, result in results.items() if "curves" in result}
+    others = {key: result for key, result in results.items() if key not in flowers}
+    return {"seeds": seeds, "quick": quick, "iris": iris.collect(flowers, FIGURE_REPETITIONS, True), **others}
 
 
 def _fit_density(name: str, quick: bool) -> dict[str, Any]:
@@ -182,32 +180,6 @@ def draw_two(outcome: Outcome) -> Figure:
     return figure
 
 
-def draw_series(outcome: Outcome) -> Figure:
-    """The time series, and what a network made of it."""
-    figure, ax = plt.subplots(figsize=(10, 3.4), layout="constrained")
-    timeseries.draw_series(ax, outcome["time series"])
-    return figure
-
-
-def draw_iris(outcome: Outcome) -> Figure:
-    """Precision against iterations."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    curves = {kind: outcome[f"iris, {kind}"]["curves"] for kind in iris.UNIT_KINDS}
-    iris.draw_curves(axes, iris.log_marks(FIGURE_ITERATIONS), curves)
-    return figure
-
-
-def draw_activations(outcome: Outcome) -> Figure:
-    """The learned activation functions of both networks."""
-    figure = plt.figure(figsize=(12, 3.2), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(4, 1.2))  # type: ignore[misc]
-    timeseries.draw_activations(left, outcome["time series"])
-    ax = right.subplots()
-    iris.draw_units(ax, outcome["iris, theta"]["units"])
-    ax.set(title="Iris")
-    return figure
-
-
 def draw_classifier(outcome: Outcome) -> Figure:
     """Mean images, the density of a machine, and its expectations by class."""
     machine, X = from_numbers(outcome["classifier"]["machine"]), jet_components()
@@ -266,21 +238,18 @@ EXPERIMENT = Experiment(
         ),
         Picture(
             "time-series",
-            "Figure of the time series: the signal, the signal with noise, the reconstruction and its continuation.",
-            "All in one: noisy points up to t = 100, the signal, and the network, which goes on beyond.",
-            draw_series,
+            "Figures of the time series: the signal, the signal with noise, the reconstruction and its continuation; "
+            "and the learned activation functions of the network.",
+            "All in one: noisy points up to t = 100, the signal, and the network, which goes on beyond. Below, its "
+            "activation functions, with a panel for each layer.",
+            timeseries.draw,
         ),
         Picture(
             "iris",
-            "Figure of Iris: precision against iterations on training and on test data, theta and tanh.",
-            f"The same for {FIGURE_REPETITIONS} repetitions of {FIGURE_ITERATIONS} iterations.",
-            draw_iris,
-        ),
-        Picture(
-            "activations",
-            "Figure of learned activation functions: of the network for the time series, and of that for Iris.",
-            "The same, a panel for each layer of the first network.",
-            draw_activations,
+            "Figures of Iris: precision against iterations on training and on test data, theta and tanh; and the "
+            "learned activation functions.",
+            f"The same for {FIGURE_REPETITIONS} repetitions of {iris.IRIS_ITERATIONS[True]} iterations.",
+            lambda outcome: iris.draw(outcome["iris"]),
         ),
         Picture(
             "classifier",

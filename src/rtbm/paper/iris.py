@@ -4,7 +4,7 @@
 units. Outputs are trained towards 1 for the class and 0 for the others; the largest output is the prediction.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -33,16 +33,15 @@ IRIS_ITERATIONS = (10_000, 400)
 N_CLASSES = 3
 
 
-def jobs(seeds: int, quick: bool) -> list[Job]:
+def jobs(seeds: int, quick: bool, losses: Iterable[str] = LOSSES) -> list[Job]:
     """One job for each loss and kind of units, with all repetitions at once."""
-    marks = log_marks(IRIS_ITERATIONS[quick])
-    pairs = [(kind, loss) for loss in LOSSES for kind in UNIT_KINDS]
-    return [Job(f"{_key(*pair)}, {seeds} repetitions", train_units, (*pair, seeds, marks)) for pair in pairs]
+    pairs = [(kind, loss) for loss in losses for kind in UNIT_KINDS]
+    return [Job(f"{_key(*pair)}, {seeds} repetitions", train_units, (*pair, seeds, _marks(quick))) for pair in pairs]
 
 
-def log_marks(iterations: int) -> list[int]:
+def _marks(quick: bool) -> list[int]:
     """The iterations at which the precision is recorded, on a logarithmic scale."""
-    return [0, *np.unique(np.geomspace(1, iterations, 25).round().astype(int)).tolist()]
+    return [0, *np.unique(np.geomspace(1, IRIS_ITERATIONS[quick], 25).round().astype(int)).tolist()]
 
 
 def _key(kind: str, loss: str) -> str:
@@ -59,9 +58,8 @@ def collect(results: Mapping[str, Any], seeds: int, quick: bool) -> Outcome:
     """Curves by kind and loss, and the theta units of the first repetition by loss."""
     by_pair = {key.removesuffix(f", {seeds} repetitions"): result for key, result in results.items()}
     curves = {key: result["curves"] for key, result in by_pair.items()}
-    units = {loss: by_pair[_key("theta", loss)]["units"] for loss in LOSSES}
-    marks = log_marks(IRIS_ITERATIONS[quick])
-    return {"seeds": seeds, "quick": quick, "marks": marks, "curves": curves, "units": units}
+    units = {loss: by_pair[_key("theta", loss)]["units"] for loss in LOSSES if _key("theta", loss) in by_pair}
+    return {"seeds": seeds, "quick": quick, "marks": _marks(quick), "curves": curves, "units": units}
 
 
 def split(seed: int) -> tuple[np.ndarray, ...]:
@@ -77,15 +75,14 @@ def _train(kind: str, loss: Loss, splits: list[Any], marks: list[int]) -> tuple[
     train, test, labels = (torch.tensor(np.stack(parts)) for parts in list(zip(*splits, strict=True))[:3])
     target = torch.nn.functional.one_hot(labels, N_CLASSES).double()
     parameters = _initial_values(len(splits), train.shape[2])
-    outputs = _theta_outputs if kind == "theta" else _tanh_outputs
     optimizer = torch.optim.Adam(parameters, lr=IRIS_LEARNING_RATE)
     curves: dict[str, list[list[float]]] = {"train": [], "test": []}
     for step in range(marks[-1] + 1):
         if step in marks:
             for name, x, i in (("train", train, 2), ("test", test, 3)):
-                curves[name].append(_precisions(outputs(x, *parameters), [parts[i] for parts in splits]))
+                curves[name].append(_precisions(_outputs(kind, x, *parameters), [parts[i] for parts in splits]))
         optimizer.zero_grad()
-        result = outputs(train, *parameters)
+        result = _outputs(kind, train, *parameters)
         loss(result.reshape(-1, N_CLASSES), target.reshape(-1, N_CLASSES)).sum().backward()
         optimizer.step()
     return curves, [parameter[0].detach().tolist() for parameter in parameters]
@@ -104,18 +101,12 @@ def _initial_values(repetitions: int, n_features: int) -> list[Tensor]:
     return [part.requires_grad_() for part in (W, b, (low + (high - low) * uniform(N_CLASSES)).log())]
 
 
-def _arguments(x: Tensor, W: Tensor, b: Tensor) -> Tensor:
-    return torch.einsum("rni,roi->nro", x, W) + b
-
-
-def _theta_outputs(x: Tensor, W: Tensor, b: Tensor, log_q: Tensor) -> Tensor:
-    """Outputs (repetitions, n, classes). Each unit of each repetition is one column of `theta_unit`."""
-    u = _arguments(x, W, b)
+def _outputs(kind: str, x: Tensor, W: Tensor, b: Tensor, log_q: Tensor) -> Tensor:
+    """Outputs (repetitions, n, classes). Each theta unit of each repetition is one column of `theta_unit`."""
+    u = torch.einsum("rni,roi->nro", x, W) + b
+    if kind == "tanh":
+        return u.tanh().movedim(0, 1)
     return theta_unit(u.flatten(1), log_q.exp().flatten()).reshape(u.shape).movedim(0, 1)
-
-
-def _tanh_outputs(x: Tensor, W: Tensor, b: Tensor, log_q: Tensor) -> Tensor:
-    return _arguments(x, W, b).tanh().movedim(0, 1) + 0 * log_q.sum()
 
 
 def _precisions(outputs: Tensor, labels: list[np.ndarray]) -> list[float]:
@@ -170,35 +161,23 @@ def verdicts(outcome: Outcome) -> list[Verdict]:
 def draw(outcome: Outcome) -> Figure:
     """Precision on training and test data against iterations, and the activation functions of one repetition."""
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-    curves = {kind: outcome["curves"][_key(kind, "squared_error")] for kind in UNIT_KINDS}
-    draw_curves(axes[:2], outcome["marks"], curves)
-    draw_units(axes[2], outcome["units"]["squared_error"])
-    axes[2].set(title="learned E(h|v), first repetition")
-    return figure
-
-
-def draw_curves(axes: Any, marks: list[int], curves: Mapping[str, Any]) -> None:
-    """Mean and standard deviation of the precision on training and test data, for both kinds of units."""
-    x = np.maximum(marks, 0.5)
-    for ax, part in zip(axes, ("train", "test"), strict=True):
+    x = np.maximum(outcome["marks"], 0.5)
+    for ax, part in zip(axes, ("train", "test"), strict=False):
         for kind, colour in zip(UNIT_KINDS, (plotting.DARK, plotting.WARM), strict=True):
-            scores = np.array(curves[kind][part])
+            scores = np.array(outcome["curves"][_key(kind, "squared_error")][part])
             mean, deviation = scores.mean(axis=1), scores.std(axis=1, ddof=1)
             ax.plot(x, mean, color=colour, label=kind)
             ax.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.2, lw=0)
         ax.set(xscale="log", xlabel="iterations", title=f"precision, {part} data")
     axes[0].legend(frameon=False)
-
-
-def draw_units(ax: Any, parameters: Any) -> None:
-    """The activation functions of the three units."""
-    W, _, log_q = (torch.tensor(part, dtype=torch.float64) for part in parameters)
-    for j in range(N_CLASSES):
+    W, _, log_q = (torch.tensor(part, dtype=torch.float64) for part in outcome["units"]["squared_error"])
+    for j, q in enumerate(log_q.exp()):
         u = 3 * W[j].norm() * torch.linspace(-1, 1, 401, dtype=torch.float64)
-        E = theta_unit(u[:, None], log_q[j : j + 1].exp())[:, 0]
-        ax.plot(u, E, color=plt.get_cmap("viridis")(0.1 + 0.35 * j), label=f"q = {float(log_q[j].exp()):.3g}")
-    ax.set(xlabel="u")
-    ax.legend(frameon=False)
+        E = theta_unit(u[:, None], q[None])[:, 0]
+        axes[2].plot(u, E, color=plt.get_cmap("viridis")(0.1 + 0.35 * j), label=f"q = {float(q):.3g}")
+    axes[2].set(xlabel="u", title="learned E(h|v), first repetition")
+    axes[2].legend(frameon=False)
+    return figure
 
 
 EXPERIMENT = Experiment(

@@ -36,13 +36,13 @@ def _components(seed: int, *steps: Any) -> Any:
 
 
 def _fine_features(seed: int) -> Any:
-    options = {"coupling": "diagonal", "patch_size": 1, "features": "both"}
+    options: dict[str, Any] = {"coupling": "diagonal", "patch_size": 1, "features": "both"}
     return _components(seed, RTBMFeatures(4, **options, random_state=seed))
 
 
 def _network(kind: str, seed: int) -> ThetaNetClassifier:
-    units = {"activation": kind, "output_activation": kind, "initialization": "balanced"}
-    effort = {"alpha": 10.0, "n_init": 4, "max_iter": 200}
+    units: dict[str, Any] = {"activation": kind, "output_activation": kind, "initialization": "balanced"}
+    effort: dict[str, Any] = {"alpha": 10.0, "n_init": 4, "max_iter": 200}
     return ThetaNetClassifier((3,), **units, **effort, loss="squared_error", random_state=seed)
 
 

@@ -15,7 +15,6 @@ from sklearn.preprocessing import StandardScaler
 
 from rtbm import datasets, plotting
 from rtbm.common import Floats
-from rtbm.estimators import RTBMDensityCV
 from rtbm.paper import baselines
 from rtbm.paper.experiment import Experiment, Outcome, Picture, ResultTable, Status, Verdict
 from rtbm.paper.records import MIN_PAIRS, Difference, method_names, seconds_table, seeded, values
@@ -53,17 +52,8 @@ REAL_DATA: dict[str, Callable[[], Floats]] = {
 }
 
 OURS = "RTBM"
-QUICK_MACHINES = [{"n_hidden": 1, "n_components": k, "n_init": 1, "tol": 1e-4, "max_iter": 30} for k in (1, 2)]
-"""Candidates of the committee in quick runs."""
-
-
-def _fit_committee(X: Floats, seed: int, quick: bool) -> RTBMDensityCV:
-    options = {"candidates": QUICK_MACHINES, "cv": 2} if quick else {}
-    return RTBMDensityCV(**options, random_state=seed).fit(X)
-
-
 REAL_DATA_METHODS: dict[str, baselines.Fit] = {
-    OURS: _fit_committee,
+    OURS: baselines.rtbm_committee,
     "GMM": baselines.tuned_gaussian_mixture,
     "KDE": baselines.tuned_kernels,
     **baselines.FLOW,

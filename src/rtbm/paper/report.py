@@ -1,6 +1,7 @@
 """One self-contained HTML page with the results of the experiments beside those of the paper."""
 
 import base64
+import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -106,21 +107,24 @@ def _summary(sections: Sequence[Section]) -> str:
     rows = []
     for section in sections:
         counts = Counter(verdict.status for verdict in _verdicts(section))
-        cells = "".join(f"<td>{counts[status] or ''}</td>" for status in Status)
+        link = f'<td><a href="#{section.name}">{escape(section.experiment.title)}</a></td>'
         kind = "quick" if section.record["outcome"]["quick"] else "full"
-        rows.append(
-            f'<tr><td><a href="#{section.name}">{escape(section.experiment.title)}</a></td>{cells}'
-            f"<td>{kind}</td><td>{duration(section.record['seconds'])}</td></tr>"
-        )
-    head = "".join(f"<th>{title}</th>" for title in ("section", *Status, "run", "computing time"))
+        cells = [*(str(counts[status] or "") for status in Status), kind, duration(section.record["seconds"])]
+        rows.append(link + "".join(f"<td>{cell}</td>" for cell in cells))
     return (
         "<header><p class='soft'>rtbm</p><h1>Riemann-Theta Boltzmann Machines: the paper, reproduced</h1>"
         "<p>The experiments of Krefl, Carrazza, Haghighat and Kahlen, <a href='https://arxiv.org/abs/1712.07581'>"
         "arXiv:1712.07581</a>, run anew. What the paper shows stands beside what this library finds. “Reproduced”, "
-        "“beaten” and “not reached” are about claims and numbers of the paper; results that it says nothing about "
-        "are “beyond the paper”.</p></header>"
-        f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        "“beaten” and “not reached” are about claims and numbers of the paper; results that it does not report "
+        f"are “beyond the paper”.</p></header>{_html_table(['section', *Status, 'run', 'computing time'], rows)}"
     )
+
+
+def _html_table(columns: Sequence[str], rows: Sequence[str]) -> str:
+    """A table that scrolls sideways if it is too wide; each row is a string of cells."""
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<div class='wide' tabindex='0'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _section(section: Section) -> str:
@@ -142,16 +146,11 @@ def _verdict(verdict: Verdict) -> str:
 
 
 def _table(table: ResultTable) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
     rows = []
-    for i, row in enumerate(table.rows):
-        best = table.best[i] if table.best else -1
-        cells = (
-            f'<td class="best">{escape(c)}</td>' if j == best else f"<td>{escape(c)}</td>" for j, c in enumerate(row)
-        )
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f"<h3>{escape(table.title)}</h3><div class='wide' tabindex='0'>{body}</div>"
+    for row, best in zip(table.rows, table.best or itertools.repeat(-1), strict=False):
+        classes = (' class="best"' if i == best else "" for i in range(len(row)))
+        rows.append("".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(classes, row, strict=True)))
+    return f"<h3>{escape(table.title)}</h3>{_html_table(table.columns, rows)}"
 
 
 def _pair(picture: Picture, png: bytes) -> str:

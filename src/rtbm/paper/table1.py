@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from rtbm import datasets, plotting
 from rtbm.common import Floats
 from rtbm.datasets import TargetDensity
-from rtbm.estimators import RTBMDensity, RTBMDensityCV
+from rtbm.estimators import RTBMDensity
 from rtbm.paper import baselines
 from rtbm.paper.experiment import Experiment, Outcome, Picture, ResultTable, Status, Verdict
 from rtbm.paper.records import MIN_PAIRS, Difference, method_names, seconds_table, seeded, values, with_error
@@ -52,22 +52,6 @@ PAPER_TABLE = {
 }
 
 COMMITTEE, ARCHITECTURE = "RTBM, best", "RTBM, paper's"
-QUICK_FIT = {"n_init": 1, "tol": 1e-5, "max_iter": 30}
-QUICK_COMMITTEES: dict[int, list[dict[str, Any]]] = {
-    1: [
-        {"n_hidden": 2, "n_components": 2, **QUICK_FIT},
-        {"n_hidden": 2, "n_components": 4, "regularization": 0.01, **QUICK_FIT},
-    ],
-    2: [{"n_hidden": n, "n_components": k, "fallback": "gaussians", **QUICK_FIT} for n, k in ((1, 1), (2, 1), (1, 2))],
-}
-"""Candidates of quick runs, in one and in two dimensions."""
-
-
-def fit_committee(X: Floats, seed: int, quick: bool) -> RTBMDensityCV:
-    """The committee of machines that cross-validation chooses."""
-    if quick:
-        return RTBMDensityCV(QUICK_COMMITTEES[X.shape[1]], cv=2, random_state=seed).fit(X)
-    return RTBMDensityCV(random_state=seed).fit(X)
 
 
 def methods_for(density: TargetDensity) -> dict[str, baselines.Fit]:
@@ -76,10 +60,10 @@ def methods_for(density: TargetDensity) -> dict[str, baselines.Fit]:
 
     def fit_architecture(X: Floats, seed: int, quick: bool) -> RTBMDensity:
         model = RTBMDensity(density.n_hidden, n_components=density.n_components, random_state=seed)
-        return (model.set_params(**QUICK_FIT) if quick else model).fit(X)
+        return (model.set_params(**baselines.QUICK_FIT) if quick else model).fit(X)
 
     return {
-        COMMITTEE: fit_committee,
+        COMMITTEE: baselines.rtbm_committee,
         ARCHITECTURE: fit_architecture,
         "GMM, paper's": lambda X, seed, quick: baselines.gaussian_mixture(X, row.n_components, seed, quick),
         "GMM, tuned": baselines.tuned_gaussian_mixture,

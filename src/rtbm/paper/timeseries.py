@@ -140,31 +140,21 @@ def verdicts(outcome: Outcome) -> list[Verdict]:
 
 
 def draw(outcome: Outcome) -> Figure:
-    """The points, the signal, the network with its extrapolation, and its activation functions."""
-    fit = outcome["fit"]
+    """The points, the signal, the network with its extrapolation, and below its activation functions."""
+    fit, both = outcome["fit"], np.concatenate(list(TIMES.values()))
     figure = plt.figure(figsize=(10, 6.5), layout="constrained")
     above, below = figure.subfigures(2, 1)  # type: ignore[misc]
-    draw_series(above.subplots(), fit)
-    draw_activations(below, fit)
-    return figure
-
-
-def draw_series(ax: Any, fit: dict[str, Any]) -> None:
-    """The points, the signal, and a network with its extrapolation."""
-    both = np.concatenate(list(TIMES.values()))
+    ax = above.subplots()
     ax.plot(np.linspace(0, 100, len(fit["y"])), fit["y"], ".", ms=3, color=plotting.GREY, label="500 noisy points")
     ax.plot(both[:, 0], _signal(both), color=plotting.WARM, lw=3, alpha=0.6, label="signal")
     ax.plot(both[:, 0], fit["inside"] + fit["beyond"], color=plotting.DARK, lw=1.2, label="network, 38 parameters")
     ax.axvline(100, color="black", lw=0.8, ls=":")
     ax.set(xlabel="t", ylabel="y")
     ax.legend(frameon=False, loc="upper left")
-
-
-def draw_activations(figure: Any, fit: dict[str, Any]) -> None:
-    """The activation functions of a network."""
     network = make_network(1, (*LAYER_SIZES, 1), ["theta"] * 4, dtype=torch.float64)
     network.load_state_dict({k: torch.tensor(v, dtype=torch.float64) for k, v in fit["parameters"].items()}, False)
-    plotting.plot_activations(network, TIMES["inside"], figure=figure)
+    plotting.plot_activations(network, TIMES["inside"], figure=below)
+    return figure
 
 
 EXPERIMENT = Experiment(

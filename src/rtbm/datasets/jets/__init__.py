@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rtbm.common import Floats
-from rtbm.datasets.jets.simulation import import_tool, make_images, make_pool
+from rtbm.datasets.jets.simulation import POOL_EVENTS, collide, import_tool, make_images
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.paths import existing_file
 from rtbm.validation import check_choice, check_integer
@@ -90,7 +90,7 @@ def generate(n: int, seed: int = 0, pile_up: float = 0.0, advance: Callable[[int
         raise InvalidInputError(f"seed must be at most {LARGEST_SEED}, for Pythia, got {seed}")
     if not isinstance(pile_up, Real) or isinstance(pile_up, bool) or not 0 <= float(pile_up) <= 1000:
         raise InvalidInputError(f"pile_up must be a number from 0 to 1000, got {pile_up!r}")
-    pool = make_pool(seed) if pile_up else None
+    pool = next(collide("pile-up", 10 * seed + 3, POOL_EVENTS)) if pile_up else None
     parts = [make_images(n // 2, label, seed, pile_up, pool, advance or (lambda done: None)) for label in (0, 1)]
     order = np.random.default_rng(seed).permutation(n)
     return JetImages(np.concatenate(parts)[order], np.repeat([0, 1], n // 2)[order])

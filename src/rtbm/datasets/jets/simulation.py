@@ -98,11 +98,6 @@ def make_images(
     return images[:n]
 
 
-def make_pool(seed: int) -> "Events":
-    """Ordinary collisions to draw pile-up from."""
-    return next(collide("pile-up", 10 * seed + 3, POOL_EVENTS))
-
-
 # Events
 
 
