@@ -37,9 +37,8 @@ def test_the_signal_and_its_noise():
 
 @pytest.mark.slow
 def test_the_time_series_beats_the_paper_inside_and_stays_near_the_bound_beyond():
-    record, truth = (
-        timeseries.fit_series(name, 1, True) for name in (timeseries.BEST_NETWORK, timeseries.TRUE_FORMULA)
-    )
+    names = (timeseries.BEST_NETWORK, timeseries.TRUE_FORMULA)
+    record, truth = (run_job(Job(name, timeseries.fit_series, (name, 1, True)))["result"] for name in names)
     assert record["parameters"] == 38
     assert record["inside"] < timeseries.PAPER_ERRORS["inside"]
     assert record["beyond"] < 3 * truth["beyond"] + 0.05
@@ -319,7 +318,7 @@ def test_real_data_have_a_density(name):
 
 @pytest.mark.slow
 def test_real_data_run():
-    records = realdata.fit_split("iris", 0, True, only=("GMM", "KDE"))
+    records = run_job(Job("one", realdata.fit_split, ("iris", 0, True, ("GMM", "KDE"))))["result"]
     assert set(records) == {"GMM", "KDE"}
     assert records["GMM"]["likelihood"] > records["KDE"]["likelihood"] > -5
 

@@ -362,19 +362,18 @@ class _Subject:
         return f"{len(rows):,} row{'s' * (len(rows) != 1)}" + (f" ({beyond:,} beyond the axes)" if beyond else "")
 
     def _interval(self, i: int) -> tuple[float, float]:
-        """The axis of a feature: it spans the data and the draws except outliers, within the bounds."""
-        ends = np.array([_inner_range(column) for column in (self.column(i), self.draws[:, i])])
-        low, high = ends[:, 0].min(), ends[:, 1].max()
+        """The axis of a feature: it spans the data and the draws, with a margin and without outliers, in the bounds."""
+        ends = []
+        for column in (self.column(i), self.draws[:, i]):
+            low, high = np.quantile(column, [OUTLIER_SHARE, 1 - OUTLIER_SHARE])
+            margin = 0.1 * (high - low) or 0.5
+            ends.append(
+                (max(low - margin, column.min() - 0.3 * margin), min(high + margin, column.max() + 0.3 * margin))
+            )
+        low, high = np.min(ends), np.max(ends)
         if self.bounds is not None:
             low, high = max(low, float(self.bounds.low[i])), min(high, float(self.bounds.high[i]))
         return float(low), float(high)
-
-
-def _inner_range(column: Floats) -> tuple[float, float]:
-    """The range of a column with a margin, without OUTLIER_SHARE of the rows on either side."""
-    low, high = np.quantile(column, [OUTLIER_SHARE, 1 - OUTLIER_SHARE])
-    margin = 0.1 * (high - low) or 0.5
-    return max(low - margin, column.min() - 0.3 * margin), min(high + margin, column.max() + 0.3 * margin)
 
 
 def _draw_line(ax: Axes, subject: _Subject, i: int, bins: int, upright: bool = True) -> None:

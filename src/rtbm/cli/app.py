@@ -39,6 +39,7 @@ Data = Annotated[
 Needed = Annotated[Path, typer.Argument(help="A .csv, .csv.gz, .parquet or .npy file.")]
 Model = Annotated[Path, typer.Argument(help="A model that `rtbm fit` has saved.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same result.")]
+RowsOutput = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the rows (.csv or .npy).")]
 Columns = Annotated[
     str | None,
     typer.Option(
@@ -198,9 +199,7 @@ def score(
     header: Header = None,
     separator: Separator = None,
     decimal: DecimalPoint = ".",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write log P of each row (.csv or .npy).")
-    ] = None,
+    output: RowsOutput = None,
 ) -> None:
     """Print the mean log-likelihood of data, or write log P of each row."""
     _check_output(output, "--output", ROW_FILES, data, model)
@@ -220,22 +219,18 @@ def score(
 def sample(
     model: Model,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="How many rows.")] = 1000,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A .csv or .npy file; by default CSV to the screen.")
-    ] = None,
+    output: RowsOutput = None,
     seed: Seed = 0,
 ) -> None:
-    """Draw from a density."""
+    """Draw rows from a density, and write them to a file or, as CSV, to the screen."""
     _check_output(output, "--output", ROW_FILES, model)
     fitted = _load(model)
-    from rtbm.cli.output import counted, write_csv, write_rows
+    from rtbm.cli.output import counted, write_rows
 
     rows = fitted.sample(number, random_state=seed)
     names = [str(name) for name in getattr(fitted, "feature_names_in_", [])] or None
-    if output is None:
-        write_csv(sys.stdout, rows, names)
-    else:
-        write_rows(output, rows, names)
+    write_rows(output, rows, names)
+    if output is not None:
         console.print(f"{counted(number, 'row')}: {output}")
 
 

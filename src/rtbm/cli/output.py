@@ -2,10 +2,11 @@
 
 import csv
 import io
+import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -136,21 +137,16 @@ def _numbers(values: Any) -> str:
     return ", ".join(f"{float(value):.6g}" for value in values)
 
 
-def write_rows(path: Path, rows: Floats, names: list[str] | None) -> None:
-    """Write rows to a .csv or .npy file."""
-    if path.suffix.lower() == ".npy":
+def write_rows(path: Path | None, rows: Floats, names: list[str] | None) -> None:
+    """Write rows to a .npy file, or as CSV with every digit to a file or, without a path, to the screen."""
+    if path is not None and path.suffix.lower() == ".npy":
         content = io.BytesIO()
         np.save(content, rows)
         write_whole(path, content.getvalue())
-    else:
-        text = io.StringIO()
-        write_csv(text, rows, names)
-        write_whole(path, text.getvalue().encode())
-
-
-def write_csv(stream: TextIO, rows: Floats, names: list[str] | None) -> None:
-    """Write rows as CSV, with every digit."""
-    writer = csv.writer(stream, lineterminator="\n")
-    if names:
-        writer.writerow(names)
+        return
+    text: Any = sys.stdout if path is None else io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([names] if names else [])
     writer.writerows([repr(float(x)) for x in row] for row in rows)
+    if path is not None:
+        write_whole(path, text.getvalue().encode())

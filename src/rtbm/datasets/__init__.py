@@ -142,9 +142,7 @@ correlated_gaussian = TargetDensity("correlated_gaussian", 2, 5000, 1, 1, *_norm
 correlated_mixture = TargetDensity("correlated_mixture", 2, 5000, 1, 2, *_PAIR)
 three_gaussians = TargetDensity("three_gaussians", 2, 5000, 2, 1, *_ROW)
 
-_LINE = (gamma, cauchy, cauchy_mixture, gaussian_mixture, custom, uniform)
-_PLANE = (correlated_gaussian, correlated_mixture, three_gaussians)
-DENSITIES = {density.name: density for density in (*_LINE, *_PLANE)}
+DENSITIES = {density.name: density for density in list(globals().values()) if isinstance(density, TargetDensity)}
 """The nine densities of the paper's table, by name."""
 
 

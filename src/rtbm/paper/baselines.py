@@ -2,13 +2,11 @@
 
 import importlib.util
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.neighbors import KernelDensity
@@ -70,16 +68,14 @@ def rtbm_committee(X: Floats, seed: int, quick: bool) -> RTBMDensityCV:
 def gaussian_mixture(X: Floats, n_components: int, seed: int, quick: bool) -> GaussianMixture:
     """A Gaussian mixture by EM, from three starts."""
     effort = {} if quick else {"tol": 1e-5, "max_iter": 500, "n_init": 3}
-    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        return GaussianMixture(n_components, random_state=seed, **effort).fit(X)
+    return GaussianMixture(n_components, random_state=seed, **effort).fit(X)
 
 
 def tuned_gaussian_mixture(X: Floats, seed: int, quick: bool) -> GaussianMixture:
     """A Gaussian mixture whose size is chosen by the likelihood in cross-validation."""
     candidates = [k for k in (QUICK_MIXTURE_SIZES if quick else MIXTURE_SIZES) if k * (X.shape[1] + 1) < len(X) // 2]
     model = GaussianMixture(max_iter=300, random_state=seed)
-    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        search = GridSearchCV(model, {"n_components": candidates}, cv=_folds(seed, quick)).fit(X)
+    search = GridSearchCV(model, {"n_components": candidates}, cv=_folds(seed, quick)).fit(X)
     return gaussian_mixture(X, search.best_params_["n_components"], seed, quick)
 
 
@@ -240,10 +236,7 @@ class SplineFlow(StandardisedDensity):
         return self._flow().log_prob(x.float())
 
 
-def spline_flow(X: Floats, seed: int, quick: bool) -> SplineFlow:
-    """A spline flow; quick runs take few steps."""
-    return SplineFlow(25 if quick else None, seed).fit(X)
-
-
-FLOW: dict[str, Fit] = {"spline flow": spline_flow} if HAS_FLOW else {}
-"""The spline flow by name, if zuko is installed."""
+FLOW: dict[str, Fit] = (
+    {"spline flow": lambda X, seed, quick: SplineFlow(25 if quick else None, seed).fit(X)} if HAS_FLOW else {}
+)
+"""The spline flow by name, if zuko is installed. Quick runs take few steps."""

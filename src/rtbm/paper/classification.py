@@ -1,6 +1,5 @@
 """What comparisons of classifiers share: splits, scores, tables, verdicts and a picture."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -63,13 +62,11 @@ class Comparison(NamedTuple):
         n_train, n_test = self.sizes[quick]
         options = {"train_size": n_train, "test_size": n_test, "stratify": y, "random_state": seed}
         train, test, y_train, y_test = train_test_split(X, y, **options)
-        start = time.perf_counter()
         transformer = self.inputs[inputs](seed)
         if quick:
             iterations = [name for name in transformer.get_params() if name.endswith("rtbmfeatures__max_iter")]
             transformer.set_params(**dict.fromkeys(iterations, QUICK_FEATURE_ITERATIONS))
-        train = transformer.fit_transform(train, y_train)
-        preparation = time.perf_counter() - start
+        train, preparation = timed(transformer.fit_transform, train, y_train)
         test = transformer.transform(test)
         records = {}
         for method in self.methods:
@@ -149,12 +146,10 @@ def against_paper(outcome: Outcome, name: str, paper: float) -> Verdict:
 def compare(outcome: Outcome, first: str, second: str) -> Verdict:
     """The difference in accuracy between two methods, in words."""
     mean, error, _ = found = difference(outcome, first, second)
+    word, sure = "ahead of" if mean > 0 else "behind", "clearly" if found.is_clear else "within the error"
+    text = f"{first}: {word} {second} by {100 * abs(mean):.1f} ± {100 * error:.1f} points of accuracy, {sure}."
     if outcome["seeds"] < MIN_PAIRS:
         text = f"{first}: {100 * mean:+.1f} points of accuracy beside {second}; too few splits for an error."
-        return Verdict(Status.NOTED, text)
-    word = "ahead of" if mean > 0 else "behind"
-    sure = "clearly" if found.is_clear else "within the error"
-    text = f"{first}: {word} {second} by {100 * abs(mean):.1f} ± {100 * error:.1f} points of accuracy, {sure}."
     return Verdict(Status.NOTED, text)
 
 

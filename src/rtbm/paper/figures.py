@@ -16,7 +16,7 @@ from rtbm.estimators import RTBMDensity
 from rtbm.estimators.density.fitted import components
 from rtbm.paper import iris, jets, timeseries
 from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable, Status, Verdict
-from rtbm.paper.table1 import PAPER_TABLE, mean_squared_error
+from rtbm.paper.table1 import PAPER_TABLE, mean_squared_error, names_with
 from rtbm.training.family import Density
 
 FIGURE_REPETITIONS = 20
@@ -77,8 +77,7 @@ def _fit_density(name: str, quick: bool) -> dict[str, Any]:
 
 def _fit_patch() -> dict[str, Any]:
     """One of the classifier's machines: two principal components of jet images, two hidden units."""
-    X = jet_components()
-    return {"machine": to_numbers(RTBMDensity(2, random_state=0).fit(X).distribution_)}
+    return {"machine": to_numbers(RTBMDensity(2, random_state=0).fit(jet_components()).distribution_)}
 
 
 def jet_components() -> Floats:
@@ -145,15 +144,10 @@ def _draw_phases(
     return figure
 
 
-def _names(n_features: int) -> list[str]:
-    """The densities with this number of features."""
-    return [name for name in PAPER_TABLE if datasets.DENSITIES[name].n_features == n_features]
-
-
 def draw_one(outcome: Outcome) -> Figure:
     """Fits in one dimension."""
     figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
-    for ax, name in zip(axes.ravel(), _names(1), strict=True):
+    for ax, name in zip(axes.ravel(), names_with(1), strict=True):
         density = datasets.DENSITIES[name]
         X = density.sample(seed=0)
         plotting.plot_density(from_numbers(outcome[name]["machine"]), X, ax=ax, components=False, legend=False)
@@ -168,7 +162,7 @@ def draw_two(outcome: Outcome) -> Figure:
     """Fits in two dimensions."""
     figure = plt.figure(figsize=(12, 4.4), layout="constrained")
     parts: Any = figure.subfigures(1, 3)
-    for part, name in zip(parts, _names(2), strict=True):
+    for part, name in zip(parts, names_with(2), strict=True):
         density = datasets.DENSITIES[name]
         X = density.sample(seed=0)
         joint, _, _ = plotting.plot_joint(from_numbers(outcome[name]["machine"]), X, figure=part, legend=False)

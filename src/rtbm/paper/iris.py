@@ -4,7 +4,8 @@
 units. Outputs are trained towards 1 for the class and 0 for the others; the largest output is the prediction.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -111,9 +112,8 @@ def _outputs(kind: str, x: Tensor, W: Tensor, b: Tensor, log_q: Tensor) -> Tenso
 
 def _precisions(outputs: Tensor, labels: list[np.ndarray]) -> list[float]:
     """The precision of each repetition, averaged over the classes."""
-    guesses = outputs.detach().argmax(dim=2).numpy()
-    score: Callable[..., float] = precision_score
-    return [float(score(y, g, average="macro", zero_division=0)) for y, g in zip(labels, guesses, strict=True)]
+    pairs = zip(labels, outputs.detach().argmax(dim=2).numpy(), strict=True)
+    return [float(precision_score(y, guesses, average="macro", zero_division=0)) for y, guesses in pairs]
 
 
 def compare_units(outcome: Outcome, loss: str, part: str) -> tuple[np.ndarray, np.ndarray, Difference, Difference]:
@@ -129,11 +129,10 @@ def compare_units(outcome: Outcome, loss: str, part: str) -> tuple[np.ndarray, n
 def tables(outcome: Outcome) -> list[ResultTable]:
     """Precision at the end, with its standard deviation over repetitions, and p-values of the paired difference."""
     rows = []
-    for loss in LOSSES:
-        for part in ("train", "test"):
-            theta, tanh, here, new = compare_units(outcome, loss, part)
-            numbers = [with_deviation(theta, ".4f"), with_deviation(tanh, ".4f"), f"{here.mean:+.4f}"]
-            rows.append([loss, part, *numbers, f"{here.p_value:.1e}", f"{new.p_value:.1e}"])
+    for loss, part in itertools.product(LOSSES, ("train", "test")):
+        theta, tanh, here, new = compare_units(outcome, loss, part)
+        numbers = [with_deviation(theta, ".4f"), with_deviation(tanh, ".4f"), f"{here.mean:+.4f}"]
+        rows.append([loss, part, *numbers, f"{here.p_value:.1e}", f"{new.p_value:.1e}"])
     title = f"Precision after {outcome['marks'][-1]} iterations, {outcome['seeds']} repetitions"
     return [ResultTable(title, ["loss", "data", "theta", "tanh", "difference", "p (paired)", "p (corrected)"], rows)]
 
@@ -143,18 +142,16 @@ def verdicts(outcome: Outcome) -> list[Verdict]:
     if outcome["seeds"] < MIN_PAIRS:
         return [Verdict(Status.NOTED, f"{outcome['seeds']} repetitions are too few for a test.")]
     lines = []
-    for loss in LOSSES:
-        for part in ("train", "test"):
-            _, _, here, new = compare_units(outcome, loss, part)
-            word = "better" if here.mean > 0 else "worse"
-            words = ["significant" if difference.is_clear else "not significant" for difference in (here, new)]
-            status = Status.REPRODUCED if here.mean > 0 and here.is_clear else Status.NOT_REACHED
-            text = (
-                f"Significantly better than tanh on {part} data, {loss}: theta is {word} by {abs(here.mean):.4f}: "
-                f"{words[0]} on these flowers (p = {here.p_value:.1e}), "
-                f"{words[1]} for new ones (p = {new.p_value:.1e})."
-            )
-            lines.append(Verdict(status, text))
+    for loss, part in itertools.product(LOSSES, ("train", "test")):
+        _, _, here, new = compare_units(outcome, loss, part)
+        word = "better" if here.mean > 0 else "worse"
+        words = ["significant" if difference.is_clear else "not significant" for difference in (here, new)]
+        status = Status.REPRODUCED if here.mean > 0 and here.is_clear else Status.NOT_REACHED
+        text = (
+            f"Significantly better than tanh on {part} data, {loss}: theta is {word} by {abs(here.mean):.4f}: "
+            f"{words[0]} on these flowers (p = {here.p_value:.1e}), {words[1]} for new ones (p = {new.p_value:.1e})."
+        )
+        lines.append(Verdict(status, text))
     return lines
 
 

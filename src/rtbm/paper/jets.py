@@ -90,11 +90,9 @@ def verdicts(outcome: Outcome) -> list[Verdict]:
     means = [100 * float(values(outcome["records"][name], "precision").mean()) for name in (theta, tanh)]
     status = Status.REPRODUCED if means[0] > means[1] + 1 else Status.NOT_REACHED
     text = f"Theta ahead of tanh (79 % and 55 % in the paper): {means[0]:.1f} % and {means[1]:.1f} %."
-    logistic, mlp, trees = (f"{name}, components" for name in ("logistic regression", "MLP", "boosted trees"))
-    with_rtbms = {name: f"{name}, {FINE_FEATURES}" for name in ("logistic regression", "MLP", "boosted trees")}
-    pairs = [(theta, tanh)]
-    pairs += [(with_rtbms[name], other) for name in ("logistic regression", "MLP") for other in (logistic, mlp, trees)]
-    pairs.append((with_rtbms["boosted trees"], trees))
+    names = ("logistic regression", "MLP", "boosted trees")
+    pairs = [(f"{ours}, {FINE_FEATURES}", f"{other}, components") for ours in names[:2] for other in names]
+    pairs = [(theta, tanh), *pairs, (f"boosted trees, {FINE_FEATURES}", "boosted trees, components")]
     return [*lines, Verdict(status, text), *(compare(outcome, first, second) for first, second in pairs)]
 
 

@@ -35,18 +35,14 @@ def _components(X: Floats, n_components: int) -> Floats:
     return PCA(n_components, svd_solver="full").fit_transform(X)
 
 
-def _diabetes() -> Floats:
-    """All features but the second, which takes only two values and so has no density."""
-    return np.delete(samples.load_diabetes().data, 1, axis=1)
-
-
 REAL_DATA: dict[str, Callable[[], Floats]] = {
     "iris": lambda: samples.load_iris().data,
     "wine": lambda: samples.load_wine().data,
     "breast cancer, 6 components": lambda: _components(
         StandardScaler().fit_transform(samples.load_breast_cancer().data), 6
     ),
-    "diabetes": _diabetes,
+    # the second feature of these takes only two values, and so has no density
+    "diabetes": lambda: np.delete(samples.load_diabetes().data, 1, axis=1),
     "digits, 4 components": lambda: _components(samples.load_digits().data, 4),
     "jets, 2 components": lambda: _components(datasets.jets.load().pixels[:2000], 2),
 }

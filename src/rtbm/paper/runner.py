@@ -70,11 +70,10 @@ class Parts:
         """The part that was written for a job; None if there is none, or if it is damaged or of other code."""
         try:
             part = json.loads(self._path(job).read_text())
-        except (OSError, ValueError):
+            is_valid = (part["key"], part["fingerprint"]) == (job.key, self._fingerprint)
+            return part if is_valid and {"result", "seconds"} <= part.keys() else None
+        except (OSError, ValueError, TypeError, KeyError):
             return None
-        if not isinstance(part, dict) or not {"result", "seconds"} <= part.keys():
-            return None
-        return part if (part.get("key"), part.get("fingerprint")) == (job.key, self._fingerprint) else None
 
     def write(self, job: Job, part: Part) -> None:
         """Write a part, in full or not at all."""

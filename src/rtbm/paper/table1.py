@@ -76,6 +76,11 @@ def methods_for(density: TargetDensity) -> dict[str, baselines.Fit]:
     }
 
 
+def names_with(n_features: int) -> list[str]:
+    """The names of the densities with this number of features."""
+    return [name for name in PAPER_TABLE if datasets.DENSITIES[name].n_features == n_features]
+
+
 def bin_centres(X: Floats) -> Floats:
     """The centres (50^d, d) of the bins of a histogram of data (n, d)."""
     edges = [np.histogram_bin_edges(column, HISTOGRAM_BINS) for column in X.T]
@@ -114,28 +119,27 @@ def tables(outcome: Outcome) -> list[ResultTable]:
     """Errors, likelihoods and times."""
     names, records = method_names(outcome), outcome["records"]
     seeds = f"{outcome['seeds']} seeds" + (", quick: fewer folds, starts and iterations" if outcome["quick"] else "")
-    errors, likelihoods = [], []
-    for name, row in PAPER_TABLE.items():
-        papers = [f"{number:.1e}" for number in (row.rtbm, row.gmm, row.kde, row.crbm)]
-        found = [with_error(values(records[name], m, "error"), ".1e", ".0e") for m in names]
-        errors.append([row.title, *papers, *found])
-        found = [with_error(values(records[name], m, "likelihood"), ".4f", ".0e") for m in names]
-        likelihoods.append([row.title, *found])
+    errors, likelihoods = (
+        {name: [with_error(values(records[name], m, what), form, ".0e") for m in names] for name in PAPER_TABLE}
+        for what, form in (("error", ".1e"), ("likelihood", ".4f"))
+    )
+    papers = {name: [f"{x:.1e}" for x in (row.rtbm, row.gmm, row.kde, row.crbm)] for name, row in PAPER_TABLE.items()}
+    titles = {name: row.title for name, row in PAPER_TABLE.items()}
     columns = ["density", *(f"paper: {name}" for name in ("RTBM", "GMM", "KDE", "CRBM")), *names]
     return [
         ResultTable(
             f"Mean squared error against the true density ± standard error, {seeds}",
             columns,
-            errors,
+            [[title, *papers[name], *errors[name]] for name, title in titles.items()],
             _best_columns(outcome, "error", columns),
         ),
         ResultTable(
             f"Mean log-likelihood of {HELD_OUT_POINTS[outcome['quick']]} other points ± standard error",
             ["density", *names],
-            likelihoods,
+            [[title, *likelihoods[name]] for name, title in titles.items()],
             _best_columns(outcome, "likelihood", ["density", *names]),
         ),
-        seconds_table(outcome, [row.title for row in PAPER_TABLE.values()], "density"),
+        seconds_table(outcome, list(titles.values()), "density"),
     ]
 
 
@@ -206,9 +210,8 @@ def draw(outcome: Outcome) -> Figure:
 
 def draw_fits(outcome: Outcome) -> Figure:
     """The first sample of each one-dimensional density, the truth, and both machines."""
-    names = [name for name in PAPER_TABLE if datasets.DENSITIES[name].n_features == 1]
     figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
-    for ax, name in zip(axes.ravel(), names, strict=True):
+    for ax, name in zip(axes.ravel(), names_with(1), strict=True):
         density = datasets.DENSITIES[name]
         X = density.sample(seed=0)
         v = _line(X)

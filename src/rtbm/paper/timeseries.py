@@ -70,7 +70,9 @@ def fit_series(name: str, seed: int, quick: bool) -> dict[str, float]:
     else:
         model, seconds = timed(_fit, name, t, y, seed, quick)
         predict, n_parameters = model.predict, model.n_parameters_
-    errors = {where: float(np.mean((predict(x) - _signal(x)) ** 2)) for where, x in TIMES.items()}
+    errors = {
+        where: float(np.mean((predict(x) - datasets.time_series.signal(x[:, 0])) ** 2)) for where, x in TIMES.items()
+    }
     return errors | {"seconds": seconds, "parameters": n_parameters}
 
 
@@ -92,10 +94,6 @@ def _fit_formula(t: Floats, y: Floats) -> Any:
 
     found = least_squares(lambda p: signal(p, t) - y, [0, 0.02, 0.5, 1, 0.1, 0.75, 0.25, -0.3]).x
     return lambda x: signal(found, x[:, 0])
-
-
-def _signal(x: Floats) -> Floats:
-    return datasets.time_series.signal(x[:, 0])
 
 
 def fit_for_pictures() -> dict[str, Any]:
@@ -146,7 +144,7 @@ def draw(outcome: Outcome) -> Figure:
     above, below = figure.subfigures(2, 1)  # type: ignore[misc]
     ax = above.subplots()
     ax.plot(np.linspace(0, 100, len(fit["y"])), fit["y"], ".", ms=3, color=plotting.GREY, label="500 noisy points")
-    ax.plot(both[:, 0], _signal(both), color=plotting.WARM, lw=3, alpha=0.6, label="signal")
+    ax.plot(both[:, 0], datasets.time_series.signal(both[:, 0]), color=plotting.WARM, lw=3, alpha=0.6, label="signal")
     ax.plot(both[:, 0], fit["inside"] + fit["beyond"], color=plotting.DARK, lw=1.2, label="network, 38 parameters")
     ax.axvline(100, color="black", lw=0.8, ls=":")
     ax.set(xlabel="t", ylabel="y")

@@ -60,9 +60,6 @@ QUARK_RADIUS, QUARK_PT = 1.2, 30.0
 PIXELS, HALF_WIDTH = 32, 1.6
 """Pixels along each side of an image, and half its width in pseudorapidity and azimuth."""
 
-Advance = Callable[[int], None]
-"""Called with the number of images that were just made."""
-
 
 def import_tool(name: str) -> Any:
     """Import a package of the extra `jets`, or raise an error that says how to install it."""
@@ -78,11 +75,12 @@ def make_images(
     seed: int,
     pile_up: float = 0.0,
     pool: "Events | None" = None,
-    advance: Advance = lambda done: None,
+    advance: Callable[[int], None] = lambda done: None,
 ) -> Floats:
     """n images (n, 32, 32) of one label, rounded to half precision. A smaller n gives the first of the same images.
 
-    Pile-up is drawn from a pool of events; without a pool there is none.
+    Pile-up is drawn from a pool of events; without a pool there is none. `advance` is called with the number of images
+    that were just made.
     """
     process, is_true = (("QCD", is_parton), ("W", is_w))[label]
     rng = np.random.default_rng([seed, label])
