@@ -392,14 +392,14 @@ class _NpyFile:
     index: Sequence[str] = ()
 
     def __init__(self, path: Path, block_rows: int | None = None):
-        hint = "save one array with numpy.save, not an archive with numpy.savez"
         try:
             array = np.lib.format.open_memmap(path, mode="r")  # refuses archives (.npz) and pickles
         except (OSError, EOFError, ValueError) as error:
+            hint = "save one array with numpy.save, not an archive with numpy.savez"
+            reason = f"not a .npy file of numbers ({error}): {hint}"
             if "mmap length is greater" in str(error):
-                hint = f"the file ends before its last row, after {path.stat().st_size} bytes: copy it again"
-                raise FileError(f"{path}: {hint}") from None
-            raise FileError(f"{path}: not a .npy file of numbers ({error}): {hint}") from None
+                reason = f"the file ends before its last row, after {path.stat().st_size} bytes: copy it again"
+            raise FileError(f"{path}: {reason}") from None
         if array.ndim not in (1, 2) or array.dtype.kind not in "fiub":
             raise FileError(f"{path}: must hold numbers of shape (n,) or (n, d), got {array.dtype} {array.shape}")
         self._path, self._array = path, array[:, None] if array.ndim == 1 else array

@@ -257,9 +257,8 @@ def plot(
     _check_output(output, "--output", PICTURE_FILES, data, model)
     if data is not None:
         existing_table(data)
-    fitted, rows = _load(model), None
-    if data is not None:
-        rows = _read_for(fitted, data, columns, header=header, separator=separator, decimal=decimal)
+    fitted, text_format = _load(model), {"header": header, "separator": separator, "decimal": decimal}
+    rows = None if data is None else _read_for(fitted, data, columns, **text_format)
     _draw(fitted, rows, output)
     console.print(f"picture: {output}")
 

@@ -146,9 +146,8 @@ def _check_folder(folder: Path) -> None:
 def _remove(folder: Path) -> None:
     """Remove the results of an earlier run."""
     try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        pass
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
     except OSError as error:
         raise FileError(f"--fresh: {folder} cannot be removed ({error.strerror or error})") from None
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from scipy.optimize import minimize
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.neighbors import KernelDensity
@@ -148,8 +149,6 @@ class BinaryBoltzmann(StandardisedDensity):
 
     def fit_standard(self, x: Tensor) -> None:
         """Fit to standardised data."""
-        from scipy.optimize import minimize
-
         axes = [
             torch.linspace(float(c.min()) - 2, float(c.max()) + 2, GRID_NODES[x.shape[1]], dtype=x.dtype) for c in x.T
         ]

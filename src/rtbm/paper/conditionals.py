@@ -5,6 +5,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from scipy.stats import norm, t
 
 from rtbm import plotting
 from rtbm.common import Floats
@@ -34,8 +35,6 @@ def sample(n: int, seed: int) -> Floats:
 
 def exact(x: float) -> Floats:
     """P(y|x) on the grid: Student's t with one degree of freedom more, shifted and scaled."""
-    from scipy.stats import t
-
     (s11, s12), (_, s22) = SCALE
     scale = ((FREEDOM + x**2 / s11) / (FREEDOM + 1) * (s22 - s12**2 / s11)) ** 0.5
     return t.pdf(Y_GRID, FREEDOM + 1, loc=s12 / s11 * x, scale=scale)
@@ -44,8 +43,7 @@ def exact(x: float) -> Floats:
 def gaussian(X: Floats, x: float) -> Floats:
     """P(y|x) on the grid, of the Gaussian of a sample."""
     (m1, m2), ((c11, c12), (_, c22)) = X.mean(axis=0), np.cov(X.T)
-    mean, variance = m2 + c12 / c11 * (x - m1), c22 - c12**2 / c11
-    return np.exp(-0.5 * (Y_GRID - mean) ** 2 / variance) / np.sqrt(2 * np.pi * variance)
+    return norm.pdf(Y_GRID, m2 + c12 / c11 * (x - m1), np.sqrt(c22 - c12**2 / c11))
 
 
 def distance(p: Floats, q: Floats) -> float:

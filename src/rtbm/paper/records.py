@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import t
 
 from rtbm.common import Floats
 from rtbm.paper.experiment import Job, Outcome, ResultTable
@@ -44,8 +45,6 @@ class Difference(NamedTuple):
     @property
     def p_value(self) -> float:
         """Two-sided p-value of a mean of 0, by Student's t."""
-        from scipy.stats import t
-
         if self.error == 0:
             return 1.0 if self.mean == 0 else 0.0
         return 2 * float(t.sf(abs(self.mean) / self.error, self.n_pairs - 1))

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from scipy.optimize import least_squares
 
 from rtbm import datasets, plotting
 from rtbm.common import Floats
@@ -87,7 +88,6 @@ def _fit(name: str, t: Floats, y: Floats, seed: int, quick: bool) -> ThetaNetReg
 
 def _fit_formula(t: Floats, y: Floats) -> Any:
     """Least squares for the numbers in the formula of the signal, starting from their true values."""
-    from scipy.optimize import least_squares
 
     def signal(p: Floats, t: Floats) -> Floats:
         return p[0] + p[1] * t + p[2] * np.sin(p[3] * t + p[4]) + p[5] * np.cos(p[6] * t + p[7])

@@ -154,10 +154,8 @@ def collide(process: str, seed: int, batch: int) -> Iterator[Events]:
 def _flatten(batch: Any, charge_of: Any) -> Events:
     """Turn a batch of Pythia into flat arrays; `charge_of` gives the charge of a particle number."""
     ak = import_tool("awkward")
-    records = batch.prt
-    counts = np.asarray(ak.num(records))
+    counts, flat = np.asarray(ak.num(batch.prt)), ak.flatten(batch.prt)
     event = np.repeat(np.arange(len(counts)), counts)
-    flat = ak.flatten(records)
     number, status, mother = (np.asarray(flat[name]) for name in ("id", "status", "mother1"))
     momentum = [np.asarray(flat.p[name]) for name in ("px", "py", "pz", "e")]
     kind = np.abs(number)
