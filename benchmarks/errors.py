@@ -22,7 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from rtbm import RTBMDensity, datasets
 from rtbm.paper import baselines
-from rtbm.paper.table1 import PAPER, bin_centres
+from rtbm.paper.table1 import PAPER_TABLE, bin_centres
 
 SHARP = {"regularization": 0.01, "tol": 1e-6}
 MACHINES: dict[str, dict[str, dict[str, Any]]] = {
@@ -57,7 +57,7 @@ def measure(name: str, seeds: int) -> dict[str, dict[str, float]]:
         fits = np.array([np.exp(model.score_samples(grid)) for model in models])
         gain = models[0].history_[-1].objective - eight.history_[-1].objective
         found[method] = {**decompose(fits, truth), "gain": gain}
-    paper = PAPER[name]
+    paper = PAPER_TABLE[name]
     others = {
         f"KDE, width {paper.bandwidth}": [baselines.kernels(X, paper.bandwidth) for X in samples],
         f"GMM, {paper.n_components} components": [

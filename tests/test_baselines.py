@@ -45,6 +45,7 @@ def test_the_flow_is_normalised_and_leaves_the_global_generator_alone():
 
 
 @pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.slow
 def test_tuned_estimators_are_no_worse_than_bad_guesses(quick):
     X, others = datasets.three_gaussians.sample(400, seed=0), datasets.three_gaussians.sample(2000, seed=1)

@@ -6,6 +6,7 @@ import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ import rtbm
 from machines import dense
 from rtbm import datasets
 from rtbm.cli import main
-from rtbm.cli.app import Solver, app
+from rtbm.cli.app import SolverName, app
 from rtbm.cli.output import describe
 from rtbm.training import SOLVERS
 
@@ -68,7 +69,7 @@ def plane(tmp_path):
 
 
 def test_all_solvers_can_be_chosen():
-    assert tuple(Solver) == tuple(SOLVERS)
+    assert get_args(SolverName) == tuple(SOLVERS)
 
 
 def test_from_fit_to_picture(tmp_path, plane):

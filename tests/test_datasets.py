@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rtbm import InvalidInputError
-from rtbm.datasets import DENSITIES, Density, custom, gamma, gaussian_mixture
+from rtbm.datasets import DENSITIES, TargetDensity, custom, gamma, gaussian_mixture
 from test_discrete_gaussian import chi_square_p_value
 from tolerances import P_VALUE
 
@@ -25,7 +25,7 @@ PAPER = {  # samples, hidden units and components of the paper's captions
 
 
 @pytest.mark.parametrize("density", DENSITIES.values(), ids=lambda d: d.name)
-def test_formula_and_sampler_agree(density: Density) -> None:
+def test_formula_and_sampler_agree(density: TargetDensity) -> None:
     """Counts in boxes against the integral of the formula over them, all within the limit."""
     n, edge = 40_000, 8.0 if density.n_features == 2 else 20.0
     draws = density.sample(n, seed=3)
@@ -46,7 +46,7 @@ def test_formula_and_sampler_agree(density: Density) -> None:
 
 
 @pytest.mark.parametrize("density", DENSITIES.values(), ids=lambda d: d.name)
-def test_sizes_are_those_of_the_paper(density: Density) -> None:
+def test_sizes_are_those_of_the_paper(density: TargetDensity) -> None:
     assert (density.n_samples, density.n_hidden, density.n_components) == PAPER[density.name]
     assert len(density.sample()) == density.n_samples
     assert np.array_equal(density.sample(50, seed=1), density.sample(50, seed=1))

@@ -153,10 +153,9 @@ def test_text_and_dates_are_left_out_unless_asked_for(tmp_path):
         FileRows(path)
 
 
-def test_large_text_with_newlines_in_quotes(tmp_path, monkeypatch):
-    monkeypatch.setattr("rtbm.files.BLOCK_BYTES", 1000)
+def test_large_text_with_newlines_in_quotes(tmp_path):
     rows = "".join(f'"name {i}\nof two lines",{i}\n' for i in range(500))
-    table = read_table(write(tmp_path / "data.csv", f"name,x\n{rows}"))
+    table = read_table(write(tmp_path / "data.csv", f"name,x\n{rows}"), block_bytes=1000)
     assert table.values[:, 0].tolist() == list(range(500))
     assert table.left_out == {"name": "text"}
 
@@ -360,8 +359,7 @@ def test_other_files(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["npy", "parquet"])
-def test_streams_give_every_row_once_in_each_epoch(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr("rtbm.files.BLOCK_ROWS", 7)
+def test_streams_give_every_row_once_in_each_epoch(tmp_path, kind):
     values = np.arange(50.0)
     path = tmp_path / f"data.{kind}"
     if kind == "npy":
@@ -369,12 +367,14 @@ def test_streams_give_every_row_once_in_each_epoch(tmp_path, monkeypatch, kind):
     else:
         pq.write_table(pa.table({"x": values, "y": -values}), path, row_group_size=7)
     for number in (0, 1):
-        shares = [list(FileRows(path, None, 4, 0, rank, 2).epoch(number)) for rank in (0, 1)]
+        shares = [list(FileRows(path, None, 4, 0, rank, 2, block_rows=7).epoch(number)) for rank in (0, 1)]
         rows = np.concatenate([batch for share in shares for batch, _ in share])
         assert sorted(rows[:, 0]) == values.tolist()
         assert np.array_equal(rows[:, 1], -rows[:, 0])
         assert max(len(batch) for share in shares for batch, _ in share) == 4
-    orders = [np.concatenate([b for b, _ in FileRows(path, None, 4, seed).epoch(0)])[:, 0] for seed in (0, 0, 1)]
+    orders = [
+        np.concatenate([b for b, _ in FileRows(path, None, 4, seed, block_rows=7).epoch(0)])[:, 0] for seed in (0, 0, 1)
+    ]
     assert np.array_equal(orders[0], orders[1])
     assert not np.array_equal(orders[0], orders[2])
     chosen = FileRows(path, ["1" if kind == "npy" else "y"], 50)

@@ -9,21 +9,22 @@ import torch
 from typer.testing import CliRunner
 
 from rtbm import RTBMDensity, datasets
-from rtbm.cli.app import PaperExperiment, app
+from rtbm.cli.app import app
 from rtbm.paper import (
-    EXPERIMENTS,
     classification,
     conditionals,
     digits,
     figures,
     iris,
     jets,
+    load_experiments,
     realdata,
     table1,
     timeseries,
 )
-from rtbm.paper.experiment import BEATEN, NOT_REACHED, NOTED, REPRODUCED
-from rtbm.paper.runner import run
+from rtbm.paper.experiment import Job, Status
+from rtbm.paper.records import Difference, values
+from rtbm.paper.runner import Run, run_job
 
 
 def test_the_signal_and_its_noise():
@@ -36,33 +37,34 @@ def test_the_signal_and_its_noise():
 
 @pytest.mark.slow
 def test_the_time_series_beats_the_paper_inside_and_stays_near_the_bound_beyond():
-    record = timeseries._run_one(timeseries.BEST, 1, True)
-    truth = timeseries._run_one(timeseries.TRUTH, 1, True)
+    names = (timeseries.BEST_NETWORK, timeseries.TRUE_FORMULA)
+    record, truth = (run_job(Job(name, timeseries.fit_series, (name, 1, True)))["result"] for name in names)
     assert record["parameters"] == 38
-    assert record["inside"] < timeseries.PAPER[0]
+    assert record["inside"] < timeseries.PAPER_ERRORS["inside"]
     assert record["beyond"] < 3 * truth["beyond"] + 0.05
 
 
 @pytest.mark.slow
-def test_tables_and_verdicts_of_the_time_series(monkeypatch):
-    kept = {name: timeseries.METHODS[name] for name in (timeseries.BEST, "tanh 5-3-2")}
-    monkeypatch.setattr(timeseries, "METHODS", kept)
+def test_tables_and_verdicts_of_the_time_series():
+    kept = [timeseries.TRUE_FORMULA, timeseries.BEST_NETWORK, "tanh 5-3-2"]
     finished = []
-    outcome, seconds = run(timeseries.EXPERIMENT, 2, True, 1, finished.append)
+    experiment = timeseries.EXPERIMENT._replace(
+        jobs=lambda seeds, quick: timeseries.jobs(seeds, quick, kept),
+        collect=lambda results, seeds, quick: timeseries.collect(results, seeds, quick, kept),
+    )
+    outcome = Run(experiment, 2, True).finish(1, finished.append)
     assert len(finished) == 7
-    assert seconds > 0
     (table,) = timeseries.tables(json.loads(json.dumps(outcome)))
-    assert [row[0] for row in table.rows] == ["paper (one run)", timeseries.TRUTH, *kept]
-    assert timeseries.verdicts(outcome)[0].status == BEATEN
+    assert [row[0] for row in table.rows] == ["paper (one run)", *kept]
+    assert timeseries.verdicts(outcome)[0].status == Status.BEATEN
     figure = timeseries.draw(outcome)
     assert len(figure.subfigs) == 2
     plt.close(figure)
 
 
 @pytest.mark.slow
-def test_iris_shows_the_papers_curves(monkeypatch):
-    monkeypatch.setattr(iris, "QUICK_ITERATIONS", 300)
-    outcome, _ = run(iris.EXPERIMENT, 6, True)
+def test_iris_shows_the_papers_curves():
+    outcome = Run(iris.EXPERIMENT, 6, True).finish()
     assert outcome["marks"][0] == 0
     curves = outcome["curves"]["theta, squared_error"]
     assert np.shape(curves["test"]) == (len(outcome["marks"]), 6)
@@ -74,20 +76,24 @@ def test_iris_shows_the_papers_curves(monkeypatch):
     plt.close(iris.draw(outcome))
 
 
-def test_both_kinds_of_units_see_the_same_splits_and_the_test_follows_the_mean():
-    a, b = iris._split(4), iris._split(4)
+def test_splits_of_iris_repeat():
+    a, b = iris.split(4), iris.split(4)
     assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
     assert (len(a[0]), len(a[1])) == (90, 60)
+
+
+def test_p_values_follow_the_mean_and_are_larger_for_new_data():
     rng = np.random.default_rng(0)
     tanh = rng.normal(size=100)
-    plain, corrected = iris._p_values(tanh + 0.1 + 0.2 * rng.normal(size=100), tanh)
+    theta = tanh + 0.1 + 0.2 * rng.normal(size=100)
+    plain, corrected = (Difference.paired(theta, tanh, ratio).p_value for ratio in (0, 0.4 / 0.6))
     assert plain < 1e-4 < 0.3 < corrected
-    assert iris._p_values(tanh, tanh) == (1.0, 1.0)
+    assert Difference.paired(tanh, tanh).p_value == 1.0
+    assert Difference.paired(tanh, tanh - 1.0).p_value < 1e-9
 
 
 @pytest.mark.slow
-def test_the_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(iris, "QUICK_ITERATIONS", 20)
+def test_the_command(tmp_path):
     result = CliRunner().invoke(app, ["reproduce", "iris", "--quick", "--seeds", "2", "-o", str(tmp_path / "new")])
     assert result.exit_code == 0, result.output
     record = json.loads((tmp_path / "new" / "iris.json").read_text())
@@ -95,7 +101,7 @@ def test_the_command(tmp_path, monkeypatch):
     assert record["command"] == "rtbm reproduce iris --quick --seeds 2"
     assert record["versions"]["torch"] == torch.__version__.split("+")[0] or "+" in record["versions"]["torch"]
     assert (tmp_path / "new" / "iris.png").stat().st_size > 10_000
-    assert "Precision after 20 iterations" in result.output
+    assert "Precision after 400 iterations" in result.output
     assert "4 of 4 jobs to run" in result.output
     again = CliRunner().invoke(app, ["reproduce", "iris", "--quick", "--seeds", "2", "-o", str(tmp_path / "new")])
     assert "0 of 4 jobs to run" in again.output
@@ -120,16 +126,16 @@ def test_the_folder_is_tried_before_the_work(tmp_path):
 
 
 def test_all_experiments_are_named():
-    assert {*EXPERIMENTS, "all"} == set(PaperExperiment)
-    assert {"table1", "figures", "timeseries", "iris", "jets"} < set(EXPERIMENTS)
+    assert {"table1", "figures", "timeseries", "iris", "jets"} < set(load_experiments())
+    shown = CliRunner().invoke(app, ["reproduce", "--help"]).output
+    assert all(name in shown for name in [*load_experiments(), "all"])
 
 
 @pytest.mark.parametrize("quick", [True, False])
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", load_experiments())
 def test_jobs_can_be_told_apart(name, quick):
-    experiment = EXPERIMENTS[name]
-    seeds = experiment.quick_seeds if quick else experiment.seeds
-    keys = [job.key for job in experiment.jobs(seeds, quick)]
+    experiment = load_experiments()[name]
+    keys = [job.key for job in experiment.jobs(experiment.seeds[quick], quick)]
     assert len(set(keys)) == len(keys) >= 4
     assert experiment.seconds[0] >= experiment.seconds[1] > 0
     assert len({picture.name for picture in experiment.pictures}) == len(experiment.pictures) >= 1
@@ -139,44 +145,46 @@ def test_jobs_can_be_told_apart(name, quick):
 
 
 def test_every_method_is_fed_something_that_is_made():
-    for task in (jets.TASK, digits.TASK):
-        assert {method.inputs for method in task.methods.values()} == set(task.inputs)
-    assert {m.paper for m in jets.METHODS.values()} == {0.77, 0.79, 0.55, 0.83, None}
+    for comparison in (jets.COMPARISON, digits.COMPARISON):
+        assert {method.inputs for method in comparison.methods} == set(comparison.inputs)
+        assert len({method.name for method in comparison.methods}) == len(comparison.methods)
+    assert {m.paper for m in jets.COMPARISON.methods} == {0.77, 0.79, 0.55, 0.83, None}
 
 
 @pytest.mark.parametrize("module", [jets, digits])
 @pytest.mark.slow
 def test_methods_run_on_the_same_splits(module):
-    kept = [module.LOGISTIC, module.TREES]
-    methods = {name: module.METHODS[name] for name in kept}
-    inputs = {name: module.INPUTS[name] for name in {m.inputs for m in methods.values()}}
-    task = module.TASK._replace(inputs=inputs, methods=methods, quick_sizes=(300, 200))
-    seen = []
-    experiment = module.EXPERIMENT._replace(
-        jobs=lambda seeds, quick: classification.jobs(task, seeds, quick),
-        collect=lambda results, seeds, quick: classification.collect(task, results, seeds, quick),
+    fed = "components" if module is jets else "pixels"
+    kept = [f"logistic regression, {fed}", f"boosted trees, {fed}"]
+    methods = [method for method in module.COMPARISON.methods if method.name in kept]
+    comparison = module.COMPARISON._replace(
+        inputs={fed: module.COMPARISON.inputs[fed]}, methods=methods, sizes=[(300, 200)] * 2
     )
-    outcome, _ = run(experiment, 2, True, 1, seen.append)
-    assert len(seen) == 2 * len(inputs)
+    seen = []
+    experiment = module.EXPERIMENT._replace(jobs=comparison.jobs, collect=comparison.collect)
+    outcome = Run(experiment, 2, True).finish(1, seen.append)
+    assert len(seen) == 2
     assert json.loads(json.dumps(outcome)) == outcome
     assert set(outcome["records"]) == set(kept)
     assert all(len(records) == 2 for records in outcome["records"].values())
-    again, _ = run(experiment, 2, True, 1)
+    again = Run(experiment, 2, True).finish(1)
     for name in kept:
-        assert np.array_equal(classification.values(outcome, name), classification.values(again, name))
-        assert classification.values(outcome, name).mean() > 0.55
+        scores, repeated = (values(each["records"][name], "accuracy") for each in (outcome, again))
+        assert np.array_equal(scores, repeated)
+        assert scores.mean() > 0.55
 
 
 @pytest.mark.parametrize("module", [jets, digits])
 def test_tables_verdicts_and_pictures_of_classifiers(module):
     rng = np.random.default_rng(0)
+    names = [method.name for method in module.COMPARISON.methods]
     records = {
         name: [{"precision": p, "accuracy": p, "auc": p, "seconds": 1.0} for p in 0.8 + 0.01 * rng.normal(size=6)]
-        for name in module.METHODS
+        for name in names
     }
     outcome = {"seeds": 6, "quick": False, "n_train": 500, "n_test": 250, "records": records}
     (table,) = module.EXPERIMENT.tables(outcome)
-    assert [row[0] for row in table.rows] == list(module.METHODS)
+    assert [row[0] for row in table.rows] == names
     assert all("points of accuracy" in line.text or "paper" in line.text for line in module.verdicts(outcome))
     assert any("too few" in line.text for line in module.verdicts(outcome | {"seeds": 2}))
     plt.close(module.draw(outcome))
@@ -189,14 +197,16 @@ def test_differences_are_paired_and_their_error_knows_that_splits_share_data():
         "b": [{"accuracy": s} for s in scores],
     }
     outcome = {"seeds": 6, "n_train": 500, "n_test": 250, "records": records}
-    mean, error = classification.difference(outcome, "a", "b")
+    mean, error, _ = classification.difference(outcome, "a", "b")
     assert np.isclose(mean, 0.02)
     assert np.isclose(error, np.sqrt((1 / 4 + 1 / 2) * np.var([0.01, 0.03, 0.01, 0.03], ddof=1)))
     assert "ahead of b by 2.0 ± 1.0" in classification.compare(outcome, "a", "b").text
     assert "behind a by 2.0" in classification.compare(outcome, "b", "a").text
 
 
-@pytest.mark.parametrize(("precision", "status"), [(0.775, REPRODUCED), (0.80, BEATEN), (0.70, NOT_REACHED)])
+@pytest.mark.parametrize(
+    ("precision", "status"), [(0.775, Status.REPRODUCED), (0.80, Status.BEATEN), (0.70, Status.NOT_REACHED)]
+)
 def test_verdicts_on_the_papers_precision(precision, status):
     outcome = {"records": {"a": [{"precision": precision}] * 2}}
     assert classification.against_paper(outcome, "a", 0.77).status == status
@@ -222,19 +232,14 @@ def table_outcome(ours: float, others: float, seeds: int = 6) -> dict:
     """Every method has the same numbers for all densities, with a little noise."""
     rng = np.random.default_rng(0)
 
-    def records(error):
-        return [
-            {"error": error * (1 + 0.01 * rng.normal()), "likelihood": -error, "seconds": 1.0} for _ in range(seeds)
-        ]
+    def record(method):
+        error = ours if method == table1.COMMITTEE else others
+        noisy = error * (1 + 0.01 * rng.normal())
+        return {"error": noisy, "likelihood": -error, "seconds": 1.0, "curve": [0.1] * 400}
 
-    methods = {name: records(ours if name == table1.OURS else others) for name in table1.METHODS}
-    curves = {table1.OURS: [0.1] * 400, table1.ARCHITECTURE: [0.1] * 400}
-    return {
-        "seeds": seeds,
-        "quick": False,
-        "records": dict.fromkeys(table1.PAPER, methods),
-        "curves": dict.fromkeys(table1.PAPER, curves),
-    }
+    methods = table1.methods_for(datasets.gamma)
+    records = [{method: record(method) for method in methods} for _ in range(seeds)]
+    return {"seeds": seeds, "quick": False, "records": dict.fromkeys(table1.PAPER_TABLE, records)}
 
 
 def test_the_error_is_that_of_the_bins():
@@ -248,25 +253,24 @@ def test_the_error_is_that_of_the_bins():
     assert np.isclose(table1.mean_squared_error(Wrong(), datasets.uniform, X), 1e-4)
 
 
-def test_one_sample_of_the_table(monkeypatch):
-    kept = {name: table1.METHODS[name] for name in (table1.ARCHITECTURE, "GMM, paper's", "KDE, paper's")}
-    monkeypatch.setattr(table1, "METHODS", kept)
-    result = table1._run_one("three_gaussians", 1, True)
-    errors = {name: record["error"] for name, record in result["records"].items()}
+def test_one_sample_of_the_table():
+    kept = (table1.ARCHITECTURE, "GMM, paper's", "KDE, paper's")
+    job = Job("one", table1.fit_sample, ("three_gaussians", 1, True, kept))
+    errors = {name: record["error"] for name, record in run_job(job)["result"].items()}
     assert set(errors) == set(kept)
     assert max(errors[table1.ARCHITECTURE], errors["GMM, paper's"]) < 1.5e-6 < errors["KDE, paper's"]
 
 
 def test_verdicts_of_the_table():
     ahead, behind = (table1.verdicts(table_outcome(*numbers)) for numbers in ((1e-8, 1e-4), (1e-2, 1e-4)))
-    assert {v.status for v in ahead[:9]} == {BEATEN}
-    assert {v.status for v in behind[:9]} == {NOT_REACHED}
-    assert all("ahead of" in v.text and "clearly" in v.text and v.status == NOTED for v in ahead[9:18])
+    assert {v.status for v in ahead[:9]} == {Status.BEATEN}
+    assert {v.status for v in behind[:9]} == {Status.NOT_REACHED}
+    assert all("ahead of" in v.text and "clearly" in v.text and v.status == Status.NOTED for v in ahead[9:18])
     assert all("behind" in v.text and "clearly" in v.text for v in behind[9:18])
     assert "too few" in table1.verdicts(table_outcome(1e-8, 1e-4, seeds=3))[9].text
     errors, likelihoods, seconds = table1.tables(table_outcome(1e-8, 1e-4))
     assert [len(t.rows) for t in (errors, likelihoods, seconds)] == [9, 9, 9]
-    assert errors.columns[errors.best[0]] == table1.OURS
+    assert errors.columns[errors.best[0]] == table1.COMMITTEE
     for picture in table1.EXPERIMENT.pictures:
         plt.close(picture.draw(table_outcome(1e-8, 1e-4)))
 
@@ -279,8 +283,8 @@ def test_the_exact_conditional_is_the_ratio_of_densities():
 
     joint = multivariate_t([0, 0], conditionals.SCALE, df=conditionals.FREEDOM)
     for x in conditionals.GIVEN:
-        p = joint.pdf(np.column_stack([np.full_like(conditionals.GRID, x), conditionals.GRID]))
-        p = p / (p.sum() * (conditionals.GRID[1] - conditionals.GRID[0]))
+        p = joint.pdf(np.column_stack([np.full_like(conditionals.Y_GRID, x), conditionals.Y_GRID]))
+        p = p / (p.sum() * (conditionals.Y_GRID[1] - conditionals.Y_GRID[0]))
         assert np.abs(p - conditionals.exact(x)).max() < 2e-4
     covariance = np.cov(conditionals.sample(200_000, 0).T)
     assert np.allclose(covariance, conditionals.SCALE * 6 / 4, rtol=0.05)
@@ -288,15 +292,15 @@ def test_the_exact_conditional_is_the_ratio_of_densities():
 
 @pytest.mark.slow
 def test_conditionals_of_a_machine_beat_those_of_a_gaussian():
-    outcome, _ = run(conditionals.EXPERIMENT, 5, True, 1)
-    assert [verdict.status for verdict in conditionals.verdicts(outcome)] == [REPRODUCED] * 3
-    assert np.shape(outcome["distances"]["machine"]) == (5, 3)
+    outcome = Run(conditionals.EXPERIMENT, 5, True).finish(1)
+    assert [verdict.status for verdict in conditionals.verdicts(outcome)] == [Status.REPRODUCED] * 3
+    assert values(outcome["records"][conditionals.STUDENT], "machine").shape == (5, 3)
     plt.close(conditionals.draw(outcome))
 
 
 def test_ranks_and_differences_of_real_data():
     likelihoods = {realdata.OURS: [-1.0, -1.1], "GMM": [-1.2, -1.05], "KDE": [-2.0, -2.2]}
-    records = {m: [{"likelihood": v, "seconds": 1.0} for v in values] for m, values in likelihoods.items()}
+    records = [{m: {"likelihood": v[i], "seconds": 1.0} for m, v in likelihoods.items()} for i in range(2)]
     outcome = {"seeds": 2, "quick": True, "records": {"iris": records, "wine": records}}
     assert realdata.ranks(outcome) == {realdata.OURS: 1.5, "GMM": 1.5, "KDE": 3.0}
     table, _ = realdata.tables(outcome)
@@ -305,17 +309,16 @@ def test_ranks_and_differences_of_real_data():
     plt.close(realdata.draw(outcome))
 
 
-@pytest.mark.parametrize("name", realdata.DATA)
+@pytest.mark.parametrize("name", realdata.REAL_DATA)
 def test_real_data_have_a_density(name):
-    X = realdata.DATA[name]()
+    X = realdata.REAL_DATA[name]()
     assert np.isfinite(X).all()
     assert min(len(np.unique(column)) for column in X.T) > 10
 
 
 @pytest.mark.slow
-def test_real_data_run(monkeypatch):
-    monkeypatch.setattr(realdata, "METHODS", {name: realdata.METHODS[name] for name in ("GMM", "KDE")})
-    records = realdata._run_one("iris", 0, True)
+def test_real_data_run():
+    records = run_job(Job("one", realdata.fit_split, ("iris", 0, True, ("GMM", "KDE"))))["result"]
     assert set(records) == {"GMM", "KDE"}
     assert records["GMM"]["likelihood"] > records["KDE"]["likelihood"] > -5
 
@@ -338,23 +341,24 @@ def test_machines_survive_as_numbers():
 def test_the_verdict_on_conditionals_can_fail():
     def statuses(machine, gaussian, seeds=5):
         noise = 0.002 * np.random.default_rng(0).normal(size=(2, seeds, 3))
-        distances = {"machine": (noise[0] + machine).tolist(), "gaussian": (noise[1] + gaussian).tolist()}
-        return [verdict.status for verdict in conditionals.verdicts({"seeds": seeds, "distances": distances})]
+        records = [{"machine": machine + a, "gaussian": gaussian + b} for a, b in zip(*noise, strict=True)]
+        outcome = {"seeds": seeds, "records": {conditionals.STUDENT: records}}
+        return [verdict.status for verdict in conditionals.verdicts(outcome)]
 
-    assert statuses(0.03, 0.08) == [REPRODUCED] * 3
-    assert statuses(0.08, 0.03) == [NOT_REACHED] * 3
-    assert statuses(0.07, 0.08) == [NOT_REACHED] * 3
-    assert NOT_REACHED in statuses(0.03, 0.03)
-    assert statuses(0.03, 0.08, seeds=2) == [NOT_REACHED] * 3
+    assert statuses(0.03, 0.08) == [Status.REPRODUCED] * 3
+    assert statuses(0.08, 0.03) == [Status.NOT_REACHED] * 3
+    assert statuses(0.07, 0.08) == [Status.NOT_REACHED] * 3
+    assert Status.NOT_REACHED in statuses(0.03, 0.03)
+    assert statuses(0.03, 0.08, seeds=2) == [Status.NOT_REACHED] * 3
 
 
 def test_few_splits_of_real_data_say_nothing_about_differences():
     def lines(seeds):
         scores = {"RTBM": -1.0, "GMM": -9.0}
-        records = {
-            m: [{"likelihood": score + 0.1 * seed, "seconds": 1.0} for seed in range(seeds)]
-            for m, score in scores.items()
-        }
+        records = [
+            {m: {"likelihood": score + 0.1 * seed, "seconds": 1.0} for m, score in scores.items()}
+            for seed in range(seeds)
+        ]
         return [v.text for v in realdata.verdicts({"seeds": seeds, "quick": False, "records": {"iris": records}})]
 
     assert lines(2)[1].startswith("Too few splits")

@@ -11,8 +11,9 @@ from browser import CHROMIUM, visit
 from rtbm.cli.app import app
 from rtbm.cli.reproduce import Options, reproduce_experiments
 from rtbm.errors import FileError, InvalidInputError
-from rtbm.paper import iris, report, runner
-from rtbm.paper.experiment import BEATEN, Experiment, Job, Picture, Table, Verdict
+from rtbm.paper import report, runner
+from rtbm.paper.experiment import Experiment, Job, Picture, ResultTable, Status, Verdict
+from rtbm.paper.runner import Parts, Run
 
 
 def square(x: int) -> int:
@@ -26,16 +27,15 @@ def draw(outcome):
 
 
 TOY = Experiment(
-    "Toy <experiment>",
-    "Squares by `square`, & more.",
-    3,
-    2,
-    (30.0, 10.0),
-    lambda seeds, quick: [Job(f"square of {i}", square, (i,)) for i in range(seeds)],
-    lambda results, seeds, quick: {"seeds": seeds, "quick": quick, "squares": list(results.values())},
-    lambda outcome: [Table("Squares", ["x", "a", "b"], [["1 < 2", "3", "4"]], (2,))],
-    lambda outcome: [Verdict(BEATEN, "It's <better>.")],
-    (Picture("", "Nothing & all.", "Squares", draw), Picture("more", "", "More", draw)),
+    title="Toy <experiment>",
+    about="Squares by `square`, & more.",
+    seeds=(3, 2),
+    seconds=(30.0, 10.0),
+    jobs=lambda seeds, quick: [Job(f"square of {i}", square, (i,)) for i in range(seeds)],
+    collect=lambda results, seeds, quick: {"seeds": seeds, "quick": quick, "squares": list(results.values())},
+    tables=lambda outcome: [ResultTable("Squares", ["x", "a", "b"], [["1 < 2", "3", "4"]], (2,))],
+    verdicts=lambda outcome: [Verdict(Status.BEATEN, "It's <better>.")],
+    pictures=(Picture("", "Nothing & all.", "Squares", draw), Picture("more", "", "More", draw)),
 )
 
 
@@ -43,12 +43,10 @@ TOY = Experiment(
 def page(tmp_path_factory):
     """A report that the command has written, of two experiments."""
     folder = tmp_path_factory.mktemp("paper")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iris, "QUICK_ITERATIONS", 20)
-        for name in ("iris", "conditionals"):
-            arguments = ["reproduce", name, "--quick", "--seeds", "2", "-j", "1", "-o", str(folder)]
-            result = CliRunner().invoke(app, arguments)
-            assert result.exit_code == 0, result.output
+    for name in ("iris", "conditionals"):
+        arguments = ["reproduce", name, "--quick", "--seeds", "2", "-j", "1", "-o", str(folder)]
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
     return folder / report.PAGE
 
 
@@ -132,30 +130,30 @@ def test_what_cannot_be_removed_or_written_is_told_before_the_work(tmp_path):
 
 
 def test_finished_parts_are_not_run_again(tmp_path):
-    parts = runner.Parts(tmp_path / "parts")
+    parts = Parts(tmp_path / "parts")
     seen: list[str] = []
-    outcome, seconds = runner.run(TOY, 2, False, 1, seen.append, parts)
-    assert outcome["squares"] == [0, 1]
-    assert seconds >= 0
-    outcome, _ = runner.run(TOY, 3, False, 1, seen.append, parts)
-    assert outcome["squares"] == [0, 1, 4]
+    assert Run(TOY, 2, False, parts).finish(1, seen.append)["squares"] == [0, 1]
+    assert Run(TOY, 3, False, parts).finish(1, seen.append)["squares"] == [0, 1, 4]
     assert seen == ["square of 0", "square of 1", "square of 2"]
-    assert runner.unfinished(TOY, 3, False, parts) == []
+    assert Run(TOY, 3, False, parts).missing() == []
+    outcome, seconds = Run(TOY, 3, False, parts).collect({})
+    assert outcome["squares"] == [0, 1, 4]
+    assert seconds >= 0
 
 
 def test_parts_that_are_damaged_or_of_other_code_are_run_again(tmp_path, monkeypatch):
-    parts = runner.Parts(tmp_path)
-    runner.run(TOY, 3, False, 1, parts=parts)
+    run = Run(TOY, 3, False, Parts(tmp_path))
+    run.finish(1)
     first, second, third = sorted(tmp_path.iterdir())
     first.write_text(first.read_text()[:20])
     second.write_text(json.dumps({"key": "another"}))
-    assert len(runner.unfinished(TOY, 3, False, parts)) == 2
+    assert len(run.missing()) == 2
     third.write_text(json.dumps({k: v for k, v in json.loads(third.read_text()).items() if k != "seconds"}))
-    assert len(runner.unfinished(TOY, 3, False, parts)) == 3
-    runner.run(TOY, 3, False, 1, parts=parts)
-    assert runner.unfinished(TOY, 3, False, parts) == []
+    assert len(run.missing()) == 3
+    run.finish(1)
+    assert run.missing() == []
     monkeypatch.setattr(runner, "fingerprint", lambda: "other")
-    assert len(runner.unfinished(TOY, 3, False, runner.Parts(tmp_path))) == 3
+    assert len(run._replace(parts=Parts(tmp_path)).missing()) == 3
 
 
 def test_an_interrupted_run_keeps_what_is_finished(tmp_path):
@@ -164,28 +162,28 @@ def test_an_interrupted_run_keeps_what_is_finished(tmp_path):
             raise KeyboardInterrupt
         return x
 
-    def jobs(function):
-        return TOY._replace(jobs=lambda seeds, quick: [Job(f"square of {i}", function, (i,)) for i in range(seeds)])
+    def run(function):
+        jobs = lambda seeds, quick: [Job(f"square of {i}", function, (i,)) for i in range(seeds)]  # noqa: E731
+        return Run(TOY._replace(jobs=jobs), 3, False, Parts(tmp_path))
 
-    parts = runner.Parts(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        runner.run(jobs(fail), 3, False, 1, parts=parts)
-    assert [job.key for job in runner.unfinished(TOY, 3, False, parts)] == ["square of 2"]
+        run(fail).finish(1)
+    assert [job.key for job in run(square).missing()] == ["square of 2"]
     seen: list[str] = []
-    assert runner.run(jobs(square), 3, False, 1, seen.append, parts)[0]["squares"] == [0, 1, 4]
+    assert run(square).finish(1, seen.append)["squares"] == [0, 1, 4]
     assert seen == ["square of 2"]
 
 
 def test_how_long_it_will_take():
-    assert runner.expected_seconds(TOY, 3, False, 3, 1) == 30
-    assert runner.expected_seconds(TOY, 6, False, 3, 2) == 15
-    assert runner.expected_seconds(TOY, 2, True, 1, 1) == 5
+    assert Run(TOY, 3, False).expected_seconds(3, 1) == 30
+    assert Run(TOY, 6, False).expected_seconds(3, 2) == 15
+    assert Run(TOY, 2, True).expected_seconds(1, 1) == 5
 
 
 def test_jobs_of_the_same_name_are_an_error():
     twice = TOY._replace(jobs=lambda seeds, quick: [Job("same", square, (1,))] * 2)
     with pytest.raises(InvalidInputError, match="different keys"):
-        runner.run(twice, 2, False, 1)
+        Run(twice, 2, False).finish(1)
 
 
 def test_the_fingerprint_is_of_code_and_versions():

@@ -3,14 +3,14 @@
 Which columns of CSV and Parquet files are numbers:
 
 - A column is text if it has cells and none of them resembles a number. Text and dates are left out.
-- A column with a number must hold nothing else. Any other cell is a FileError that names it, so that a slip in one cell
-  never drops a column.
+- A column with a number must hold only numbers. Any other cell is a FileError that names it, so that a typing error in
+  one cell never drops a column.
 - true and false are the numbers 1 and 0.
 - The index of a data frame is left out: the columns that the metadata of a Parquet file calls index, and the columns
   without a name at the beginning of a CSV file. A column without a name is called "Unnamed: 0", with its position, as
   pandas does.
 
-A column that is asked for is read in any case. If it holds anything but numbers, that is an error.
+A column that is asked for is never left out. If it holds anything but numbers, that is an error.
 """
 
 import contextlib
@@ -30,24 +30,24 @@ from rtbm.common import Floats
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.paths import COMPRESSIONS, existing_table, table_kind
 
-# pyarrow is imported in the functions that use it: arrays and .npy files do not wait for it.
+# pyarrow is imported in the functions that use it, so that arrays and .npy files do not wait for it.
 
-
-MISSING = {"", "na", "n/a", "nan", "null", "none"}
-"""What stands for a missing number in a CSV file, in any case; it becomes NaN."""
-BOOLEANS = {"true": 1.0, "false": 0.0}
-"""Words that are numbers, in any case."""
+MISSING_WORDS = {"", "na", "n/a", "nan", "null", "none"}
+"""Cells of a CSV file, in upper or lower case, that are read as NaN; other words make a column text."""
+BOOLEAN_WORDS = {"true": 1.0, "false": 0.0}
+"""Cells, in upper or lower case, that are read as numbers."""
 BLOCK_ROWS = 65_536
-SAMPLE_ROWS = 1000
-"""Rows of a CSV file that are looked at to tell columns of numbers from text before all are read."""
+"""Rows of a .npy file that are shuffled together. More mix the rows better, and take more memory."""
+INSPECTED_ROWS = 1000
+"""Rows of a CSV file that decide which columns Arrow parses as numbers. It parses the others as text, more slowly."""
 READ_BYTES = 2**20
-"""Columns of Parquet files are read so many bytes at a time."""
+"""Bytes of a column of a Parquet file that are read at a time. More take more memory for each column."""
 BLOCK_BYTES = 2**22
-"""CSV is parsed in blocks of so many bytes; a row must fit into one."""
+"""Bytes of a CSV file that are parsed at a time; a row must fit into them."""
 
 
-class Table(NamedTuple):
-    """Numbers (n, d), the names of their columns (None where the file has none), and why others were left out."""
+class FileData(NamedTuple):
+    """Numbers (n, d), the names of their columns (None if the file has none), and columns left out, with reasons."""
 
     values: Floats
     names: list[str] | None
@@ -61,7 +61,8 @@ def read_table(
     *,
     separator: str | None = None,
     decimal: str = ".",
-) -> Table:
+    block_bytes: int = BLOCK_BYTES,
+) -> FileData:
     """Read a table of numbers from a .csv (.tsv, .txt; .gz, .bz2, .zst of these), .parquet or .npy file.
 
     Parameters
@@ -75,26 +76,25 @@ def read_table(
     separator : str
         What separates the cells of a CSV file; " " stands for any run of blanks. By default a semicolon or a tab if the
         first line has one outside of quotes, else a comma, or blanks in a .txt file without commas.
-    decimal : "." or ","
-        The decimal point of a CSV file. With "," the separator is not found to be a comma.
+    decimal : "." or ",", default="."
+        The decimal point of a CSV file. With "," a comma is never taken for the separator.
+    block_bytes : int, default=4194304
+        The bytes of a CSV file that are parsed at a time; a row must fit into them.
 
     Returns
     -------
-    Table
+    FileData
         Missing cells are NaN. Text, dates and the index of a data frame are left out. Anything else that is not a
         finite number is a FileError with its row and column.
     """
     path = existing_table(path)
-    if table_kind(path) == ".npy":
-        array = _open_npy(path)
-        chosen, _ = _choose(path, columns, [str(i) for i in range(array.shape[1])])
-        return Table(_npy_rows(path, array, chosen), None)
-    if table_kind(path) == ".parquet":
-        file = _open_parquet(path)
-        chosen, left_out = _parquet_columns(path, file, columns)
-        return Table(*_parquet_rows(path, file.read(columns=chosen), chosen, left_out), left_out or {})
+    if table_kind(path) in STREAMED_FILES:
+        file = STREAMED_FILES[table_kind(path)](path)
+        chosen, left_out = _choose(path, columns, file.columns, file.index)
+        values, names = file.read(chosen, left_out)
+        return FileData(values, names if file.has_names else None, left_out or {})
     with _text_errors(path):
-        return _read_text(_open_text(path, header, separator, decimal), columns)
+        return _read_text(_open_text(path, header, separator, decimal), columns, block_bytes)
 
 
 def column_names(
@@ -102,18 +102,23 @@ def column_names(
 ) -> list[str] | None:
     """The names of all columns of a file; None if it has none."""
     path = existing_table(path)
-    if table_kind(path) == ".npy":
-        return None
-    if table_kind(path) == ".parquet":
-        return list(_open_parquet(path).schema_arrow.names)
+    if table_kind(path) in STREAMED_FILES:
+        file = STREAMED_FILES[table_kind(path)](path)
+        return file.columns if file.has_names else None
     with _text_errors(path):
         return _open_text(path, header, separator, decimal).names
+
+
+def count_numbers(path: Any, columns: Sequence[str] | None = None) -> int:
+    """The number of cells of a .npy or Parquet file in some columns, or in all, according to its header."""
+    file = STREAMED_FILES[table_kind(existing_table(path))](Path(path))
+    return file.n_rows * len(file.columns if columns is None else columns)
 
 
 def _choose(
     path: Path, columns: Sequence[str] | None, known: list[str], index: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str] | None]:
-    """The columns to read and those left out: all but the index; or those that are asked for, and then None."""
+    """The columns to read, and those left out. If columns are asked for, these are read, and None is left out."""
     repeated = sorted({name for part in (known, columns or ()) for name, n in Counter(part).items() if n > 1})
     if repeated:
         raise FileError(
@@ -128,12 +133,12 @@ def _choose(
 
 
 def _number(cell: str, decimal: str = ".") -> float:
-    """A cell as a number: NaN if it is missing, infinite if it is not a finite number."""
+    """A cell as a number: NaN if it is missing, infinity if it is not a finite number."""
     word = cell.strip().strip('"').lower()  # quotes are still there if blanks precede them
-    if word in MISSING:
+    if word in MISSING_WORDS:
         return math.nan
-    if word in BOOLEANS:
-        return BOOLEANS[word]
+    if word in BOOLEAN_WORDS:
+        return BOOLEAN_WORDS[word]
     if decimal == ",":
         word = word.replace(".", "?").replace(",", ".")
     try:
@@ -143,7 +148,7 @@ def _number(cell: str, decimal: str = ".") -> float:
 
 
 def _resembles_number(cell: str) -> bool:
-    """Whether a cell is a number, even if it is infinite or written in another way: 1,5 or 1,000.50 or 1_000."""
+    """Whether a cell is a number, even an infinite one, or one in another notation such as 1,5 or 1,000.50 or 1_000."""
     try:
         float(cell.strip().strip('"').replace(",", ""))
     except ValueError:
@@ -152,7 +157,7 @@ def _resembles_number(cell: str) -> bool:
 
 
 def _to_floats(column: Any, decimal: str = ".") -> tuple[Floats, str]:
-    """An Arrow column as numbers, infinite where a cell is no number; and what it is, if it is no column of numbers."""
+    """An Arrow column as numbers, infinite where a cell is none; and its kind if it holds no numbers, else ""."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -178,7 +183,7 @@ def _to_floats(column: Any, decimal: str = ".") -> tuple[Floats, str]:
 def _collect(
     path: Path, table: Any, chosen: Sequence[str], left_out: dict[str, str] | None, decimal: str = "."
 ) -> tuple[Floats, list[str]]:
-    """Columns of an Arrow table as numbers (n, d), and their names. Others go to `left_out`, unless that is None."""
+    """Columns of an Arrow table as numbers (n, d), and their names. Others are added to `left_out`, unless None."""
     results = {}
     for name in chosen:
         numbers, kind = _to_floats(table.column(name), decimal)
@@ -194,12 +199,12 @@ def _collect(
 
 
 def reasons(left_out: Mapping[str, str]) -> str:
-    """Columns that were left out, and why, in words."""
+    """Columns that were left out, with their reasons, in words."""
     return ", ".join(f"{name} ({reason})" for name, reason in left_out.items())
 
 
 def _check_finite(values: Floats, cells: Sequence[Any] | np.ndarray, names: Sequence[str], where: str) -> None:
-    """Name the first number that is not finite; cells[column][row] is what the file holds."""
+    """Raise an error for the first infinite number; cells[column][row] is the cell of the file."""
     bad = np.isinf(values)
     if bad.any():
         row, column = np.argwhere(bad)[0]
@@ -210,7 +215,7 @@ def _check_finite(values: Floats, cells: Sequence[Any] | np.ndarray, names: Sequ
 
 
 class _TextFile(NamedTuple):
-    """A CSV file, and how its cells are written."""
+    """A CSV file and its format."""
 
     path: Path
     separator: str
@@ -233,7 +238,7 @@ def _text_errors(path: Path) -> Iterator[None]:
 
 
 def _open_bytes(path: Path, separator: str | None = None) -> BinaryIO:
-    """The bytes of a CSV file, unpacked; where blanks separate the cells, one stands for a run of them."""
+    """The bytes of a CSV file, decompressed. If blanks separate the cells, runs of them are reduced to one."""
     from pyarrow import input_stream
 
     stream = input_stream(path, compression=COMPRESSIONS.get(path.suffix.lower()))
@@ -244,7 +249,7 @@ def _open_bytes(path: Path, separator: str | None = None) -> BinaryIO:
 
 
 def _rows(file: _TextFile) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file, by Python: numbers of lines, and cells. For the first rows, and to find faults."""
+    """Line numbers and cells of a CSV file, read by Python: for the first rows, and to find bad cells."""
     with io.TextIOWrapper(_open_bytes(file.path, file.separator), encoding="utf-8-sig", newline="") as stream:
         for _ in range(file.begin):
             stream.readline()
@@ -262,7 +267,7 @@ def _rows(file: _TextFile) -> Iterator[tuple[int, list[str]]]:
 
 
 def _open_text(path: Path, header: bool | None, separator: str | None, decimal: str) -> _TextFile:
-    """Look at the first row. Blank lines, and lines that begin with #, may come before it."""
+    """Find the format from the first row. Blank lines and lines that begin with # may precede it."""
     if decimal not in (".", ","):
         raise InvalidInputError(f'decimal must be "." or ",", got {decimal!r}')
     separator = separator and separator.replace("\\t", "\t")  # shells pass a backslash and a t
@@ -293,11 +298,11 @@ def _guess_separator(line: str, path: Path, decimal: str) -> str:
 
 
 def _has_names(top: list[str], path: Path) -> bool:
-    """Whether a first row holds names. If it may be either, the user has to say."""
+    """Whether the first row holds names; a FileError if that is ambiguous."""
     named = list(itertools.dropwhile(lambda cell: not cell, top))
     if 0 < len(named) < len(top) and named == [str(i) for i in range(len(named))]:
         return True  # a data frame with its index, whose columns are called 0, 1, 2, …
-    words = [cell for cell in top if not _resembles_number(cell) and cell.lower() not in MISSING]
+    words = [cell for cell in top if not _resembles_number(cell) and cell.lower() not in MISSING_WORDS]
     ask = "say whether it holds names (--header or --no-header; header=True or False)"
     if words and any(_resembles_number(cell) for cell in top):
         raise FileError(f"{path}: the first row mixes numbers and text such as {words[0]!r}: {ask}")
@@ -306,10 +311,10 @@ def _has_names(top: list[str], path: Path) -> bool:
     return bool(words)
 
 
-def _read_text(file: _TextFile, columns: Sequence[str] | None) -> Table:
+def _read_text(file: _TextFile, columns: Sequence[str] | None, block_bytes: int) -> FileData:
     from pyarrow import ArrowInvalid
 
-    sample = [cells for _, cells in itertools.islice(_rows(file), SAMPLE_ROWS)]
+    sample = [cells for _, cells in itertools.islice(_rows(file), INSPECTED_ROWS)]
     if not sample:
         raise FileError(f"{file.path}: there are names, but no rows")
     width = len(sample[0])
@@ -319,23 +324,25 @@ def _read_text(file: _TextFile, columns: Sequence[str] | None) -> Table:
     cells = dict(zip(known, zip(*sample, strict=True), strict=True))
     numeric = [name for name in chosen if all(_is_plain(cell, file.decimal) for cell in cells[name])]
     try:
-        table = _parse(file, known, chosen, numeric)
+        table = _parse(file, known, chosen, numeric, block_bytes)
     except ArrowInvalid:
         for _ in _rows(file):
-            pass  # a row with a wrong number of cells is an error here
-        table = _parse(file, known, chosen, [], newlines=True)  # slower, and exact
+            pass  # raises an error if a row has a wrong number of cells
+        table = _parse(file, known, chosen, [], block_bytes, newlines=True)  # slower, but handles all valid files
     values, names = _collect(file.path, table, chosen, left_out, file.decimal)
     if np.isinf(values).any():
         _raise_bad_cell(file, [known.index(name) for name in names])
-    return Table(values, names if file.names else None, left_out or {})
+    return FileData(values, names if file.names else None, left_out or {})
 
 
 def _is_plain(cell: str, decimal: str) -> bool:
     """Whether Arrow reads a cell as the same number as `_number`."""
-    return not math.isinf(_number(cell, decimal)) and cell.strip().lower() not in BOOLEANS
+    return not math.isinf(_number(cell, decimal)) and cell.strip().lower() not in BOOLEAN_WORDS
 
 
-def _parse(file: _TextFile, known: list[str], chosen: list[str], numeric: list[str], newlines: bool = False) -> Any:
+def _parse(
+    file: _TextFile, known: list[str], chosen: list[str], numeric: list[str], block_bytes: int, newlines: bool = False
+) -> Any:
     """The chosen columns of a CSV file as an Arrow table: the numeric ones as numbers, the others as text."""
     import pyarrow as pa
     from pyarrow import csv as arrow
@@ -343,11 +350,11 @@ def _parse(file: _TextFile, known: list[str], chosen: list[str], numeric: list[s
     def is_blank(row: Any) -> bool:
         return row.actual_columns == 1 and not row.text.strip()
 
-    missing = ["".join(s) for word in MISSING for s in itertools.product(*zip(word, word.upper(), strict=True))]
+    missing = ["".join(s) for word in MISSING_WORDS for s in itertools.product(*zip(word, word.upper(), strict=True))]
     with _open_bytes(file.path, file.separator) as stream:
         return arrow.read_csv(
             stream,
-            arrow.ReadOptions(block_size=BLOCK_BYTES, skip_rows=file.begin, column_names=known),
+            arrow.ReadOptions(block_size=block_bytes, skip_rows=file.begin, column_names=known),
             arrow.ParseOptions(
                 delimiter=file.separator,
                 newlines_in_values=newlines,
@@ -363,7 +370,7 @@ def _parse(file: _TextFile, known: list[str], chosen: list[str], numeric: list[s
 
 
 def _raise_bad_cell(file: _TextFile, columns: list[int]) -> NoReturn:
-    """Name the first cell of these columns that is not a finite number."""
+    """Raise an error that names the first cell of these columns that is not a finite number."""
     line, column, cell = next(
         (line, i, cells[i])
         for line, cells in _rows(file)
@@ -378,87 +385,124 @@ def _raise_bad_cell(file: _TextFile, columns: list[int]) -> NoReturn:
     raise FileError(f"{file.path}: line {line}, column {name}: {cell!r} is not a finite number; {hint}")
 
 
-def _open_npy(path: Path) -> np.ndarray:
-    """The array in a .npy file, as a memory map (n, d)."""
-    try:
-        array = np.lib.format.open_memmap(path, mode="r")  # refuses archives (.npz) and pickles
-    except ValueError as error:
-        if "mmap length is greater" in str(error):
-            raise FileError(
-                f"{path}: the file ends before its last row, after {path.stat().st_size} bytes: copy it again"
-            ) from None
-        raise _not_npy(path, error) from None
-    except (OSError, EOFError) as error:
-        raise _not_npy(path, error) from None
-    if array.ndim not in (1, 2) or array.dtype.kind not in "fiub":
-        raise FileError(f"{path}: must hold numbers of shape (n,) or (n, d), got {array.dtype} {array.shape}")
-    return array[:, None] if array.ndim == 1 else array
+class _NpyFile:
+    """A .npy file as a memory map (n, d). Its columns are called 0, 1, …"""
+
+    has_names = False
+    index: Sequence[str] = ()
+
+    def __init__(self, path: Path, block_rows: int | None = None):
+        try:
+            array = np.lib.format.open_memmap(path, mode="r")  # refuses archives (.npz) and pickles
+        except (OSError, EOFError, ValueError) as error:
+            hint = "save one array with numpy.save, not an archive with numpy.savez"
+            reason = f"not a .npy file of numbers ({error}): {hint}"
+            if "mmap length is greater" in str(error):
+                reason = f"the file ends before its last row, after {path.stat().st_size} bytes: copy it again"
+            raise FileError(f"{path}: {reason}") from None
+        if array.ndim not in (1, 2) or array.dtype.kind not in "fiub":
+            raise FileError(f"{path}: must hold numbers of shape (n,) or (n, d), got {array.dtype} {array.shape}")
+        self._path, self._array = path, array[:, None] if array.ndim == 1 else array
+        self.n_rows, width = (int(size) for size in self._array.shape)
+        self.columns, self._block_rows = [str(i) for i in range(width)], block_rows or BLOCK_ROWS
+        self.n_blocks = math.ceil(self.n_rows / self._block_rows)
+
+    def read(self, chosen: list[str], left_out: dict[str, str] | None) -> tuple[Floats, list[str]]:
+        """All rows of the chosen columns."""
+        return self._numbers(slice(None), chosen, ""), chosen
+
+    def numeric_columns(self, chosen: list[str], left_out: dict[str, str] | None) -> list[str]:
+        """The chosen columns, since all are numbers."""
+        return chosen
+
+    def block(self, number: int, chosen: list[str]) -> Floats:
+        """The rows of a block."""
+        rows = slice(number * self._block_rows, (number + 1) * self._block_rows)
+        return self._numbers(rows, chosen, f"block {number}, ")
+
+    def in_order(self, chosen: list[str], first: int, last: int, size: int) -> Iterator[tuple[int, Floats]]:
+        """The rows from first to last, `size` at a time, each with the number of its first row."""
+        for begin in range(first, last, size):
+            yield begin, self._numbers(slice(begin, min(begin + size, last)), chosen, f"from row {begin} on, ")
+
+    def _numbers(self, rows: slice, chosen: list[str], where: str) -> Floats:
+        numbers, columns = self._array[rows], [int(number) for number in chosen]
+        numbers = numbers if chosen == self.columns else numbers[:, columns]
+        values = np.asarray(numbers, dtype=np.float64)
+        _check_finite(values, values.T, chosen, f"{self._path}: {where}")
+        return values
 
 
-def _not_npy(path: Path, error: Exception) -> FileError:
-    hint = "save one array with numpy.save, not an archive with numpy.savez"
-    return FileError(f"{path}: not a .npy file of numbers ({error}): {hint}")
+class _ParquetFile:
+    """A Parquet file. Its blocks are its row groups."""
+
+    has_names = True
+
+    def __init__(self, path: Path, block_rows: int | None = None):
+        from pyarrow import ArrowInvalid
+        from pyarrow.parquet import ParquetFile
+
+        try:  # pre_buffer would hold all row groups in memory
+            self._file = ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES)
+        except (ArrowInvalid, OSError) as error:
+            raise FileError(f"{path}: not a Parquet file ({error})") from None
+        schema, metadata = self._file.schema_arrow, self._file.metadata
+        self._path, self._metadata, self.columns = path, metadata, list(schema.names)
+        self.n_rows, self.n_blocks = metadata.num_rows, metadata.num_row_groups
+        index = (schema.pandas_metadata or {}).get("index_columns", [])
+        self.index = [name for name in self.columns if name in index]
+
+    def read(self, chosen: list[str], left_out: dict[str, str] | None) -> tuple[Floats, list[str]]:
+        """All rows of the chosen columns that are numbers."""
+        return self._numbers(self._file.read(columns=chosen), chosen, left_out, "")
+
+    def numeric_columns(self, chosen: list[str], left_out: dict[str, str] | None) -> list[str]:
+        """The chosen columns whose first rows are numbers."""
+        import pyarrow as pa
+
+        if not self.n_blocks:
+            return chosen
+        batch = next(self._file.iter_batches(BLOCK_ROWS, row_groups=[0], columns=chosen), None)
+        first = self._file.read_row_group(0, columns=chosen) if batch is None else pa.table(batch)
+        return self._numbers(first, chosen, left_out, "block 0, ")[1]
+
+    def block(self, number: int, chosen: list[str]) -> Floats:
+        """The rows of a row group."""
+        table = self._file.read_row_group(number, columns=chosen)
+        return self._numbers(table, chosen, None, f"block {number}, ")[0]
+
+    def in_order(self, chosen: list[str], first: int, last: int, size: int) -> Iterator[tuple[int, Floats]]:
+        """The rows from first to last, `size` or fewer at a time, each with the number of its first row.
+
+        Pages are read one after the other, not whole row groups.
+        """
+        import pyarrow as pa
+
+        edges = np.cumsum([0, *(self._metadata.row_group(i).num_rows for i in range(self.n_blocks))])
+        groups = np.flatnonzero((edges[1:] > first) & (edges[:-1] < last)).tolist()
+        begin = int(edges[groups[0]]) if groups else 0
+        batches = self._file.iter_batches(size, row_groups=groups, columns=chosen, use_threads=False)
+        try:
+            for batch in batches if groups else ():
+                low, high = max(first - begin, 0), min(last - begin, len(batch))
+                if low < high:
+                    table, row = pa.table(batch.slice(low, high - low)), begin + low
+                    yield row, self._numbers(table, chosen, None, f"from row {row} on, ")[0]
+                begin += len(batch)
+        except (pa.ArrowException, OSError) as error:
+            raise FileError(f"{self._path}: cannot be read to its end as Parquet ({error})") from None
+
+    def _numbers(
+        self, table: Any, chosen: list[str], left_out: dict[str, str] | None, where: str
+    ) -> tuple[Floats, list[str]]:
+        values, names = _collect(self._path, table, chosen, left_out)
+        cells, labels = [table.column(name) for name in names], [repr(name) for name in names]
+        _check_finite(values, cells, labels, f"{self._path}: {where}")
+        return values, names
 
 
-def _open_parquet(path: Path) -> Any:
-    from pyarrow import ArrowInvalid
-    from pyarrow.parquet import ParquetFile
-
-    try:
-        return ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES)  # else all row groups are held in memory
-    except (ArrowInvalid, OSError) as error:
-        raise FileError(f"{path}: not a Parquet file ({error})") from None
-
-
-@contextlib.contextmanager
-def _parquet_errors(path: Path) -> Iterator[None]:
-    from pyarrow import ArrowException
-
-    try:
-        yield
-    except (ArrowException, OSError) as error:
-        raise FileError(f"{path}: cannot be read to its end as Parquet ({error})") from None
-
-
-def _first_rows(file: Any, columns: list[str]) -> Any:
-    """The first rows of a Parquet file, as an Arrow table."""
-    import pyarrow as pa
-
-    batch = next(file.iter_batches(BLOCK_ROWS, row_groups=[0], columns=columns), None)
-    return file.read_row_group(0, columns=columns) if batch is None else pa.table(batch)
-
-
-def _npy_rows(path: Path, rows: np.ndarray, chosen: Sequence[str], where: str = "") -> Floats:
-    columns = [int(number) for number in chosen]
-    is_all = columns == list(range(rows.shape[1]))
-    values = np.asarray(rows if is_all else rows[:, columns], dtype=np.float64)
-    _check_finite(values, values.T, chosen, f"{path}: {where}")
-    return values
-
-
-def _parquet_columns(path: Path, file: Any, columns: Sequence[str] | None) -> tuple[list[str], dict[str, str] | None]:
-    names = list(file.schema_arrow.names)
-    index = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
-    return _choose(path, columns, names, [name for name in names if name in index])
-
-
-def _parquet_rows(
-    path: Path, table: Any, chosen: Sequence[str], left_out: dict[str, str] | None, where: str = ""
-) -> tuple[Floats, list[str]]:
-    values, names = _collect(path, table, chosen, left_out)
-    _check_finite(values, [table.column(name) for name in names], [repr(name) for name in names], f"{path}: {where}")
-    return values, names
-
-
-def count_numbers(path: Any, columns: Sequence[str] | None = None) -> int:
-    """How many numbers a .npy or Parquet file holds in some columns, or in all, by its header."""
-    path = existing_table(path)
-    if table_kind(path) == ".npy":
-        rows, width = _open_npy(path).shape
-    else:
-        metadata = _open_parquet(path).metadata
-        rows, width = metadata.num_rows, metadata.num_columns
-    return int(rows * (width if columns is None else len(columns)))
+STREAMED_FILES: Mapping[str | None, type[_NpyFile] | type[_ParquetFile]] = {".npy": _NpyFile, ".parquet": _ParquetFile}
+"""The files that can be read a block at a time, by their ending."""
 
 
 class FileRows:
@@ -473,23 +517,25 @@ class FileRows:
     ----------
     path : path
         A .npy or .parquet file.
-    columns : sequence of str
-        The columns to read.
-    batch_size : int
+    columns : sequence of str, default=None
+        The columns to read; None for all that hold numbers.
+    batch_size : int, default=4096
         Rows in a batch.
-    seed : int
-        For the orders.
-    rank, world : int
-        The number of this process, and of all.
+    seed : int, default=0
+        Seed of the orders.
+    rank, world : int, default=0, 1
+        The number of this process, and the number of processes.
+    block_rows : int, default=65536
+        Rows in a block of a .npy file.
 
     Attributes
     ----------
     names : list of str or None
         The names of the columns.
     left_out : dict
-        Columns that are not read, and why.
-    n_rows : int
-        The number of rows of the file.
+        Columns that are not read, with reasons.
+    n_rows, n_columns : int
+        The number of rows of the file, and of columns that are read.
     """
 
     def __init__(
@@ -500,79 +546,37 @@ class FileRows:
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
+        block_rows: int | None = None,
     ):
         self.path = existing_table(path)
-        if table_kind(self.path) not in (".npy", ".parquet"):
+        if table_kind(self.path) not in STREAMED_FILES:
             raise FileError(f"{self.path}: only .npy and .parquet files can be streamed; convert it, or read it whole")
         self._batch_size, self._seed, self._rank, self._world = batch_size, seed, rank, world
-        if table_kind(self.path) == ".npy":
-            array = _open_npy(self.path)
-            self._chosen, left_out = _choose(self.path, columns, [str(i) for i in range(array.shape[1])])
-            self.n_rows, self._n_blocks = len(array), math.ceil(len(array) / BLOCK_ROWS)
-        else:
-            file = _open_parquet(self.path)
-            self._chosen, left_out = _parquet_columns(self.path, file, columns)
-            self.n_rows, self._n_blocks = file.metadata.num_rows, file.num_row_groups
-            if self._n_blocks:
-                first = _first_rows(file, self._chosen)
-                _, self._chosen = _parquet_rows(self.path, first, self._chosen, left_out, "block 0, ")
-        self.names = None if table_kind(self.path) == ".npy" else self._chosen
-        self.left_out = left_out or {}
+        self._block_rows = block_rows
+        file = self._open()
+        chosen, left_out = _choose(self.path, columns, file.columns, file.index)
+        self._chosen = file.numeric_columns(chosen, left_out)
+        self.names, self.left_out = self._chosen if file.has_names else None, left_out or {}
+        self.n_rows, self.n_columns = file.n_rows, len(self._chosen)
+
+    def _open(self) -> _NpyFile | _ParquetFile:
+        """The file, opened anew for each pass, so that this object can be sent to other processes."""
+        return STREAMED_FILES[table_kind(self.path)](self.path, self._block_rows)
 
     def epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
         """The batches of one epoch: points (b, d) and weights (b,), which are 1."""
-        rng = np.random.default_rng([self._seed, number])
-        blocks = rng.permutation(self._n_blocks)[self._rank :: self._world]
-        for block, rows in zip(blocks, self._read(blocks), strict=True):
-            order = np.random.default_rng([self._seed, number, int(block)]).permutation(len(rows))
+        file, rng = self._open(), np.random.default_rng([self._seed, number])
+        for block in rng.permutation(file.n_blocks)[self._rank :: self._world].tolist():
+            rows = file.block(block, self._chosen)
+            order = np.random.default_rng([self._seed, number, block]).permutation(len(rows))
             for begin in range(0, len(rows), self._batch_size):
                 batch = rows[order[begin : begin + self._batch_size]]
                 yield batch, np.ones(len(batch))
 
-    @property
-    def n_columns(self) -> int:
-        """The number of columns that are read."""
-        return len(self._chosen)
-
     def in_order(self, size: int) -> Iterator[tuple[int, Floats]]:
-        """The share of this process, in order: the number of the first row, and `size` rows or fewer, again and again.
+        """The share of this process, in order: the number of a row, and `size` rows or fewer from there on.
 
-        Shares are equal to one row. Pages of a Parquet file are read one after the other, and not whole row groups.
+        The shares of the processes differ by at most one row.
         """
         first, last = (self.n_rows * i // self._world for i in (self._rank, self._rank + 1))
-        if self.names is None:
-            array = _open_npy(self.path)
-            for begin in range(first, last, size):
-                rows = array[begin : min(begin + size, last)]
-                yield begin, _npy_rows(self.path, rows, self._chosen, f"from row {begin} on, ")
-            return
-        for begin, table in self._parquet_tables(first, last, size):
-            yield begin, _parquet_rows(self.path, table, self._chosen, None, f"from row {begin} on, ")[0]
-
-    def _parquet_tables(self, first: int, last: int, size: int) -> Iterator[tuple[int, Any]]:
-        """The rows from first to last as Arrow tables, and the number of the first row of each."""
-        import pyarrow as pa
-
-        file = _open_parquet(self.path)
-        edges = np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))])
-        groups = np.flatnonzero((edges[1:] > first) & (edges[:-1] < last)).tolist()
-        begin = int(edges[groups[0]]) if groups else 0
-        batches = file.iter_batches(size, row_groups=groups, columns=self._chosen, use_threads=False)
-        with _parquet_errors(self.path):
-            for batch in batches if groups else ():
-                low, high = max(first - begin, 0), min(last - begin, len(batch))
-                if low < high:
-                    yield begin + low, pa.table(batch.slice(low, high - low))
-                begin += len(batch)
-
-    def _read(self, blocks: Sequence[int] | np.ndarray) -> Iterator[Floats]:
-        if self.names is None:
-            array = _open_npy(self.path)
-            for block in blocks:
-                rows = array[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
-                yield _npy_rows(self.path, rows, self._chosen, f"block {block}, ")
-        else:
-            file = _open_parquet(self.path)
-            for block in blocks:
-                table = file.read_row_group(int(block), columns=self._chosen)
-                yield _parquet_rows(self.path, table, self._chosen, None, f"block {block}, ")[0]
+        return self._open().in_order(self._chosen, first, last, size)

@@ -1,9 +1,9 @@
-"""Names of files: which may hold tables, whether they are there, and how a file is written in full or not at all."""
+"""File names that may hold tables, checks that files exist, and writing a file in full or not at all."""
 
 import contextlib
 import glob
 import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,26 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".npy")
-"""The endings of files that hold tables of numbers."""
+"""The endings of files that hold tables of numbers. The first three are text, and may be compressed."""
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-"""The endings that may follow .csv, .tsv and .txt, and the compression that each stands for."""
+"""The endings that may follow those of text files, and Arrow's names of the compressions."""
 UNFINISHED = ".unfinished-save"
-"""The ending of a file that is being written."""
+"""The ending of a file that is being written. Leftovers of earlier versions with another ending would stay."""
 
 
 def table_kind(path: Path) -> str | None:
-    """The one of TABLE_SUFFIXES that tells the format of a file; None if its name is not that of a table."""
+    """The ending, one of TABLE_SUFFIXES, that tells the format of a file; None if its name is not that of a table."""
     packed = path.suffix.lower() in COMPRESSIONS
     kind = (path.with_suffix("") if packed else path).suffix.lower()
     return kind if kind in (TABLE_SUFFIXES[:3] if packed else TABLE_SUFFIXES) else None
+
+
+def existing_file(path: Any) -> Path:
+    """The path of a file; a FileError if there is none."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileError(f"{path}: " + ("a folder, not a file" if path.is_dir() else "no such file"))
+    return path
 
 
 def existing_table(path: Any) -> Path:
@@ -37,21 +45,19 @@ def existing_table(path: Any) -> Path:
             f"{path}: the name must end in one of {', '.join(TABLE_SUFFIXES)}; the first three may be compressed, and "
             f"then end in one of {', '.join(COMPRESSIONS)}"
         )
-    if not path.is_file():
-        raise FileError(f"{path}: no such file")
-    return path
+    return existing_file(path)
 
 
 def write_whole(path: Any, content: bytes) -> None:
-    """Write a file in full or not at all: under another name first, in the same folder. Links are followed.
+    """Write a file in full or not at all: under another name in the same folder first. Links are followed.
 
-    What killed processes have left of earlier saves to the same name is removed, except on Windows.
+    Unfinished files that killed processes left of the same name are removed, except on Windows.
     """
     target = Path(os.path.realpath(path))
     try:
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+        mode = target.stat().st_mode & 0o777 if target.exists() else None
         _remove_unfinished(target)
-        handle, name = _create(target)
+        handle, name = _create(target, 0o666 if mode is None else mode)
     except OSError as error:
         raise FileError(f"{path}: cannot be written ({error.strerror or error})") from None
     try:
@@ -59,7 +65,8 @@ def write_whole(path: Any, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-            os.chmod(name, mode)
+            if mode is not None:
+                os.chmod(name, mode)  # the umask may have removed some of its bits
             if fcntl is None:
                 stream.close()  # Windows renames no open files; elsewhere the lock lasts until the file has its name
             os.replace(name, target)
@@ -71,18 +78,19 @@ def write_whole(path: Any, content: bytes) -> None:
         raise
 
 
-def _create(target: Path) -> tuple[int, str]:
-    """A new file beside the target, locked so that other saves know that a process is writing it."""
+def _create(target: Path, mode: int) -> tuple[int, Path]:
+    """Create a file beside the target, and lock it so that other saves know that a process is writing it."""
     while True:
-        handle, name = tempfile.mkstemp(UNFINISHED, f".{target.name}.", target.parent)
+        name = target.with_name(f".{target.name}.{secrets.token_hex(4)}{UNFINISHED}")
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
         _lock(handle, wait=True)
-        if os.path.exists(name):
+        if name.exists():
             return handle, name
         os.close(handle)  # another save removed it before it was locked
 
 
 def _remove_unfinished(target: Path) -> None:
-    """Remove what saves to the target have left unfinished, if no process holds it."""
+    """Remove unfinished files of saves to the target, unless a process is still writing them."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.????????{UNFINISHED}"):
         with contextlib.suppress(OSError), left.open("rb") as stream:
             if _lock(stream.fileno(), wait=False):
@@ -90,7 +98,7 @@ def _remove_unfinished(target: Path) -> None:
 
 
 def _lock(handle: int, wait: bool) -> bool:
-    """Lock an open file; whether that worked. Windows and some network drives have no such locks."""
+    """Lock an open file, and return whether that worked. Windows and some network drives have no such locks."""
     if fcntl is None:
         return False
     try:
@@ -98,9 +106,3 @@ def _lock(handle: int, wait: bool) -> bool:
     except OSError:
         return False
     return True
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -1,4 +1,4 @@
-"""Pictures of densities, of expectations and activation functions, and of images."""
+"""Pictures of densities, expectations, activation functions and images."""
 
 import warnings
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from rtbm.common import Floats
+from rtbm.common import TWO_PI, Floats
 from rtbm.distributions import BoundedDistribution, DiscreteGaussian, RTBMDistribution, RTBMMixture
 from rtbm.distributions.bounded import to_line
 from rtbm.errors import InvalidInputError, TooManyTermsError
@@ -20,26 +20,28 @@ from rtbm.nn import ThetaLayer
 from rtbm.validation import as_real
 
 DARK, LIGHT, WARM, GREY = "#1b4965", "#5fa8d3", "#e07a5f", "#c8c8c8"
+"""The colours of all pictures."""
 SMALLEST_COMPONENT = 0.005
-"""Normal components of less weight are not drawn."""
+"""Smallest weight of a normal component that is drawn. Smaller ones would lie on the axis."""
 MAX_COMPONENTS = 20
-"""More components are not drawn, since nobody can tell them apart."""
-MAX_FEATURES = 6
+"""Most normal components that are drawn; more could not be told apart, so then none are."""
+MAX_PANELS = 6
+"""Most features of a picture of pairs, and most units with a legend; more would be too small to read."""
 MAX_POINTS = 5000
-"""Of more rows, so many are drawn as points: a picture takes as long for a million rows as for these."""
+"""Most rows that are drawn as points. A picture of a million rows takes as long as one of these."""
 N_DRAWS = 4000
-"""Draws from a density that tell where it lies, and which contours enclose which share of it."""
-MASSES = {0.99: 0.8, 0.9: 1.4, 0.5: 2.2}
-"""The shares of the probability that contours enclose, and the widths of the lines."""
-OUTSIDE = 0.001
-"""The share of the rows on either side of a feature that may lie beyond the axes, so that outliers do not set them."""
+"""Draws from a density that set the axes and the levels of contours. More make both more accurate, and slower."""
+CONTOUR_WIDTHS = {0.99: 0.8, 0.9: 1.4, 0.5: 2.2}
+"""Line widths of the contours, by the share of the probability that each encloses."""
+OUTLIER_SHARE = 0.001
+"""Share of the rows, on either side of a feature, that does not extend the axes."""
 MAX_NORMALS, FAINTEST = 2000, 1e-12
-"""Up to so many normal components are summed one by one, which is faster for many machines than log θ̃ of each; those
-of less weight are left out."""
+"""Most normal components that are summed one by one, and the smallest weight of one that counts. Up to this number the
+sum is faster than log θ̃ of each machine."""
 
 
 class Component(NamedTuple):
-    """A normal distribution that a density is made of."""
+    """A normal distribution in a sum that makes up a density."""
 
     weight: float
     mean: Floats
@@ -61,17 +63,16 @@ def plot_density(
     ----------
     density : estimator or distribution
         A fitted `RTBMDensity`, a machine or a mixture, of one feature.
-    data : (n, 1) or (n,)
-        For the histogram.
-    ax : Axes
-        Where to draw; by default a new figure.
-    components : bool
-        Whether to draw the normal distributions P(h)·N(v; mean + Fh, Σ) that a dense machine is made of, if they are
-        few.
-    legend : bool
-        Whether to say which line is which.
-    bins : int
-        Of the histogram.
+    data : (n, 1) or (n,), default=None
+        Data for the histogram.
+    ax : Axes, default=None
+        Where to draw; by default in a new figure.
+    components : bool, default=True
+        Whether to draw the normal components P(h)·N(v; mean + Fh, Σ) of dense machines, if there are at most 20.
+    legend : bool, default=True
+        Whether to draw a legend.
+    bins : int, default=50
+        Number of bins of the histogram.
 
     Examples
     --------
@@ -82,11 +83,11 @@ def plot_density(
     >>> plt.close()
     """
     _check_features(density, 1)
-    ax = plt.subplots(layout="constrained")[1] if ax is None else ax
+    ax = plt.subplots(figsize=(7, 4.5), layout="constrained")[1] if ax is None else ax
     subject = _Subject(density, data)
     _draw_line(ax, subject, 0, bins)
     if components:
-        v = _steps(subject.limits[0], 800)[:, None]
+        v = np.linspace(*subject.limits[0], 800)[:, None]
         parts = normal_components(density)
         for i, part in enumerate(parts if len(parts) <= MAX_COMPONENTS else []):
             label = "its components" if i == 0 else None
@@ -102,8 +103,8 @@ def plot_joint(
 ) -> tuple[Axes, Axes, Axes]:
     """Draw a density in two dimensions: contours over data, and both projections beside them.
 
-    The contours enclose 50, 90 and 99 % of the probability in the smallest area. Of many rows some are drawn as points.
-    Returns the axes of the contours, of the upper and of the right projection.
+    The contours enclose 50, 90 and 99 % of the probability in the smallest area. At most 5000 rows are drawn as points.
+    Returns the axes of the contours, of the upper projection and of the right one.
 
     Examples
     --------
@@ -113,7 +114,7 @@ def plot_joint(
     >>> plt.close()
     """
     _check_features(density, 2)
-    figure = plt.figure(figsize=(6.5, 6.5), layout="constrained") if figure is None else figure
+    figure = plt.figure(figsize=(6.5, 7), layout="constrained") if figure is None else figure
     grid = figure.add_gridspec(2, 2, width_ratios=(4, 1), height_ratios=(1, 4))
     joint = figure.add_subplot(grid[1, 0])
     top, right = figure.add_subplot(grid[0, 0], sharex=joint), figure.add_subplot(grid[1, 1], sharey=joint)
@@ -134,12 +135,12 @@ def plot_pairs(
 ) -> Any:
     """Draw a density in several dimensions: the marginals of one feature on the diagonal, of two below it.
 
-    Contours and points are those of `plot_joint`. Returns the figure.
+    Contours and points are as in `plot_joint`. Returns the figure.
     """
     d = _n_features(density)
-    if d > MAX_FEATURES:
+    if d > MAX_PANELS:
         raise InvalidInputError(
-            f"density has {d} features, and at most {MAX_FEATURES} fit into one picture: draw a marginal of some"
+            f"density has {d} features, and at most {MAX_PANELS} fit into one picture: draw a marginal of some"
         )
     figure = plt.figure(figsize=(2.0 * d, 2.0 * d), layout="constrained") if figure is None else figure
     grid, subject = figure.add_gridspec(d, d), _Subject(density, data)
@@ -159,23 +160,20 @@ def plot_pairs(
 
 
 def plot_model(density: Any, data: ArrayLike | None = None) -> Figure:
-    """The picture that suits the number of features: `plot_density`, `plot_joint` or `plot_pairs`, with a title."""
+    """Draw a density by `plot_density`, `plot_joint` or `plot_pairs`, according to its features, with a title."""
     d = _n_features(density)
-    figure = plt.figure(figsize={1: (7, 4.5), 2: (6.5, 7)}.get(d, (2.0 * d, 2.0 * d)), layout="constrained")
     if d == 1:
-        plot_density(density, data, ax=figure.add_subplot())
-    elif d == 2:
-        plot_joint(density, data, figure=figure)
+        figure: Any = plot_density(density, data).figure
     else:
-        plot_pairs(density, data, figure=figure)
+        figure = plot_joint(density, data)[0].figure if d == 2 else plot_pairs(density, data)
     figure.suptitle(_title(density))
     return figure
 
 
 def normal_components(density: Any, smallest: float = SMALLEST_COMPONENT) -> list[Component]:
-    """The normal distributions of weight above `smallest` that dense machines are made of, heaviest first.
+    """The normal components of dense machines with a weight above `smallest`, heaviest first.
 
-    Diagonal machines, and dense ones with more than MAX_NORMALS of them, have none that matter alone.
+    Diagonal machines, and dense ones with more than MAX_NORMALS components, give none.
     """
     parts = [part for weight, machine in _machines(density) for part in _machine_components(machine, weight, smallest)]
     return sorted(parts, key=lambda part: -part.weight)
@@ -188,9 +186,9 @@ def plot_activations(network: Any, data: ArrayLike | None = None, *, figure: Any
     ----------
     network : estimator or module
         A fitted `ThetaNetRegressor` or `ThetaNetClassifier`, or a torch module with theta layers of diagonal Q.
-    data : (n, n_features)
-        Inputs of the network: each function is then drawn where they lead, and else over two periods.
-    figure : Figure or SubFigure
+    data : (n, n_features), default=None
+        Inputs of the network: each function is drawn over the arguments that they cause, or else over two periods.
+    figure : Figure or SubFigure, default=None
         Where to draw; by default a new figure, which is returned.
 
     Examples
@@ -218,10 +216,10 @@ def plot_activations(network: Any, data: ArrayLike | None = None, *, figure: Any
             q = layer.Q.detach().double().cpu().numpy()
         colours = plt.get_cmap("viridis")(np.linspace(0.1, 0.85, layer.out_features))
         for j in range(layer.out_features):
-            label = f"q = {q[j]:.3g}" if layer.out_features <= MAX_FEATURES else None
+            label = f"q = {q[j]:.3g}" if layer.out_features <= MAX_PANELS else None
             ax.plot(u[:, j], E[:, j], color=colours[j], label=label)
         ax.set(xlabel="u", title=f"layer {number} (phase {layer.phase})")
-        if layer.out_features <= MAX_FEATURES:
+        if layer.out_features <= MAX_PANELS:
             ax.legend(frameon=False, fontsize="small")
     axes[0, 0].set_ylabel("E(h|v)")
     return figure
@@ -250,16 +248,16 @@ def plot_expectations(machine: RTBMDistribution, interval: tuple[float, float], 
 
 
 def plot_images(images: ArrayLike, titles: Sequence[str] = (), *, figure: Any = None) -> Any:
-    """Draw images side by side, each on its own logarithmic scale, so that faint parts show.
+    """Draw images side by side, each on its own logarithmic scale, so that faint parts are visible.
 
     Parameters
     ----------
     images : (n, rows, columns)
         Non-negative pixels.
-    titles : sequence of str
-        One for each image, or none.
-    figure : Figure or SubFigure
-        Where to draw; by default a new one.
+    titles : sequence of str, default=()
+        One title for each image, or none.
+    figure : Figure or SubFigure, default=None
+        Where to draw; by default a new figure.
 
     Examples
     --------
@@ -285,13 +283,11 @@ def plot_images(images: ArrayLike, titles: Sequence[str] = (), *, figure: Any = 
 
 
 def _reached(module: torch.nn.Module, layers: list[ThetaLayer], data: ArrayLike | None) -> list[tuple[Floats, Floats]]:
-    """The ends of the interval of u in which each unit is drawn."""
+    """For each layer the ends of the intervals of u over which its units are drawn."""
     if data is None:
-        spans = []
-        for layer in layers:
-            period = layer.Q.detach().double().cpu().numpy() if layer.phase == "I" else 2 * np.pi
-            spans.append((-np.ones(layer.out_features) * period, np.ones(layer.out_features) * period))
-        return spans
+        sizes = [layer.Q.detach().double().cpu().numpy() for layer in layers]
+        periods = [q if layer.phase == "I" else np.full_like(q, TWO_PI) for layer, q in zip(layers, sizes, strict=True)]
+        return [(-period, period) for period in periods]
     seen: dict[ThetaLayer, Floats] = {}
 
     def note(layer: Any, inputs: Any, output: Any) -> None:
@@ -317,18 +313,24 @@ def _reached(module: torch.nn.Module, layers: list[ThetaLayer], data: ArrayLike 
 
 
 class _Subject:
-    """A density that is drawn, and rows of data: the parts that all panels share."""
+    """A density to draw and rows of data: what all panels of a picture share."""
 
     def __init__(self, density: Any, data: ArrayLike | None):
         kept = np.flatnonzero(np.isnan(getattr(density, "constants_", [])))
-        if len(kept) < getattr(density, "n_features_in_", 0):  # constant features are not part of the density
+        if len(kept) < getattr(density, "n_features_in_", 0):  # the density leaves out constant features
             density, data = density.marginal(kept), None if data is None else np.asarray(data)[:, kept]
         self.density, d = density, _n_features(density)
-        self.names, distribution = _names(density), _distribution(density)
+        distribution = _distribution(density)
+        default = [f"v{i + 1}" if d > 1 else "v" for i in range(d)]
+        self.names = [str(name) for name in getattr(density, "feature_names_in_", default)]
         self.bounds = distribution if isinstance(distribution, BoundedDistribution) else None
         self.draws = _draws(density)
         self.normals = _few_normals(density)
-        self.rows = None if data is None else _rows(data, d)
+        self.rows = None if data is None else np.asarray(data, dtype=np.float64)
+        if self.rows is not None:
+            self.rows = self.rows[:, None] if self.rows.ndim == 1 else self.rows
+            if self.rows.shape[1:] != (d,):
+                raise InvalidInputError(f"data must have shape (n, {d}) like the density, got {self.rows.shape}")
         self.limits = [self._interval(i) for i in range(d)]
 
     def pdf(self, features: list[int], rows: Floats) -> Floats:
@@ -339,44 +341,43 @@ class _Subject:
         return np.exp(_log_prob(self.density if everything else self.density.marginal(features), rows))
 
     def column(self, i: int) -> Floats:
-        """The known data of a feature; the draws if there are none."""
+        """The data of a feature without missing ones; draws from the density if there are none."""
         column = (self.draws if self.rows is None else self.rows)[:, i]
         known = column[~np.isnan(column)]
         return known if len(known) else self.draws[:, i]
 
     @cached_property
     def points(self) -> Floats:
-        """At most MAX_POINTS rows, the same each time."""
+        """At most MAX_POINTS rows, chosen with a fixed seed."""
         rows: Any = self.rows
         chosen = np.random.default_rng(0).choice(len(rows), min(len(rows), MAX_POINTS), replace=False)
         return rows[chosen]
 
     @cached_property
     def n_rows(self) -> str:
-        """How many rows there are, and how many of them are out of sight."""
+        """The number of rows, and of those outside the axes, in words."""
         rows: Any = self.rows
         low, high = np.array(self.limits).T
         beyond = int(((rows < low) | (rows > high)).any(axis=1).sum())
         return f"{len(rows):,} row{'s' * (len(rows) != 1)}" + (f" ({beyond:,} beyond the axes)" if beyond else "")
 
     def _interval(self, i: int) -> tuple[float, float]:
-        """Where to draw a feature: where the data and the draws lie, but for outliers, and within the bounds."""
-        ends = np.array([_inner_range(column) for column in (self.column(i), self.draws[:, i])])
-        low, high = ends[:, 0].min(), ends[:, 1].max()
+        """The axis of a feature: it spans the data and the draws, with a margin and without outliers, in the bounds."""
+        ends = []
+        for column in (self.column(i), self.draws[:, i]):
+            low, high = np.quantile(column, [OUTLIER_SHARE, 1 - OUTLIER_SHARE])
+            margin = 0.1 * (high - low) or 0.5
+            ends.append(
+                (max(low - margin, column.min() - 0.3 * margin), min(high + margin, column.max() + 0.3 * margin))
+            )
+        low, high = np.min(ends), np.max(ends)
         if self.bounds is not None:
             low, high = max(low, float(self.bounds.low[i])), min(high, float(self.bounds.high[i]))
         return float(low), float(high)
 
 
-def _inner_range(column: Floats) -> tuple[float, float]:
-    """The range of a column with a margin, but without a far OUTSIDE on either side."""
-    low, high = np.quantile(column, [OUTSIDE, 1 - OUTSIDE])
-    margin = 0.1 * (high - low) or 0.5
-    return max(low - margin, column.min() - 0.3 * margin), min(high + margin, column.max() + 0.3 * margin)
-
-
 def _draw_line(ax: Axes, subject: _Subject, i: int, bins: int, upright: bool = True) -> None:
-    """The density of one feature over a histogram; not upright, along the vertical axis."""
+    """Draw the density of one feature over a histogram; if not upright, the feature is on the vertical axis."""
     limits = subject.limits[i]
     if subject.rows is not None:
         column = subject.column(i)
@@ -385,14 +386,14 @@ def _draw_line(ax: Axes, subject: _Subject, i: int, bins: int, upright: bool = T
         heights, label = counts / (len(column) * np.diff(edges)), f"histogram of {subject.n_rows}"
         orientation: Any = "vertical" if upright else "horizontal"
         ax.stairs(heights, edges, fill=True, color=GREY, orientation=orientation, label=label)
-    v = _steps(limits, 800)
+    v = np.linspace(*limits, 800)
     p = subject.pdf([i], v[:, None])
     ax.plot(*((v, p) if upright else (p, v)), color=WARM, lw=2, label="fit")
     ax.set(**dict(zip(("xlim", "ylim") if upright else ("ylim", "xlim"), (limits, (0, None)), strict=True)))
 
 
 def _draw_contours(ax: Axes, subject: _Subject, features: list[int], n_steps: int) -> None:
-    """Contours of two features that enclose shares of the probability, over points.
+    """Draw contours of two features that enclose shares of the probability, over the data as points.
 
     The level that encloses a share q is the (1 − q)-quantile of the density at its own draws.
     """
@@ -400,13 +401,13 @@ def _draw_contours(ax: Axes, subject: _Subject, features: list[int], n_steps: in
         points = subject.points
         label = ("" if len(points) == len(subject.rows) else f"{len(points):,} of ") + subject.n_rows
         ax.plot(*points[:, features].T, ".", ms=2, alpha=0.25, color=DARK, rasterized=True, label=label)
-    x, y = (_steps(subject.limits[i], n_steps) for i in features)
+    x, y = (np.linspace(*subject.limits[i], n_steps) for i in features)
     mesh = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
     p = subject.pdf(features, np.concatenate([mesh, subject.draws[:, features]]))
-    levels = np.quantile(p[len(mesh) :], [1 - mass for mass in MASSES])
-    widths = list(MASSES.values())
+    levels = np.quantile(p[len(mesh) :], [1 - mass for mass in CONTOUR_WIDTHS])
+    widths = list(CONTOUR_WIDTHS.values())
     ax.contour(x, y, p[: len(mesh)].reshape(n_steps, n_steps), levels, colors=WARM, linewidths=widths)
-    for mass, width in reversed(MASSES.items()):
+    for mass, width in reversed(CONTOUR_WIDTHS.items()):
         ax.plot([], [], color=WARM, lw=width, label=f"fit, {100 * mass:g} % inside")
     ax.set(xlim=subject.limits[features[0]], ylim=subject.limits[features[1]])
 
@@ -416,10 +417,6 @@ def _figure_legend(figure: Any, axes: Sequence[Axes], **options: Any) -> None:
     legend = figure.legend(handles=handles, frameon=False, markerscale=5, **options)
     for handle in legend.legend_handles:
         handle.set_alpha(1)
-
-
-def _steps(limits: tuple[float, float], n: int) -> Floats:
-    return np.linspace(*limits, n)
 
 
 def _machines(density: Any) -> list[tuple[float, RTBMDistribution]]:
@@ -462,9 +459,9 @@ def _few_normals(density: Any) -> list[Component] | None:
 def _sum_of_normals(
     parts: list[Component], bounds: BoundedDistribution | None, features: list[int], rows: Floats
 ) -> Floats:
-    """The density (n,) of some features of a sum of normal distributions; with bounds, in the user's coordinates.
+    """The density (n,) of some features of a sum of normal distributions, in the coordinates of the data.
 
-    The exponents are polynomials of second degree in the rows, so one product of matrices makes all of them.
+    The exponents are quadratic polynomials in the rows, so one matrix product computes all of them.
     """
     line, log_slope = rows, np.zeros(len(rows))
     if bounds is not None:
@@ -476,7 +473,7 @@ def _sum_of_normals(
     means, line = means[:, features] - centre, line - centre
     slopes = np.einsum("kij,kj->ki", precisions, means)
     constants = np.log(weights) + 0.5 * (
-        np.linalg.slogdet(precisions / (2 * np.pi))[1] - np.einsum("ki,ki->k", slopes, means)
+        np.linalg.slogdet(precisions / TWO_PI)[1] - np.einsum("ki,ki->k", slopes, means)
     )
     coefficients = np.column_stack([constants, slopes, -0.5 * precisions.reshape(len(parts), -1)]).T
     total = np.empty(len(line))
@@ -488,7 +485,7 @@ def _sum_of_normals(
 
 
 def _draws(density: Any) -> Floats:
-    """The same draws each time."""
+    """N_DRAWS draws from a density with a fixed seed."""
     if hasattr(density, "score_samples"):
         return density.sample(N_DRAWS, random_state=0)
     generator = torch.Generator(density.device).manual_seed(0)
@@ -505,21 +502,13 @@ def _log_prob(density: Any, rows: Floats) -> Floats:
 
 
 def _title(density: Any) -> str:
-    """What is drawn, in a few words."""
+    """A title that describes a density."""
     machines = [machine for _, machine in _machines(density)]
     if getattr(density, "is_gaussian_", False):
         return "Gaussians" if len(machines) > 1 else "Gaussian"
     if len(machines) > 1:
         return f"Mixture of {len(machines)} machines"
     return f"Machine with {machines[0].n_hidden} hidden unit" + "s" * (machines[0].n_hidden > 1)
-
-
-def _rows(data: ArrayLike, d: int) -> Floats:
-    rows = np.asarray(data, dtype=np.float64)
-    rows = rows[:, None] if rows.ndim == 1 else rows
-    if rows.ndim != 2 or rows.shape[1] != d:
-        raise InvalidInputError(f"data must have shape (n, {d}) like the density, got {rows.shape}")
-    return rows
 
 
 def _distribution(density: Any) -> Any:
@@ -534,9 +523,3 @@ def _n_features(density: Any) -> int:
 def _check_features(density: Any, d: int) -> None:
     if _n_features(density) != d:
         raise InvalidInputError(f"density must have {d} feature(s) for this picture, got {_n_features(density)}")
-
-
-def _names(density: Any) -> list[str]:
-    names = getattr(density, "feature_names_in_", None)
-    d = _n_features(density)
-    return [f"v{i + 1}" if d > 1 else "v" for i in range(d)] if names is None else [str(name) for name in names]

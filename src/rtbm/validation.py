@@ -1,4 +1,4 @@
-"""Checks on what users pass in. Every failure names the argument, what was got and what to do."""
+"""Checks of arguments. Every error names the argument, the value that was passed, and what to do."""
 
 import math
 from numbers import Integral, Real
@@ -11,7 +11,8 @@ from torch import Tensor
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
 
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-15, 0.1
-_SYMMETRY, _SYMMETRY_FLOAT32 = 1e-10, 1e-5  # of the largest entry; rounding in X @ X.T stays far below
+"""Limits of truncation tolerances: below, rounding errors dominate; above, results have no correct digit."""
+_SYMMETRY, _SYMMETRY_FLOAT32 = 1e-10, 1e-5  # shares of the largest entry; rounding in X @ X.T stays far below
 
 
 def as_real(value: Any, name: str, *, finite: bool = True) -> Tensor:
@@ -32,7 +33,7 @@ def as_complex(value: Any, name: str) -> Tensor:
 def check_finite(tensor: Tensor, name: str) -> Tensor:
     """Check that a tensor holds neither NaN nor infinity."""
     total = complex(tensor.detach().sum())
-    if not (math.isfinite(total.real) and math.isfinite(total.imag)):  # a cheap sign; only then look closer
+    if not (math.isfinite(total.real) and math.isfinite(total.imag)):  # cheap; look at the entries only if this fails
         bad = int((~torch.isfinite(tensor.detach())).sum())
         if bad:
             raise InvalidInputError(f"{name} must be finite, got {bad} NaN or infinite entries of {tensor.numel()}")
@@ -75,7 +76,7 @@ def check_positive_definite(matrix: Tensor, name: str) -> Tensor:
 
 
 def check_tolerance(tolerance: float) -> float:
-    """Check that a truncation tolerance is a number that floating point can honour."""
+    """Check that a truncation tolerance is between SMALLEST_TOLERANCE and LARGEST_TOLERANCE."""
     number = float(tolerance) if isinstance(tolerance, Real) else math.nan
     if not SMALLEST_TOLERANCE <= number <= LARGEST_TOLERANCE:
         raise InvalidInputError(
@@ -99,7 +100,7 @@ def check_shape(tensor: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def check_integers(tensor: Tensor, name: str) -> Tensor:
-    """Check that a tensor holds whole numbers, in whatever dtype."""
+    """Check that a tensor holds whole numbers, of any dtype."""
     if not bool((tensor == tensor.round()).all()):
         raise InvalidInputError(f"{name} must hold integers: the distribution lives on the integer lattice")
     return tensor
@@ -114,7 +115,7 @@ def check_same_device(first: Tensor, first_name: str, second: Tensor, second_nam
 
 
 def check_device(tensor: Tensor, name: str, device: torch.device) -> Tensor:
-    """Check that an argument is where the parameters are."""
+    """Check that an argument is on the device of the parameters."""
     if tensor.device != device:
         raise InvalidInputError(f"{name} is on {tensor.device} and the parameters on {device}: move one of them")
     return tensor

@@ -1,6 +1,7 @@
 """The commands `rtbm fit | score | sample | info | plot | reproduce`.
 
-Exit codes: 0, 1 if something failed, 2 for wrong usage.
+Exit codes: 0 for success, 1 for a failure, 2 for wrong usage. Modules that need numpy or torch are imported in the
+functions that use them, so that help and usage errors appear at once.
 """
 
 import contextlib
@@ -8,75 +9,37 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from rtbm.errors import FileError, InvalidInputError, RTBMError
-from rtbm.paths import existing_table, table_kind
+from rtbm.paper import ExperimentName
+from rtbm.paths import existing_file, existing_table, table_kind
 
 if TYPE_CHECKING:
     from rtbm.common import Floats
-    from rtbm.files import Table
-
-# Modules that need numpy or torch are imported in the functions that use them: help and wrong usage answer at once.
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-console, errors = Console(markup=False), Console(stderr=True, markup=False)
+console = Console(markup=False, highlight=False, soft_wrap=True)
+errors = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
-
-class Solver(StrEnum):
-    """The solvers of `rtbm.training`."""
-
-    lbfgs = "lbfgs"
-    adam = "adam"
-    em = "em"
-    cma = "cma"
-    score_matching = "score_matching"
-    pcd = "pcd"
-
-
-class PaperExperiment(StrEnum):
-    """The experiments of `rtbm.paper`."""
-
-    table1 = "table1"
-    figures = "figures"
-    timeseries = "timeseries"
-    iris = "iris"
-    jets = "jets"
-    digits = "digits"
-    conditionals = "conditionals"
-    realdata = "realdata"
-    all = "all"
-
-
-STREAMED = (Solver.lbfgs, Solver.em, Solver.adam)
-"""Solvers for files that are read in blocks."""
-TABLES, PICTURES = (".csv", ".npy"), (".png", ".pdf", ".svg")
-
-
-class Phase(StrEnum):
-    """The phases."""
-
-    I = "I"  # noqa: E741
-    II = "II"
-
-
-class Decimal(StrEnum):
-    """The decimal points of CSV files."""
-
-    point = "."
-    comma = ","
-
+SolverName = Literal["lbfgs", "adam", "em", "cma", "score_matching", "pcd"]
+"""The keys of `rtbm.training.SOLVERS`, which needs torch."""
+STREAMED_SOLVERS = ("lbfgs", "em", "adam")
+"""Solvers for files that are read in blocks; others are refused with --stream."""
+ROW_FILES, PICTURE_FILES = (".csv", ".npy"), (".png", ".pdf", ".svg")
+"""The endings of files that commands write."""
 
 Data = Annotated[
     Path | None, typer.Argument(help="A .csv, .csv.gz, .parquet or .npy file; without it, the paper's gamma sample.")
 ]
 Needed = Annotated[Path, typer.Argument(help="A .csv, .csv.gz, .parquet or .npy file.")]
 Model = Annotated[Path, typer.Argument(help="A model that `rtbm fit` has saved.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same result.")]
+RowsOutput = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the rows (.csv or .npy).")]
 Columns = Annotated[
     str | None,
     typer.Option(
@@ -88,20 +51,20 @@ Columns = Annotated[
 ]
 Header = Annotated[
     bool | None,
-    typer.Option("--header/--no-header", help="Whether a CSV file begins with names; found out by default."),
+    typer.Option("--header/--no-header", help="Whether a CSV file begins with names; detected by default."),
 ]
 Separator = Annotated[
     str | None,
-    typer.Option(help="What separates the cells of a CSV file, as in ';' or '\\t' or ' '; found out by default."),
+    typer.Option(help="What separates the cells of a CSV file, as in ';' or '\\t' or ' '; detected by default."),
 ]
-DecimalPoint = Annotated[Decimal, typer.Option(help="The decimal point of a CSV file.")]
+DecimalPoint = Annotated[Literal[".", ","], typer.Option(help="The decimal point of a CSV file.")]
 
 
 def _version(show: bool) -> None:
     if show:
         from rtbm.version import __version__
 
-        console.print(f"rtbm {__version__}", highlight=False)
+        console.print(f"rtbm {__version__}")
         raise typer.Exit
 
 
@@ -126,20 +89,18 @@ def fit(
     diagonal: Annotated[
         bool, typer.Option("--diagonal", help="Diagonal Q: many hidden units, up to 3 features.")
     ] = False,
-    phase: Annotated[Phase, typer.Option(help="The phase in which parameters are shown.")] = Phase.I,
-    solver: Annotated[Solver, typer.Option(help="How to fit.")] = Solver.lbfgs,
+    phase: Annotated[Literal["I", "II"], typer.Option(help="The phase in which parameters are shown.")] = "I",
+    solver: Annotated[SolverName, typer.Option(help="How to fit.")] = "lbfgs",
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the model.")] = Path("model.rtbm"),
     picture: Annotated[Path | None, typer.Option(help="Where to save a picture of the fit (.png, .pdf, .svg).")] = None,
     columns: Columns = None,
     header: Header = None,
     separator: Separator = None,
-    decimal: DecimalPoint = Decimal.point,
+    decimal: DecimalPoint = ".",
     bounds: Annotated[
         str | None, typer.Option(help="Bounds of all features, as in '0,1', or '0,' without an upper one.")
     ] = None,
-    drop_constant: Annotated[
-        bool, typer.Option("--drop-constant", help="Leave out columns with only one value.")
-    ] = False,
+    drop_constant: Annotated[bool, typer.Option("--drop-constant", help="Drop columns with only one value.")] = False,
     starts: Annotated[int, typer.Option(min=1, help="Starts of the solver.")] = 8,
     iterations: Annotated[int | None, typer.Option(min=1, help="At most so many iterations (epochs).")] = None,
     regularization: Annotated[float, typer.Option(min=0, help="Strength of the prior against fine structure.")] = 1.0,
@@ -157,7 +118,7 @@ def fit(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Rows in a batch of adam and pcd.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Starts that run at the same time (-1: one for each core).")] = None,
     device: Annotated[str | None, typer.Option(help="A torch device, as cuda.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same model.")] = 0,
+    seed: Seed = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")] = False,
 ) -> None:
     """Fit a density to data and save it.
@@ -166,12 +127,13 @@ def fit(
     rows: torchrun --nproc-per-node 4 -m rtbm fit large.parquet
     """
     _check_output(output, "--output", None, data)
-    _check_output(picture, "--picture", PICTURES, data, output)
+    _check_output(picture, "--picture", PICTURE_FILES, data, output)
     limits = _bounds(bounds)
-    _check_table(data)
-    if stream and (data is None or solver not in STREAMED):
+    if data is not None:
+        existing_table(data)
+    if stream and (data is None or solver not in STREAMED_SOLVERS):
         raise typer.BadParameter("--stream needs a file and --solver lbfgs, em or adam", param_hint="--stream")
-    stream = stream or (solver in STREAMED and _is_large(data, columns))
+    stream = stream or (solver in STREAMED_SOLVERS and _is_large(data, columns))
     from rtbm.cli.processes import is_first_process, process_group
     from rtbm.estimators import RTBMDensity
 
@@ -180,8 +142,8 @@ def fit(
             n_hidden,
             n_components=n_components,
             coupling="diagonal" if diagonal else "dense",
-            phase=phase.value,
-            solver=solver.value,
+            phase=phase,
+            solver=solver,
             max_iter=iterations,
             n_init=starts,
             regularization=regularization,
@@ -197,15 +159,23 @@ def fit(
         if stream:
             model.fit_stream(data, _split(columns))
         else:
-            table = _read(data, columns, header, separator, decimal)
-            rows = table.values
-            with _columns_by_name(table.names):
-                model.fit(rows)
-            model.summary_["log_likelihood"] = model.score(rows)
-            model.set_feature_names(table.names)
-            model.summary_["left_out"] = dict(table.left_out)
+            rows = _fit_rows(model, data, columns, header=header, separator=separator, decimal=decimal)
         if is_first_process():
             _finish(model, None if stream else rows, output, picture, quiet)
+
+
+def _fit_rows(model: Any, data: Path | None, columns: str | None, **text_format: Any) -> "Floats":
+    """Fit a model to all rows of a file, or to the paper's gamma sample, and return the rows."""
+    from rtbm.datasets import gamma
+    from rtbm.files import FileData, read_table
+
+    found = FileData(gamma.sample(), None) if data is None else read_table(data, _split(columns), **text_format)
+    with _columns_by_name(found.names):
+        model.fit(found.values)
+    model.summary_["log_likelihood"] = model.score(found.values)
+    model.set_feature_names(found.names)
+    model.summary_["left_out"] = dict(found.left_out)
+    return found.values
 
 
 def _finish(model: Any, rows: "Floats | None", output: Path, picture: Path | None, quiet: bool) -> None:
@@ -217,10 +187,8 @@ def _finish(model: Any, rows: "Floats | None", output: Path, picture: Path | Non
     if picture is not None:
         _draw(model, rows, picture)
     if not quiet:
-        console.print(summary_table(model, "the fit"))
-        console.print(
-            f"model: {output}" + (f", picture: {picture}" if picture else ""), highlight=False, soft_wrap=True
-        )
+        console.print(summary_table(model, "the fit"), soft_wrap=False)
+        console.print(f"model: {output}" + (f", picture: {picture}" if picture else ""))
 
 
 @app.command()
@@ -230,46 +198,40 @@ def score(
     columns: Columns = None,
     header: Header = None,
     separator: Separator = None,
-    decimal: DecimalPoint = Decimal.point,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write log P of each row (.csv or .npy).")
-    ] = None,
+    decimal: DecimalPoint = ".",
+    output: RowsOutput = None,
 ) -> None:
     """Print the mean log-likelihood of data, or write log P of each row."""
-    _check_output(output, "--output", TABLES, data, model)
-    _check_table(data)
+    _check_output(output, "--output", ROW_FILES, data, model)
+    existing_table(data)
     fitted = _load(model)
-    rows = _read_for(fitted, data, columns, header, separator, decimal)
+    rows = _read_for(fitted, data, columns, header=header, separator=separator, decimal=decimal)
     fitted.set_feature_names(None)  # the columns have been chosen by name
     if output is not None:
         from rtbm.cli.output import counted, write_rows
 
         write_rows(output, fitted.score_samples(rows)[:, None], ["log_prob"])
-        errors.print(f"log P of {counted(len(rows), 'row')}: {output}", highlight=False, soft_wrap=True)
-    console.print(f"{fitted.score(rows):.10g}", highlight=False)
+        errors.print(f"log P of {counted(len(rows), 'row')}: {output}")
+    console.print(f"{fitted.score(rows):.10g}")
 
 
 @app.command()
 def sample(
     model: Model,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="How many rows.")] = 1000,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A .csv or .npy file; by default CSV to the screen.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same rows.")] = 0,
+    output: RowsOutput = None,
+    seed: Seed = 0,
 ) -> None:
-    """Draw from a density."""
-    _check_output(output, "--output", TABLES, model)
+    """Draw rows from a density, and write them to a file or, as CSV, to the screen."""
+    _check_output(output, "--output", ROW_FILES, model)
     fitted = _load(model)
-    from rtbm.cli.output import counted, write_csv, write_rows
+    from rtbm.cli.output import counted, write_rows
 
     rows = fitted.sample(number, random_state=seed)
     names = [str(name) for name in getattr(fitted, "feature_names_in_", [])] or None
-    if output is None:
-        write_csv(sys.stdout, rows, names)
-    else:
-        write_rows(output, rows, names)
-        console.print(f"{counted(number, 'row')}: {output}", highlight=False, soft_wrap=True)
+    write_rows(output, rows, names)
+    if output is not None:
+        console.print(f"{counted(number, 'row')}: {output}")
 
 
 @app.command()
@@ -278,7 +240,7 @@ def info(model: Model) -> None:
     fitted = _load(model, any_estimator=True)
     from rtbm.cli.output import summary_table
 
-    console.print(summary_table(fitted, str(model)))
+    console.print(summary_table(fitted, str(model)), soft_wrap=False)
 
 
 @app.command()
@@ -289,20 +251,21 @@ def plot(
     columns: Columns = None,
     header: Header = None,
     separator: Separator = None,
-    decimal: DecimalPoint = Decimal.point,
+    decimal: DecimalPoint = ".",
 ) -> None:
     """Draw a density: in one dimension with histogram and components, in two with contours and projections."""
-    _check_output(output, "--output", PICTURES, data, model)
-    _check_table(data)
-    fitted = _load(model)
-    rows = None if data is None else _read_for(fitted, data, columns, header, separator, decimal)
+    _check_output(output, "--output", PICTURE_FILES, data, model)
+    if data is not None:
+        existing_table(data)
+    fitted, text_format = _load(model), {"header": header, "separator": separator, "decimal": decimal}
+    rows = None if data is None else _read_for(fitted, data, columns, **text_format)
     _draw(fitted, rows, output)
-    console.print(f"picture: {output}", highlight=False, soft_wrap=True)
+    console.print(f"picture: {output}")
 
 
 @app.command()
 def reproduce(
-    experiment: Annotated[PaperExperiment, typer.Argument(help="The experiment, or all of them.")],
+    experiment: Annotated[Literal[ExperimentName, "all"], typer.Argument(help="The experiment, or all of them.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, starts and iterations.")] = False,
     seeds: Annotated[
         int | None,
@@ -318,19 +281,19 @@ def reproduce(
             "--output", "-o", help="A folder for report.html, numbers and pictures; build/paper or build/paper-quick."
         ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what is finished, too.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run finished jobs again, too.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes; -1 for one for each core.")] = -1,
 ) -> None:
     """Run the paper's experiments, and write a report with their numbers and figures beside the paper's.
 
-    The report is one page, report.html, of all that the folder holds. An interrupted run goes on where it was.
+    The report is one page, report.html, of all results in the folder. An interrupted run continues where it stopped.
     """
     if jobs == 0:
         raise typer.BadParameter("must be a number other than 0", param_hint="--jobs")
-    from rtbm.cli.reproduce import FOLDERS, Options, reproduce_experiments
+    from rtbm.cli.reproduce import RESULT_FOLDERS, Options, reproduce_experiments
 
-    names = [] if experiment == PaperExperiment.all else [experiment.value]
-    reproduce_experiments(names, Options(seeds, quick, fresh, jobs, output or FOLDERS[quick]))
+    names = [] if experiment == "all" else [experiment]
+    reproduce_experiments(names, Options(seeds, quick, fresh, jobs, output or RESULT_FOLDERS[quick]))
 
 
 def _bounds(text: str | None) -> tuple[float | None, float | None] | None:
@@ -347,7 +310,7 @@ def _bounds(text: str | None) -> tuple[float | None, float | None] | None:
 
 
 def _is_large(path: Path | None, columns: str | None) -> bool:
-    """Whether a file is better read in blocks than at once."""
+    """Whether a file has so many numbers that it is read in blocks."""
     if path is None or table_kind(path) not in (".npy", ".parquet"):
         return False
     from rtbm.estimators.density.sources import memory_limit
@@ -361,26 +324,27 @@ def _split(columns: str | None) -> list[str] | None:
 
 
 def _check_output(path: Path | None, option: str, suffixes: tuple[str, ...] | None, *inputs: Path | None) -> None:
-    """Find out before the work whether a result can be written, and that nothing is lost by it."""
+    """Check before the work that a result can be written, and that it overwrites no input."""
     if path is None:
         return
-    if not path.resolve().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.resolve().parent}", param_hint=option)
-    if path.is_dir():
-        raise typer.BadParameter(f"{path} is a folder", param_hint=option)
-    if suffixes is not None and path.suffix.lower() not in suffixes:
-        raise typer.BadParameter(f"{path} must end in one of {', '.join(suffixes)}", param_hint=option)
-    if suffixes is None and table_kind(path) is not None:
-        raise typer.BadParameter(
-            f"{path} is the name of a data file, and a model is none: take .rtbm", param_hint=option
-        )
-    if any(other is not None and other.resolve() == path.resolve() for other in inputs):
-        raise typer.BadParameter(f"{path} is used already, and would be overwritten", param_hint=option)
+    folder, message = path.resolve().parent, ""
+    if not folder.is_dir():
+        message = f"there is no folder {folder}"
+    elif path.is_dir():
+        message = f"{path} is a folder"
+    elif suffixes is not None and path.suffix.lower() not in suffixes:
+        message = f"{path} must end in one of {', '.join(suffixes)}"
+    elif suffixes is None and table_kind(path) is not None:
+        message = f"{path} is the name of a data file, not of a model: use .rtbm"
+    elif any(other is not None and other.resolve() == path.resolve() for other in inputs):
+        message = f"{path} is used already, and would be overwritten"
+    if message:
+        raise typer.BadParameter(message, param_hint=option)
 
 
 @contextlib.contextmanager
 def _columns_by_name(names: list[str] | None) -> Iterator[None]:
-    """Let errors and warnings about features speak of columns and of options of the command."""
+    """Name columns and options of the command in errors and warnings about features and arguments."""
 
     def speak(message: Any) -> str:
         text = str(message).replace("drop_constant=True", "--drop-constant")
@@ -396,49 +360,23 @@ def _columns_by_name(names: list[str] | None) -> Iterator[None]:
         warnings.showwarning = show
 
 
-def _read(
-    data: Path | None, columns: str | None, header: bool | None, separator: str | None = None, decimal: str = "."
-) -> "Table":
-    from rtbm.datasets import gamma
-    from rtbm.files import Table, read_table
-
-    if data is None:
-        return Table(gamma.sample(), None)
-    return read_table(data, _split(columns), header, separator=separator, decimal=decimal)
-
-
-def _read_for(
-    fitted: Any,
-    data: Path,
-    columns: str | None,
-    header: bool | None,
-    separator: str | None = None,
-    decimal: str = ".",
-) -> "Floats":
-    """Data in the columns that a model was fitted on: by name where both have names, unless columns are chosen."""
+def _read_for(fitted: Any, data: Path, columns: str | None, **text_format: Any) -> "Floats":
+    """The columns of a file that a model was fitted to: by name if both have names, unless columns are chosen."""
     from rtbm.files import column_names, read_table
 
     names, chosen = getattr(fitted, "feature_names_in_", None), _split(columns)
-    if chosen is None and names is not None:
-        found = column_names(data, header, separator=separator, decimal=decimal)
-        chosen = None if found is None else list(names)
-    values = read_table(data, chosen, header, separator=separator, decimal=decimal).values
-    if values.shape[1] != fitted.n_features_in_:
+    if chosen is None and names is not None and column_names(data, **text_format) is not None:
+        chosen = list(names)
+    rows = read_table(data, chosen, **text_format).values
+    if rows.shape[1] != fitted.n_features_in_:
         raise FileError(
-            f"{data}: has {values.shape[1]} columns, and the model {fitted.n_features_in_}: choose them with --columns"
+            f"{data}: has {rows.shape[1]} columns, and the model {fitted.n_features_in_}: choose them with --columns"
         )
-    return values
-
-
-def _check_table(path: Path | None) -> None:
-    """Find out before the work whether there is a file of data."""
-    if path is not None:
-        existing_table(path)
+    return rows
 
 
 def _load(path: Path, any_estimator: bool = False) -> Any:
-    if not path.is_file():
-        raise FileError(f"{path}: " + ("a folder, not a file" if path.is_dir() else "no such file"))
+    existing_file(path)
     from rtbm.estimators.density.fitted import FittedDensity
     from rtbm.persistence import load
 
@@ -464,11 +402,11 @@ def _draw(model: Any, rows: "Floats | None", path: Path) -> None:
 
 
 def main() -> None:
-    """Run the command; errors of the library are one line and exit code 1."""
-    warnings.showwarning = lambda message, *_: errors.print(f"warning: {message}", highlight=False, soft_wrap=True)
+    """Run the command. Errors of the library end it with one line and exit code 1."""
+    warnings.showwarning = lambda message, *_: errors.print(f"warning: {message}")
     try:
         app()
     except (RTBMError, ValueError, OSError, RuntimeError, MemoryError) as error:
         first = next(iter(str(error).splitlines()), type(error).__name__)
-        errors.print(f"error: {first}", highlight=False, soft_wrap=True)
+        errors.print(f"error: {first}")
         sys.exit(1)

@@ -1,11 +1,12 @@
-"""What the command shows and writes."""
+"""Summaries that the command shows, and rows that it writes."""
 
 import csv
 import io
+import sys
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -20,7 +21,7 @@ from rtbm.training import SOLVERS
 
 
 def summary_table(model: Any, title: str) -> Table:
-    """What a fitted model is, and how it came about."""
+    """A table that describes a fitted model and its fit."""
     table = Table(title=Text(title), show_header=False, title_justify="left")
     for name, value in _summary_rows(model) if hasattr(model, "distribution_") else _network_rows(model):
         table.add_row(name, Text(value))  # names of columns may look like markup
@@ -32,8 +33,8 @@ def _features(model: Any) -> str:
     return f"{model.n_features_in_}" + (f" ({', '.join(names)})" if names else "")
 
 
-REASONS = {"max_iter": "stopped by the limit on iterations", "schedule completed": "all that were asked for"}
-"""Why solvers stopped, where their own word says little."""
+STOP_REASONS = {"max_iter": "stopped by the limit on iterations", "schedule completed": "all that were asked for"}
+"""Why solvers stopped, in plain words where their own are short."""
 
 
 def counted(number: float, noun: str) -> str:
@@ -42,7 +43,7 @@ def counted(number: float, noun: str) -> str:
 
 
 def _solver_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    reason = REASONS.get(summary["reason"], summary["reason"])
+    reason = STOP_REASONS.get(summary["reason"], summary["reason"])
     how = f"{summary['solver']}, best of {counted(summary['n_init'], 'start')}"
     return [
         ("solver", f"{how}: {counted(summary['n_iter'], SOLVERS[summary['solver']].unit)}, {reason}"),
@@ -51,49 +52,41 @@ def _solver_rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _network_rows(model: Any) -> list[tuple[str, str]]:
-    """Of a trained network."""
-    summary = model.summary_
+    """The summary of a trained network."""
     layers = zip(model.layer_sizes_, model.layer_activations_, strict=True)
     rows = [
         ("kind", type(model).__name__),
         ("features", _features(model)),
         ("layers", ", ".join(f"{size} {name}" for size, name in layers)),
-        ("free parameters", f"{model.n_parameters_}"),
-        ("observations", f"{summary['n_observations']:,.12g}"),
-        ("loss", f"{summary['loss']:.6g}"),
-        *_solver_rows(summary),
     ]
     if hasattr(model, "classes_"):
-        rows.insert(3, ("classes", ", ".join(str(label) for label in model.classes_)))
-    return rows
+        rows.append(("classes", ", ".join(str(label) for label in model.classes_)))
+    return [*rows, *_size_rows(model), ("loss", f"{model.summary_['loss']:.6g}"), *_solver_rows(model.summary_)]
+
+
+def _size_rows(model: Any) -> list[tuple[str, str]]:
+    observations = f"{model.summary_['n_observations']:,.12g}"
+    return [("free parameters", f"{model.n_parameters_}"), ("observations", observations)]
 
 
 def _summary_rows(model: Any) -> list[tuple[str, str]]:
+    """The summary of a fitted density."""
     summary, distribution = model.summary_, model.distribution_
-    rows = [
-        ("features", _features(model)),
-        ("model", describe(model)),
-        ("free parameters", f"{model.n_parameters_}"),
-        ("observations", f"{summary['n_observations']:,.12g}"),
-    ]
+    rows = [("features", _features(model))]
     left_out = summary.get("left_out", {}) | _constants(model)
     if left_out:
-        rows.insert(1, ("left out", reasons(left_out)))
+        rows.append(("left out", reasons(left_out)))
+    rows += [("model", describe(model)), *_size_rows(model)]
     if "log_likelihood" in summary:
         rows.append(("mean log-likelihood", f"{summary['log_likelihood']:.6f}"))
     if hasattr(model, "candidate_weights_"):
         shares = int((model.candidate_weights_ > 0).sum())
-        tried = (
-            f"{shares} of {counted(len(model.candidate_weights_), 'candidate')}, by {model.cv}-fold cross-validation"
-        )
-        rows.append(("committee", tried))
+        candidates = counted(len(model.candidate_weights_), "candidate")
+        rows.append(("committee", f"{shares} of {candidates}, by {model.cv}-fold cross-validation"))
     else:
         rows += _solver_rows(summary)
     if isinstance(distribution, BoundedDistribution):
-        ends = [
-            _interval(low, high)
-            for low, high in zip(distribution.low.tolist(), distribution.high.tolist(), strict=True)
-        ]
+        ends = list(map(_interval, distribution.low.tolist(), distribution.high.tolist()))
         same = len(set(ends)) == 1 and len(ends) > 1
         rows.append(("bounds", f"{ends[0]}, every feature" if same else ", ".join(ends)))
     elif model.n_features_in_ <= 10:
@@ -102,14 +95,14 @@ def _summary_rows(model: Any) -> list[tuple[str, str]]:
 
 
 def _constants(model: Any) -> dict[str, str]:
-    """The features that the density does not describe, and why."""
+    """The constant features, which the density leaves out, and their values."""
     names = getattr(model, "feature_names_in_", range(model.n_features_in_))
     pairs = zip(names, model.constants_, strict=True)
     return {str(name): f"always {value:g}" for name, value in pairs if not np.isnan(value)}
 
 
 def describe(model: Any) -> str:
-    """What the distribution of a fitted density is made of: machines, or the Gaussians that were as good."""
+    """The parts of a fitted density: machines, or the Gaussians that replaced them."""
     parts = components(model.distribution_)
     machines, sizes, n_gaussians = iter(parts), [], 0
     for number, replaced_by in model.summary_["members"]:
@@ -126,7 +119,7 @@ def describe(model: Any) -> str:
 
 
 def _machines(sizes: Sequence[int]) -> str:
-    """A number of machines and their hidden units."""
+    """The number of machines and of their hidden units, in words."""
     low, high = min(sizes), max(sizes)
     units = counted(high, "hidden unit") if low == high else f"{low} to {counted(high, 'hidden unit')}"
     return f"{counted(len(sizes), 'machine')} with {units}" + (" each" if len(sizes) > 1 else "")
@@ -144,21 +137,16 @@ def _numbers(values: Any) -> str:
     return ", ".join(f"{float(value):.6g}" for value in values)
 
 
-def write_rows(path: Path, rows: Floats, names: list[str] | None) -> None:
-    """Write rows to a .csv or .npy file."""
-    if path.suffix.lower() == ".npy":
+def write_rows(path: Path | None, rows: Floats, names: list[str] | None) -> None:
+    """Write rows to a .npy file, or as CSV with every digit to a file or, without a path, to the screen."""
+    if path is not None and path.suffix.lower() == ".npy":
         content = io.BytesIO()
         np.save(content, rows)
         write_whole(path, content.getvalue())
-    else:
-        text = io.StringIO()
-        write_csv(text, rows, names)
-        write_whole(path, text.getvalue().encode())
-
-
-def write_csv(stream: TextIO, rows: Floats, names: list[str] | None) -> None:
-    """Write rows as CSV, with every digit."""
-    writer = csv.writer(stream, lineterminator="\n")
-    if names:
-        writer.writerow(names)
+        return
+    text: Any = sys.stdout if path is None else io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([names] if names else [])
     writer.writerows([repr(float(x)) for x in row] for row in rows)
+    if path is not None:
+        write_whole(path, text.getvalue().encode())

@@ -1,4 +1,4 @@
-"""The command under torchrun: one process group, and one process that speaks."""
+"""The command under torchrun: one process group, in which the first process prints and writes."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from rtbm.training.distributed import rank_and_world
 
 @contextlib.contextmanager
 def process_group(device: str | None) -> Iterator[None]:
-    """Join the other processes that torchrun has started, if there are any; each takes the GPU of its own number."""
+    """Join the processes that torchrun has started, if any; each takes the GPU of its own number."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield
         return
@@ -26,5 +26,5 @@ def process_group(device: str | None) -> Iterator[None]:
 
 
 def is_first_process() -> bool:
-    """Whether this process is the one that writes and prints."""
+    """Whether this process prints and writes."""
     return rank_and_world()[0] == 0

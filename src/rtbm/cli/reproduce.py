@@ -6,27 +6,35 @@ import io
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import joblib
+import matplotlib
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from rtbm.cli.output import counted
 from rtbm.errors import FileError
+from rtbm.paper import load_experiments, report
+from rtbm.paper.experiment import Job, ResultTable
+from rtbm.paper.runner import Part, Parts, Run, fingerprint, run_jobs, take_parts, versions
 from rtbm.paths import write_whole
 
-WIDTH = 126
-"""The least number of columns for tables."""
-FOLDERS = {False: Path("build/paper"), True: Path("build/paper-quick")}
-"""Where results go by default, of full and of quick runs."""
-PARTS = "parts"
+MIN_WIDTH = 126
+"""Fewest columns of the console; a narrower one would wrap verdicts."""
+RESULT_FOLDERS = (Path("build/paper"), Path("build/paper-quick"))
+"""Where results of full and of quick runs go by default."""
+PARTS_FOLDER = "parts"
+"""Subfolder for the results of finished jobs."""
 
 
 class Options(NamedTuple):
-    """What the command was asked for."""
+    """The options of the command."""
 
     seeds: int | None
     quick: bool
@@ -39,120 +47,85 @@ class Options(NamedTuple):
         words = ["rtbm reproduce", name] + ["--quick"] * self.quick
         return " ".join(words + ([f"--seeds {self.seeds}"] if self.seeds else []))
 
+    def parts_folder(self, name: str) -> Path:
+        """Where the finished jobs of an experiment are kept."""
+        return self.folder / PARTS_FOLDER / (f"{name}-quick" if self.quick else name)
 
-def reproduce_experiments(names: list[str], options: Options) -> None:
+    def run(self, name: str) -> Run:
+        """The run of an experiment. Experiments with one seed always take one."""
+        experiment = load_experiments()[name]
+        usual = experiment.seeds[self.quick]
+        seeds = usual if experiment.seeds[0] == 1 else self.seeds or usual
+        return Run(experiment, seeds, self.quick, Parts(self.parts_folder(name)))
+
+
+def reproduce_experiments(names: Sequence[str], options: Options) -> None:
     """Run experiments, print their tables and verdicts, and write numbers, pictures and the report into a folder."""
-    import matplotlib
-
     matplotlib.use("Agg")
-    from rtbm.paper import EXPERIMENTS
-    from rtbm.paper.runner import Parts, run_jobs
-
     _check_folder(options.folder)
-    console = Console(markup=False, width=max(WIDTH, Console().width))
-    chosen = names or list(EXPERIMENTS)
+    console = Console(markup=False, highlight=False, width=max(MIN_WIDTH, Console().width))
+    chosen = list(names) or list(load_experiments())
     if options.fresh:
         for name in chosen:
-            _remove(_parts_folder(name, options))
-    missing = {name: _unfinished(name, options) for name in chosen}
-    _announce(missing, options, console)
-    jobs = [(job, Parts(_parts_folder(name, options))) for name in chosen for job in missing[name]]
-    results = run_jobs(jobs, options.n_jobs)
-    for name in chosen:
-        _reproduce(name, missing[name], results, options, console)
+            _remove(options.parts_folder(name))
+    runs = {name: options.run(name) for name in chosen}
+    missing = {name: run.missing() for name, run in runs.items()}
+    _announce(runs, missing, options.n_jobs, console)
+    results = run_jobs([(job, runs[name].parts) for name in chosen for job in missing[name]], options.n_jobs)
+    for name, run in runs.items():
+        _reproduce(name, run, missing[name], results, options, console)
         path = _write_report(options.folder, console)
-    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+    console.print(f"report: {path}", soft_wrap=True)
 
 
-def _unfinished(name: str, options: Options) -> list[Any]:
-    """The jobs of an experiment that have to run."""
-    from rtbm.paper import EXPERIMENTS
-    from rtbm.paper.runner import Parts, unfinished
-
-    experiment, parts = EXPERIMENTS[name], Parts(_parts_folder(name, options))
-    return unfinished(experiment, _seeds(experiment, options), options.quick, parts)
-
-
-def _announce(missing: dict[str, list[Any]], options: Options, console: Console) -> None:
-    """Say before the work how much there is, and how long it will take."""
-    from rtbm.paper import EXPERIMENTS
-    from rtbm.paper.report import duration
-    from rtbm.paper.runner import expected_seconds
-
-    processes, total = joblib.effective_n_jobs(options.n_jobs), 0.0
-    for name, jobs in missing.items():
-        experiment, left = EXPERIMENTS[name], len(jobs)
-        seeds = _seeds(experiment, options)
-        seconds = expected_seconds(experiment, seeds, options.quick, left, processes)
-        count = f"{left} of {len(experiment.jobs(seeds, options.quick))} jobs to run"
-        console.print(
-            f"{name:13s}{_number_of_seeds(seeds):>9s}   {count:24s} about {duration(seconds)}", highlight=False
-        )
+def _announce(runs: dict[str, Run], missing: dict[str, list[Job]], n_jobs: int, console: Console) -> None:
+    """Print the number of jobs and the time that they will take."""
+    processes, total = joblib.effective_n_jobs(n_jobs), 0.0
+    for name, run in runs.items():
+        left = len(missing[name])
+        seconds = run.expected_seconds(left, processes)
+        count = f"{left} of {len(run.jobs())} jobs to run"
+        console.print(f"{name:13s}{counted(run.seeds, 'seed'):>9s}   {count:24s} about {report.duration(seconds)}")
         total += seconds
-    console.print(
-        f"together about {duration(total)} with {processes} process{'es' * (processes > 1)}, as measured in 2026",
-        highlight=False,
-    )
+    text = f"{processes} process{'es' * (processes > 1)}"
+    console.print(f"together about {report.duration(total)} with {text}, as measured in 2026")
 
 
-def _reproduce(name: str, missing: list[Any], results: Iterator[Any], options: Options, console: Console) -> None:
-    from rtbm.paper import EXPERIMENTS
-    from rtbm.paper.report import picture_path
-    from rtbm.paper.runner import Parts, collect, fingerprint, take, versions
-
-    experiment, folder = EXPERIMENTS[name], options.folder
-    seeds, parts = _seeds(experiment, options), Parts(_parts_folder(name, options))
+def _reproduce(
+    name: str, run: Run, missing: list[Job], results: Iterator[Part], options: Options, console: Console
+) -> None:
+    """Wait for the missing jobs of an experiment, then print and write its results."""
     with _progress(name, len(missing)) as advance:
-        new = take(results, missing, advance)
-    outcome, seconds = collect(experiment, seeds, options.quick, new, parts)
+        new = take_parts(results, missing, advance)
+    outcome, seconds = run.collect(new)
     record = {
         "experiment": name,
         "command": options.command(name),
-        "seeds": f"0 to {seeds - 1}" if seeds > 1 else "0",
+        "seeds": f"0 to {run.seeds - 1}" if run.seeds > 1 else "0",
         "seconds": seconds,
         "finished": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         "versions": versions(),
         "fingerprint": fingerprint(),
         "outcome": outcome,
     }
-    for table in experiment.tables(outcome):
+    for table in run.experiment.tables(outcome):
         _print_table(table, console)
-    for verdict in experiment.verdicts(outcome):
-        console.print(f"{verdict.status}: {verdict.text}", highlight=False)
-    for picture in experiment.pictures:
-        write_whole(picture_path(folder, name, picture), _png(picture.draw(outcome)))
-    write_whole(folder / f"{name}.json", json.dumps(record).encode())
+    for verdict in run.experiment.verdicts(outcome):
+        console.print(f"{verdict.status}: {verdict.text}")
+    for picture in run.experiment.pictures:
+        write_whole(report.picture_path(options.folder, name, picture), _png(picture.draw(outcome)))
+    write_whole(options.folder / f"{name}.json", json.dumps(record).encode())
 
 
 def _write_report(folder: Path, console: Console) -> Path:
-    from rtbm.paper.report import PAGE, read_sections, render
-
-    sections, stale = read_sections(folder)
-    write_whole(folder / PAGE, render(sections).encode())
+    sections, stale = report.read_sections(folder)
+    write_whole(folder / report.PAGE, report.render(sections).encode())
     if stale:
-        console.print(
-            f"not in the report, since other code made it or a file is missing: {', '.join(stale)}", highlight=False
-        )
-    return folder / PAGE
+        console.print(f"not in the report, since other code made it or a file is missing: {', '.join(stale)}")
+    return folder / report.PAGE
 
 
-def _seeds(experiment: Any, options: Options) -> int:
-    """As many as asked for, and else as the experiment takes; those with one seed take one."""
-    usual = experiment.quick_seeds if options.quick else experiment.seeds
-    return usual if experiment.seeds == 1 else options.seeds or usual
-
-
-def _number_of_seeds(seeds: int) -> str:
-    return "1 seed" if seeds == 1 else f"{seeds} seeds"
-
-
-def _parts_folder(name: str, options: Options) -> Path:
-    return options.folder / PARTS / (f"{name}-quick" if options.quick else name)
-
-
-def _png(figure: Any) -> bytes:
-    import matplotlib.pyplot as plt
-
+def _png(figure: Figure) -> bytes:
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     plt.close(figure)
@@ -160,8 +133,8 @@ def _png(figure: Any) -> bytes:
 
 
 def _check_folder(folder: Path) -> None:
-    """Find out before the work whether results can be written."""
-    for place in (folder, folder / PARTS):
+    """Raise an error before the work if results cannot be written."""
+    for place in (folder, folder / PARTS_FOLDER):
         try:
             place.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=place):
@@ -173,9 +146,8 @@ def _check_folder(folder: Path) -> None:
 def _remove(folder: Path) -> None:
     """Remove the results of an earlier run."""
     try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        pass
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
     except OSError as error:
         raise FileError(f"--fresh: {folder} cannot be removed ({error.strerror or error})") from None
 
@@ -188,12 +160,12 @@ def _progress(name: str, total: int) -> Any:
         yield lambda key: bar.update(task, advance=1, description=f"{name}: {key}"[:50])
 
 
-def _print_table(table: Any, console: Console) -> None:
-    """Print a table in its full width: a number that is cut off is a wrong number."""
-    natural = 1 + sum(3 + max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True))
+def _print_table(table: ResultTable, console: Console) -> None:
+    """Print a table in its full width, since a number that is cut off is a wrong number."""
     result = Table(title=table.title, title_justify="left")
     for i, name in enumerate(table.columns):
         result.add_column(name, justify="left" if i == 0 else "right", no_wrap=True)
     for row in table.rows:
         result.add_row(*row)
+    natural = console.measure(result, options=console.options.update_width(10_000)).maximum
     Console(markup=False, width=max(console.width, natural)).print(result)

@@ -1,18 +1,17 @@
-"""The paper's experiments: data, runs, and the numbers that it reports; and some beyond it."""
+"""The paper's experiments, their numbers beside the paper's, and some experiments beyond it."""
 
-from rtbm.paper import conditionals, digits, figures, iris, jets, realdata, table1, timeseries
-from rtbm.paper.experiment import Experiment
+import functools
+import importlib
+from typing import TYPE_CHECKING, Literal, get_args
 
-EXPERIMENTS: dict[str, Experiment] = {
-    "table1": table1.EXPERIMENT,
-    "figures": figures.EXPERIMENT,
-    "timeseries": timeseries.EXPERIMENT,
-    "iris": iris.EXPERIMENT,
-    "jets": jets.EXPERIMENT,
-    "digits": digits.EXPERIMENT,
-    "conditionals": conditionals.EXPERIMENT,
-    "realdata": realdata.EXPERIMENT,
-}
-"""The experiments that `rtbm reproduce` knows, by name."""
+if TYPE_CHECKING:
+    from rtbm.paper.experiment import Experiment
 
-__all__ = ["EXPERIMENTS", "Experiment"]
+ExperimentName = Literal["table1", "figures", "timeseries", "iris", "jets", "digits", "conditionals", "realdata"]
+"""The experiments that `rtbm reproduce` runs; each is the EXPERIMENT of the module with its name."""
+
+
+@functools.cache
+def load_experiments() -> "dict[str, Experiment]":
+    """All experiments by name. They are imported here, so that the names alone do not need torch."""
+    return {name: importlib.import_module(f"rtbm.paper.{name}").EXPERIMENT for name in get_args(ExperimentName)}

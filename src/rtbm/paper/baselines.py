@@ -1,99 +1,157 @@
-"""Density estimators beside which machines stand: mixtures, kernels, a Boltzmann machine with bits, a spline flow."""
+"""The density estimators that experiments compare: machines, mixtures, kernels, a binary Boltzmann machine, a flow."""
 
 import importlib.util
 import math
-import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
+from scipy.optimize import minimize
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
 from rtbm.common import Floats
+from rtbm.estimators import RTBMDensityCV
+from rtbm.paper.records import timed
 
 HAS_FLOW = importlib.util.find_spec("zuko") is not None
 """Whether the spline flow can be fitted: `pip install "rtbm[bench]"`."""
-COMPONENTS, QUICK_COMPONENTS = (1, 2, 3, 4, 6, 8, 10, 13, 16), (1, 2, 3, 10)
+
+# More candidates, folds, rows or nodes make the baselines better, and slower.
+
+MIXTURE_SIZES, QUICK_MIXTURE_SIZES = (1, 2, 3, 4, 6, 8, 10, 13, 16), (1, 2, 3, 10)
+"""Numbers of Gaussians that cross-validation compares."""
 BANDWIDTHS = np.geomspace(0.02, 2.0, 9)
-"""In standard deviations of the data; the best and its neighbours are then divided further."""
-FOLDS, QUICK_FOLDS = 5, 2
-QUICK_ROWS = 800
-"""On which quick runs find the width of kernels, which is then scaled to all rows."""
-NODES = {1: 1000, 2: 120}
-"""Points along each axis at which a density is summed up, for one and two dimensions."""
-SMALLEST_WIDTH = 0.02
-"""Of a visible unit of the Boltzmann machine, in standard deviations of the data."""
+"""Kernel widths that cross-validation compares first, in standard deviations; then finer ones around the best."""
+BASELINE_FOLDS, QUICK_BASELINE_FOLDS = 5, 2
+QUICK_KERNEL_ROWS = 800
+"""Rows on which quick runs find the kernel width, which is then scaled to all rows."""
+QUICK_FIT = {"n_init": 1, "tol": 1e-5, "max_iter": 30}
+"""Options of the machines in quick runs."""
+GRID_NODES = {1: 1000, 2: 120}
+"""Nodes along each axis, in one and two dimensions, of the grid that normalises the binary Boltzmann machine."""
+SMALLEST_UNIT_WIDTH = 0.02
+"""Smallest width of a visible unit of the binary Boltzmann machine, in standard deviations; it prevents spikes."""
+
+Fit = Callable[[Floats, int, bool], Any]
+"""fit(X, seed, quick): a fitted model with `score_samples`."""
+
+
+def fit_and_score(
+    methods: Mapping[str, Fit], X: Floats, seed: int, quick: bool, score: Callable[[str, Any], dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Fit each method to X; its record is score(name, model), with the seconds that the fit took."""
+    records = {}
+    for name, fit in methods.items():
+        model, seconds = timed(fit, X, seed, quick)
+        records[name] = {**score(name, model), "seconds": seconds}
+    return records
+
+
+def rtbm_committee(X: Floats, seed: int, quick: bool) -> RTBMDensityCV:
+    """The committee of machines that cross-validation chooses; quick runs have few candidates."""
+    if not quick:
+        return RTBMDensityCV(random_state=seed).fit(X)
+    several: list[dict[str, Any]] = [
+        {"n_hidden": n, "n_components": k, "fallback": "gaussians"} for n, k in ((1, 1), (2, 1), (1, 2))
+    ]
+    one: list[dict[str, Any]] = [
+        {"n_hidden": 2, "n_components": 2},
+        {"n_hidden": 2, "n_components": 4, "regularization": 0.01},
+    ]
+    candidates = [{**candidate, **QUICK_FIT} for candidate in (one if X.shape[1] == 1 else several)]
+    return RTBMDensityCV(candidates, cv=2, random_state=seed).fit(X)
 
 
 def gaussian_mixture(X: Floats, n_components: int, seed: int, quick: bool) -> GaussianMixture:
-    """A mixture of Gaussians by EM, from three starts."""
+    """A Gaussian mixture by EM, from three starts."""
     effort = {} if quick else {"tol": 1e-5, "max_iter": 500, "n_init": 3}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return GaussianMixture(n_components, random_state=seed, **effort).fit(X)
+    return GaussianMixture(n_components, random_state=seed, **effort).fit(X)
 
 
 def tuned_gaussian_mixture(X: Floats, seed: int, quick: bool) -> GaussianMixture:
-    """A mixture whose number of Gaussians has the best likelihood in cross-validation."""
-    candidates = [k for k in (QUICK_COMPONENTS if quick else COMPONENTS) if k * (X.shape[1] + 1) < len(X) // 2]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        folds = KFold(QUICK_FOLDS if quick else FOLDS, shuffle=True, random_state=seed)
-        model = GaussianMixture(max_iter=300, random_state=seed)
-        search = GridSearchCV(model, {"n_components": candidates}, cv=folds).fit(X)
+    """A Gaussian mixture whose size is chosen by the likelihood in cross-validation."""
+    candidates = [k for k in (QUICK_MIXTURE_SIZES if quick else MIXTURE_SIZES) if k * (X.shape[1] + 1) < len(X) // 2]
+    model = GaussianMixture(max_iter=300, random_state=seed)
+    search = GridSearchCV(model, {"n_components": candidates}, cv=_folds(seed, quick)).fit(X)
     return gaussian_mixture(X, search.best_params_["n_components"], seed, quick)
 
 
 def kernels(X: Floats, bandwidth: float) -> KernelDensity:
-    """A Gaussian around each point."""
+    """A Gaussian kernel around each point."""
     return KernelDensity(bandwidth=bandwidth, rtol=1e-8).fit(X)
 
 
 def tuned_kernels(X: Floats, seed: int, quick: bool) -> KernelDensity:
-    """Gaussians whose width has the best likelihood in cross-validation."""
-    folds = KFold(QUICK_FOLDS if quick else FOLDS, shuffle=True, random_state=seed)
+    """Gaussian kernels whose width is chosen by the likelihood in cross-validation."""
     widths, ratio = BANDWIDTHS * X.std(axis=0).mean(), BANDWIDTHS[1] / BANDWIDTHS[0]
-    rows = X[:QUICK_ROWS] if quick else X
+    rows = X[:QUICK_KERNEL_ROWS] if quick else X
     for finer in (ratio,) if quick else (ratio, ratio**0.25):
-        found = GridSearchCV(KernelDensity(rtol=1e-4), {"bandwidth": widths}, cv=folds).fit(rows)
+        found = GridSearchCV(KernelDensity(rtol=1e-4), {"bandwidth": widths}, cv=_folds(seed, quick)).fit(rows)
         best = found.best_params_["bandwidth"]
         widths = best * finer ** np.linspace(-0.75, 0.75, 7)
     return kernels(X, best * (len(X) / len(rows)) ** (-1 / (X.shape[1] + 4)))
 
 
-class BinaryBoltzmann:
+def _folds(seed: int, quick: bool) -> KFold:
+    return KFold(QUICK_BASELINE_FOLDS if quick else BASELINE_FOLDS, shuffle=True, random_state=seed)
+
+
+class StandardisedDensity:
+    """A density that is fitted to standardised data: `fit_standard` and `log_prob_standard` are in those units."""
+
+    fit_standard: Callable[[Tensor], None]
+    log_prob_standard: Callable[[Tensor], Tensor]
+
+    def fit(self, X: Floats) -> Self:
+        """Fit to data (n, d)."""
+        self._mean, self._scale = X.mean(axis=0), X.std(axis=0)
+        self.fit_standard(self._standard(X))
+        return self
+
+    def score_samples(self, X: Floats) -> Floats:
+        """log P (n,)."""
+        return self.log_prob_standard(self._standard(X)).double().numpy() - np.log(self._scale).sum()
+
+    def score(self, X: Floats) -> float:
+        """The mean of log P."""
+        return float(self.score_samples(X).mean())
+
+    def _standard(self, X: Floats) -> Tensor:
+        return torch.from_numpy((X - self._mean) / self._scale)
+
+
+class BinaryBoltzmann(StandardisedDensity):
     """A Boltzmann machine with Gaussian visible and binary hidden units, fitted by exact maximum likelihood.
 
     ::
 
         P(v) ∝ exp(−½ Σ_i ((v_i − b_i)/σ_i)²) Π_j (1 + exp(c_j + Σ_i w_ij v_i))
 
-    In one and two dimensions the normaliser is a sum over a fine grid, so that L-BFGS can follow the gradient to the
-    end, where contrastive divergence would stop short of it.
+    The normaliser is a sum over a fine grid, in one or two dimensions. So the gradient is exact, and L-BFGS converges;
+    contrastive divergence would not.
 
     Parameters
     ----------
-    n_hidden : int
-        Hidden units.
-    max_iter : int
-        Iterations of L-BFGS.
-    seed : int
-        For the first weights.
+    n_hidden : int, default=20
+        Number of hidden units.
+    max_iter : int, default=1000
+        Most iterations of L-BFGS.
+    seed : int, default=0
+        Seed of the initial weights.
     """
 
     def __init__(self, n_hidden: int = 20, max_iter: int = 1000, seed: int = 0):
         self.n_hidden, self.max_iter, self.seed = n_hidden, max_iter, seed
 
-    def fit(self, X: Floats) -> "BinaryBoltzmann":
-        """Fit to data (n, 1 or 2)."""
-        from scipy.optimize import minimize
-
-        self._mean, self._scale = X.mean(axis=0), X.std(axis=0)
-        x = torch.from_numpy((X - self._mean) / self._scale)
-        axes = [torch.linspace(float(c.min()) - 2, float(c.max()) + 2, NODES[x.shape[1]], dtype=x.dtype) for c in x.T]
+    def fit_standard(self, x: Tensor) -> None:
+        """Fit to standardised data."""
+        axes = [
+            torch.linspace(float(c.min()) - 2, float(c.max()) + 2, GRID_NODES[x.shape[1]], dtype=x.dtype) for c in x.T
+        ]
         self._grid = torch.cartesian_prod(*axes).reshape(-1, len(axes))
         self._log_cell = sum(math.log(axis[1] - axis[0]) for axis in axes)
 
@@ -108,19 +166,13 @@ class BinaryBoltzmann:
         self.n_iter_ = int(found.nit)
         self._vector = torch.from_numpy(found.x)
         self._log_z = float(self._log_normaliser(self._vector))
-        return self
 
-    def score_samples(self, X: Floats) -> Floats:
-        """log P (n,)."""
-        x = torch.from_numpy((X - self._mean) / self._scale)
-        return (self._log_weight(self._vector, x) - self._log_z).numpy() - np.log(self._scale).sum()
-
-    def score(self, X: Floats) -> float:
-        """The mean of log P."""
-        return float(self.score_samples(X).mean())
+    def log_prob_standard(self, x: Tensor) -> Tensor:
+        """log P (n,) in standardised units."""
+        return self._log_weight(self._vector, x) - self._log_z
 
     def _start(self, x: Tensor) -> Floats:
-        """Units that switch at random points of the data."""
+        """Initial parameters: units that switch at random points of the data."""
         rng = np.random.default_rng(self.seed)
         d = x.shape[1]
         W = rng.standard_normal((d, self.n_hidden))
@@ -128,10 +180,10 @@ class BinaryBoltzmann:
         return np.concatenate([np.zeros(2 * d), -(W * points.T).sum(axis=0), W.ravel()])
 
     def _log_weight(self, vector: Tensor, x: Tensor) -> Tensor:
-        """The logarithm of the density, not normalised."""
+        """The logarithm of the unnormalised density."""
         d, n_hidden = x.shape[1], self.n_hidden
         b, log_width, c, W = vector.split([d, d, n_hidden, d * n_hidden])
-        width = SMALLEST_WIDTH + log_width.exp()
+        width = SMALLEST_UNIT_WIDTH + log_width.exp()
         steps = torch.nn.functional.softplus(c + x @ W.reshape(d, n_hidden))
         return -0.5 * ((x - b) / width).square().sum(dim=1) + steps.sum(dim=1)
 
@@ -139,57 +191,51 @@ class BinaryBoltzmann:
         return self._log_weight(vector, self._grid).logsumexp(dim=0) + self._log_cell
 
 
-class SplineFlow:
-    """A neural spline flow (zuko), by Adam with a falling step size; the iteration that predicts held-out data best.
+class SplineFlow(StandardisedDensity):
+    """A neural spline flow (zuko), fitted by Adam; the step with the best likelihood of held-out data is kept.
 
     Parameters
     ----------
-    max_iter : int
-        Steps of Adam, each on all training data; None for 600 in one dimension, where steps are cheap, and else 300.
-    seed : int
-        For the first weights, and for which fifth of the data is held out.
+    max_iter : int or None, default=None
+        Steps of Adam, each on all training data. None: 600 in one dimension, where steps are cheap, and else 300.
+    seed : int, default=0
+        Seed of the initial weights, and of the choice of a fifth of the data to hold out.
     """
 
     def __init__(self, max_iter: int | None = None, seed: int = 0):
         self.max_iter, self.seed = max_iter, seed
 
-    def fit(self, X: Floats) -> "SplineFlow":
-        """Fit to data (n, d)."""
+    def fit_standard(self, x: Tensor) -> None:
+        """Fit to standardised data."""
         import zuko
 
-        self._mean, self._scale = X.mean(axis=0), X.std(axis=0)
-        x = self._standard(X)
-        mine = np.random.default_rng(self.seed).permutation(len(x)) % 5 > 0
+        x = x.float()
+        is_training = np.random.default_rng(self.seed).permutation(len(x)) % 5 > 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             self._flow = zuko.flows.NSF(features=x.shape[1], transforms=2, hidden_features=(32, 32))
-        one = x.shape[1] == 1  # its parameters are then plain numbers, and not weights of a network
+        one = x.shape[1] == 1  # the spline's parameters are then free numbers, not outputs of a network
         max_iter = self.max_iter or (600 if one else 300)
         optimizer = torch.optim.Adam(self._flow.parameters(), lr=5e-2 if one else 5e-3)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max_iter)
         best, kept = -math.inf, self._flow.state_dict()
         for step in range(max_iter):
-            if step % 10 == 0 and (held_out := float(self._log_prob(x[~mine]).mean())) > best:
+            if step % 10 == 0 and (held_out := float(self.log_prob_standard(x[~is_training]).mean())) > best:
                 best, kept = held_out, {name: value.clone() for name, value in self._flow.state_dict().items()}
-            loss = -self._flow().log_prob(x[mine]).mean()
+            loss = -self._flow().log_prob(x[is_training]).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
         self._flow.load_state_dict(kept)
-        return self
-
-    def score_samples(self, X: Floats) -> Floats:
-        """log P (n,)."""
-        return self._log_prob(self._standard(X)).double().numpy() - np.log(self._scale).sum()
-
-    def score(self, X: Floats) -> float:
-        """The mean of log P."""
-        return float(self.score_samples(X).mean())
-
-    def _standard(self, X: Floats) -> Tensor:
-        return torch.tensor((X - self._mean) / self._scale, dtype=torch.float32)
 
     @torch.no_grad()
-    def _log_prob(self, x: Tensor) -> Tensor:
-        return self._flow().log_prob(x)
+    def log_prob_standard(self, x: Tensor) -> Tensor:
+        """log P (n,) in standardised units."""
+        return self._flow().log_prob(x.float())
+
+
+FLOW: dict[str, Fit] = (
+    {"spline flow": lambda X, seed, quick: SplineFlow(25 if quick else None, seed).fit(X)} if HAS_FLOW else {}
+)
+"""The spline flow by name, if zuko is installed. Quick runs take few steps."""

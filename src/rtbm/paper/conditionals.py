@@ -1,27 +1,29 @@
 """Conditional densities of a fitted machine beside the exact ones: Student's t in two dimensions (arXiv:1905.11313)."""
 
-import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
-from sklearn.exceptions import ConvergenceWarning
+from scipy.stats import norm, t
 
 from rtbm import plotting
 from rtbm.common import Floats
 from rtbm.estimators import RTBMDensity
-from rtbm.paper.differences import corrected_error, is_clear
-from rtbm.paper.experiment import NOT_REACHED, REPRODUCED, Experiment, Job, Outcome, Picture, Table, Verdict
+from rtbm.paper.experiment import Experiment, Outcome, Picture, ResultTable, Status, Verdict
+from rtbm.paper.records import Difference, seeded, values, with_error
 
+STUDENT = "Student's t"
 FREEDOM = 6.0
 SCALE = np.array([[2.0, -1.0], [-1.0, 4.0]])
 GIVEN = (-1.0, 0.1, 1.9)
-N_SAMPLES = 5000
-CLOSE = 0.05
-"""The share of the mass that may lie elsewhere in a conditional that is like the exact one."""
-GRID = np.linspace(-15, 15, 601)
+"""Degrees of freedom and scale matrix of Student's t, and the values of x that are given: all as in the sequel."""
+SAMPLE_SIZE = 5000
+"""Rows of each sample; machines come closer to the exact density with more."""
+CLOSE_DISTANCE = 0.05
+"""Largest total variation at which a conditional counts as equal to the exact one."""
+Y_GRID = np.linspace(-15, 15, 601)
+"""Values of y at which conditional densities are compared."""
 
 
 def sample(n: int, seed: int) -> Floats:
@@ -33,36 +35,27 @@ def sample(n: int, seed: int) -> Floats:
 
 def exact(x: float) -> Floats:
     """P(y|x) on the grid: Student's t with one degree of freedom more, shifted and scaled."""
-    from scipy.stats import t
-
     (s11, s12), (_, s22) = SCALE
     scale = ((FREEDOM + x**2 / s11) / (FREEDOM + 1) * (s22 - s12**2 / s11)) ** 0.5
-    return t.pdf(GRID, FREEDOM + 1, loc=s12 / s11 * x, scale=scale)
+    return t.pdf(Y_GRID, FREEDOM + 1, loc=s12 / s11 * x, scale=scale)
 
 
 def gaussian(X: Floats, x: float) -> Floats:
     """P(y|x) on the grid, of the Gaussian of a sample."""
     (m1, m2), ((c11, c12), (_, c22)) = X.mean(axis=0), np.cov(X.T)
-    mean, variance = m2 + c12 / c11 * (x - m1), c22 - c12**2 / c11
-    return np.exp(-0.5 * (GRID - mean) ** 2 / variance) / np.sqrt(2 * np.pi * variance)
+    return norm.pdf(Y_GRID, m2 + c12 / c11 * (x - m1), np.sqrt(c22 - c12**2 / c11))
 
 
 def distance(p: Floats, q: Floats) -> float:
     """The total variation: half the area between two densities on the grid."""
-    return float(0.5 * np.abs(p - q).sum() * (GRID[1] - GRID[0]))
+    return float(0.5 * np.abs(p - q).sum() * (Y_GRID[1] - Y_GRID[0]))
 
 
-def jobs(seeds: int, quick: bool) -> list[Job]:
-    """One sample for each seed."""
-    return [Job(f"seed {seed}", _run_one, (seed, quick)) for seed in range(seeds)]
-
-
-def _run_one(seed: int, quick: bool) -> dict[str, Any]:
-    X = sample(N_SAMPLES, seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = RTBMDensity(2, n_init=2 if quick else 8, random_state=seed).fit(X)
-    curves = [np.exp(model.conditional({0: x}).score_samples(GRID[:, None])) for x in GIVEN]
+def fit_sample(case: str, seed: int, quick: bool) -> dict[str, Any]:
+    """Distances of a machine and of a Gaussian from the exact conditionals, on one sample."""
+    X = sample(SAMPLE_SIZE, seed)
+    model = RTBMDensity(2, n_init=2 if quick else 8, random_state=seed).fit(X)
+    curves = [np.exp(model.conditional({0: x}).score_samples(Y_GRID[:, None])) for x in GIVEN]
     return {
         "machine": [distance(curve, exact(x)) for curve, x in zip(curves, GIVEN, strict=True)],
         "gaussian": [distance(gaussian(X, x), exact(x)) for x in GIVEN],
@@ -70,65 +63,56 @@ def _run_one(seed: int, quick: bool) -> dict[str, Any]:
     }
 
 
-def collect(results: Mapping[str, Any], seeds: int, quick: bool) -> Outcome:
-    """Distances (seeds, 3), and the curves of the first sample."""
-    ordered = [results[f"seed {seed}"] for seed in range(seeds)]
-    distances = {kind: [result[kind] for result in ordered] for kind in ("machine", "gaussian")}
-    return {"seeds": seeds, "quick": quick, "distances": distances, "curves": ordered[0]["curves"]}
-
-
-def tables(outcome: Outcome) -> list[Table]:
+def tables(outcome: Outcome) -> list[ResultTable]:
     """Distances between conditionals."""
-    rows = []
-    for kind, title in (("machine", "RTBM with 2 visible and 2 hidden units"), ("gaussian", "Gaussian of the sample")):
-        numbers = np.array(outcome["distances"][kind])
-        error = numbers.std(axis=0, ddof=1) / len(numbers) ** 0.5
-        rows.append([title, *(f"{m:.4f} ± {e:.4f}" for m, e in zip(numbers.mean(axis=0), error, strict=True))])
-    title = f"Total variation between P(y|x) and the exact one, {outcome['seeds']} samples of {N_SAMPLES}"
-    return [Table(title, ["fit", *(f"x = {x}" for x in GIVEN)], rows)]
+    kinds = {"machine": "RTBM with 2 visible and 2 hidden units", "gaussian": "Gaussian of the sample"}
+    rows = [
+        [title, *(with_error(numbers, ".4f", ".4f") for numbers in values(outcome["records"][STUDENT], kind).T)]
+        for kind, title in kinds.items()
+    ]
+    title = f"Total variation between P(y|x) and the exact one, {outcome['seeds']} samples of {SAMPLE_SIZE}"
+    return [ResultTable(title, ["fit", *(f"x = {x}" for x in GIVEN)], rows)]
 
 
 def verdicts(outcome: Outcome) -> list[Verdict]:
-    """Whether conditionals agree with the exact ones, better than those of a Gaussian."""
-    machine, normal = (np.array(outcome["distances"][kind]) for kind in ("machine", "gaussian"))
+    """Whether the conditionals are close to the exact ones, and closer than those of a Gaussian."""
+    machine, normal = (values(outcome["records"][STUDENT], kind) for kind in ("machine", "gaussian"))
     lines = []
     for x, ours, other in zip(GIVEN, machine.T, normal.T, strict=True):
-        gain = other - ours
-        clear = gain.mean() > 0 and is_clear(float(gain.mean()), corrected_error(gain, 0.0), len(gain))
+        gain = Difference.paired(other, ours)
+        clear = gain.mean > 0 and gain.is_clear
         text = (
             f"P(y|x = {x}) like the exact one: {100 * ours.mean():.1f} % of the mass lies elsewhere, "
             f"{'clearly' if clear else 'not clearly'} less than the {100 * other.mean():.1f} % for the conditional of "
             "a Gaussian."
         )
-        lines.append(Verdict(REPRODUCED if clear and ours.mean() < CLOSE else NOT_REACHED, text))
+        lines.append(Verdict(Status.REPRODUCED if clear and ours.mean() < CLOSE_DISTANCE else Status.NOT_REACHED, text))
     return lines
 
 
 def draw(outcome: Outcome) -> Figure:
     """Conditionals of the first sample."""
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained", sharey=True)
-    for ax, x, curve in zip(axes, GIVEN, outcome["curves"], strict=True):
-        ax.plot(GRID, exact(x), color=plotting.DARK, lw=3, alpha=0.6, label="exact")
-        ax.plot(GRID, curve, color=plotting.WARM, lw=1.5, label="RTBM")
+    for ax, x, curve in zip(axes, GIVEN, outcome["records"][STUDENT][0]["curves"], strict=True):
+        ax.plot(Y_GRID, exact(x), color=plotting.DARK, lw=3, alpha=0.6, label="exact")
+        ax.plot(Y_GRID, curve, color=plotting.WARM, lw=1.5, label="RTBM")
         ax.set(title=f"P(y | x = {x})", xlabel="y", xlim=(-10, 10), ylim=(0, None))
     axes[0].legend(frameon=False)
     return figure
 
 
 EXPERIMENT = Experiment(
-    "Conditional densities",
-    "From the sequel of the paper, arXiv:1905.11313: a machine with two visible and two hidden units is fitted to "
-    f"{N_SAMPLES} samples of Student's t (ν = 6, S = [[2, −1], [−1, 4]]), and its conditionals, which are machines "
-    "again, stand beside the exact ones. The claim counts as reproduced if on average less than "
-    f"{CLOSE:.0%} of the mass lies elsewhere, and clearly less than for the conditional of a Gaussian.",
-    20,
-    5,
-    (70, 2),
-    jobs,
-    collect,
-    tables,
-    verdicts,
-    (
+    title="Conditional densities",
+    about="From the sequel of the paper, arXiv:1905.11313: a machine with two visible and two hidden units is fitted "
+    f"to {SAMPLE_SIZE} samples of Student's t (ν = 6, S = [[2, −1], [−1, 4]]). Its conditionals, which are machines "
+    "again, are compared with the exact ones. The claim counts as reproduced if on average less than "
+    f"{CLOSE_DISTANCE:.0%} of the mass lies elsewhere, and clearly less than for the conditional of a Gaussian.",
+    seeds=(20, 5),
+    seconds=(70, 2),
+    **seeded(fit_sample, [STUDENT]),
+    tables=tables,
+    verdicts=verdicts,
+    pictures=(
         Picture(
             "",
             "The sequel shows the conditional densities at x = −1, 0.1 and 1.9 on top of the exact ones.",

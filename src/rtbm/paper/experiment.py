@@ -1,68 +1,74 @@
-"""What every experiment of the paper offers: jobs to run, tables, verdicts and pictures."""
+"""What an experiment is: jobs, and the tables, verdicts and pictures that are made of their results."""
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
 Outcome = dict[str, Any]
-"""The numbers of a run, as JSON holds them."""
+"""The numbers of a run, as JSON holds them: "seeds", "quick", and those of the experiment."""
 
-REPRODUCED, BEATEN, NOT_REACHED, NOTED = "reproduced", "beaten", "not reached", "beyond the paper"
-"""What became of a claim of the paper; the last is for results that the paper says nothing about."""
+
+class Status(StrEnum):
+    """The status of a claim of the paper; NOTED is for results that the paper does not report."""
+
+    BEATEN = "beaten"
+    REPRODUCED = "reproduced"
+    NOT_REACHED = "not reached"
+    NOTED = "beyond the paper"
 
 
 class Job(NamedTuple):
-    """A part of an experiment that is run and kept by itself."""
+    """A part of an experiment that runs, and is kept, by itself: function(*arguments)."""
 
     key: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
 
 
-class Table(NamedTuple):
-    """Numbers to print."""
+class ResultTable(NamedTuple):
+    """Numbers to print, as text."""
 
     title: str
     columns: list[str]
     rows: list[list[str]]
     best: tuple[int, ...] = ()
-    """The column that is best, for each row, or -1."""
+    """For each row the column to highlight, or -1; empty to highlight none."""
 
 
 class Verdict(NamedTuple):
-    """What became of a claim, and the figures behind it."""
+    """The status of a claim, and the numbers behind it."""
 
-    status: str
+    status: Status
     text: str
 
 
 class Picture(NamedTuple):
-    """A figure, beside what the paper shows in its place."""
+    """A figure, and what the paper shows in its place."""
 
     name: str
-    """Part of the name of its file."""
+    """Part of the file name."""
     paper: str
-    """What the paper shows, or nothing."""
+    """What the paper shows; empty if it has no such figure."""
     ours: str
     draw: Callable[[Outcome], Figure]
 
 
 class Experiment(NamedTuple):
-    """An experiment of the paper, or one beyond it."""
+    """An experiment of the paper, or one beyond it. Pairs are for a full run and a quick one."""
 
     title: str
     about: str
     """What is done, in a few sentences."""
-    seeds: int
-    """How many seeds the full run takes."""
-    quick_seeds: int
+    seeds: tuple[int, int]
+    """Number of seeds, or of random splits."""
     seconds: tuple[float, float]
-    """Roughly, of one process, for all seeds of the full run and of the quick one."""
+    """Approximate time of one process for all seeds."""
     jobs: Callable[[int, bool], list[Job]]
     """jobs(seeds, quick)."""
     collect: Callable[[Mapping[str, Any], int, bool], Outcome]
     """collect(results by key, seeds, quick)."""
-    tables: Callable[[Outcome], list[Table]]
+    tables: Callable[[Outcome], list[ResultTable]]
     verdicts: Callable[[Outcome], list[Verdict]]
     pictures: tuple[Picture, ...]

@@ -1,14 +1,12 @@
-"""The paper's figures, each from one run, in the library's own plotting functions."""
+"""The paper's figures, each from one run, drawn by the library's plotting functions."""
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 
 from rtbm import datasets, plotting
@@ -16,17 +14,16 @@ from rtbm.common import Floats
 from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.estimators import RTBMDensity
 from rtbm.estimators.density.fitted import components
-from rtbm.paper import iris, timeseries
-from rtbm.paper.experiment import NOTED, Experiment, Job, Outcome, Picture, Table, Verdict
-from rtbm.paper.table1 import PAPER, mean_squared_error
+from rtbm.paper import iris, jets, timeseries
+from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable, Status, Verdict
+from rtbm.paper.table1 import PAPER_TABLE, mean_squared_error, names_with
 from rtbm.training.family import Density
 
-ONE = [name for name in PAPER if datasets.DENSITIES[name].n_features == 1]
-TWO = [name for name in PAPER if datasets.DENSITIES[name].n_features == 2]
-IRIS_REPETITIONS, IRIS_ITERATIONS = 20, 300
-N_JETS = 2000
+FIGURE_REPETITIONS = 20
+"""Repetitions in the figure of Iris; more make smoother curves."""
+FIGURE_JETS = 2000
+"""Jets that the machine in the figure of the classifier is fitted to."""
 
-# T, W, Q, b_v, b_h of machines with one visible unit
 DENSITY_MACHINES: dict[str, list[Any]] = {
     "I": [
         ([[1.0]], [[3.0]], [[12.0]], [0.0], [6.0]),
@@ -39,6 +36,7 @@ DENSITY_MACHINES: dict[str, list[Any]] = {
         ([[0.15]], [[1.0, 4.0]], [[1.6, -0.6], [-0.6, 2.4]], [0.1], [1.5, 0.0]),
     ],
 }
+"""T, W, Q, b_v, b_h of the machines whose density is drawn, by phase."""
 EXPECTATION_MACHINES: dict[str, list[Any]] = {
     "I": [
         ([[1.0]], [[1.0]], [[4.0]], [0.0], [0.0]),
@@ -51,105 +49,111 @@ EXPECTATION_MACHINES: dict[str, list[Any]] = {
         ([[1.0]], [[1.0, 2.0]], [[2.5, 1.0], [1.0, 3.0]], [0.0], [0.0, 1.0]),
     ],
 }
+"""T, W, Q, b_v, b_h of the machines whose expectations are drawn, by phase."""
 
 
 def jobs(seeds: int, quick: bool) -> list[Job]:
     """One fit of each density, one of the time series, Iris, and one patch of the classifier."""
-    fits = [Job(name, _fit_density, (name, quick)) for name in PAPER]
-    flowers = [
-        Job(f"iris, {kind}", iris.run_one, (kind, "squared_error", IRIS_REPETITIONS, MARKS)) for kind in iris.UNITS
-    ]
-    return [Job("time series", timeseries.one_fit, ()), *fits, *flowers, Job("classifier", _fit_patch, ())]
-
-
-MARKS = [0, *np.unique(np.geomspace(1, IRIS_ITERATIONS, 20).round().astype(int)).tolist()]
+    fits = [Job(name, _fit_density, (name, quick)) for name in PAPER_TABLE]
+    flowers = iris.jobs(FIGURE_REPETITIONS, True, ["squared_error"])
+    return [Job("fit", timeseries.fit_for_pictures, ()), *fits, *flowers, Job("classifier", _fit_patch, ())]
 
 
 def collect(results: Mapping[str, Any], seeds: int, quick: bool) -> Outcome:
-    """The results as they are."""
-    return {"seeds": seeds, "quick": quick, **results}
+    """The results by the keys of their jobs, and those of Iris as its own experiment has them."""
+    flowers = {key: result for key, result in results.items() if "curves" in result}
+    others = {key: result for key, result in results.items() if key not in flowers}
+    return {"seeds": seeds, "quick": quick, "iris": iris.collect(flowers, FIGURE_REPETITIONS, True), **others}
 
 
 def _fit_density(name: str, quick: bool) -> dict[str, Any]:
     """The machine that the paper fits, on the first sample."""
     density = datasets.DENSITIES[name]
     X = density.sample(seed=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = RTBMDensity(density.n_hidden, n_components=density.n_components, random_state=0)
-        model.set_params(n_init=2 if quick else 8).fit(X)
+    model = RTBMDensity(density.n_hidden, n_components=density.n_components, random_state=0)
+    model.set_params(n_init=2 if quick else 8).fit(X)
     return {"machine": to_numbers(model.distribution_), "error": mean_squared_error(model, density, X)}
 
 
 def _fit_patch() -> dict[str, Any]:
     """One of the classifier's machines: two principal components of jet images, two hidden units."""
-    X = jet_components()
-    return {"machine": to_numbers(RTBMDensity(2, random_state=0).fit(X).distribution_)}
+    return {"machine": to_numbers(RTBMDensity(2, random_state=0).fit(jet_components()).distribution_)}
 
 
 def jet_components() -> Floats:
     """The first two principal components (n, 2) of jet images, standardised."""
-    pixels = datasets.jets.load().pixels[:N_JETS]
+    pixels = datasets.jets.load().pixels[:FIGURE_JETS]
     return StandardScaler().fit_transform(PCA(2, svd_solver="randomized", random_state=0).fit_transform(pixels))
 
 
 def to_numbers(density: Density) -> dict[str, Any]:
-    """Dense machines as lists."""
+    """The parameters of a density of dense machines, as lists."""
     weights = density.weights.tolist() if isinstance(density, RTBMMixture) else [1.0]
     parts = [[getattr(p, name).tolist() for name in ("T", "W", "Q", "b_v", "b_h")] for p in components(density)]
     return {"weights": weights, "machines": parts}
 
 
 def from_numbers(numbers: Mapping[str, Any]) -> Density:
-    """What `to_numbers` was given."""
+    """The density whose parameters `to_numbers` returned."""
     parts = [RTBMDistribution(*part) for part in numbers["machines"]]
     return RTBMMixture(numbers["weights"], parts) if len(parts) > 1 else parts[0]
 
 
-def tables(outcome: Outcome) -> list[Table]:
+def tables(outcome: Outcome) -> list[ResultTable]:
     """The errors of the fits that are drawn."""
-    rows = [[PAPER[name].title, f"{PAPER[name].rtbm:.1e}", f"{outcome[name]['error']:.1e}"] for name in PAPER]
-    return [Table("Mean squared error of the fits in the pictures", ["density", "paper", "ours"], rows)]
+    rows = [
+        [PAPER_TABLE[name].title, f"{PAPER_TABLE[name].rtbm:.1e}", f"{outcome[name]['error']:.1e}"]
+        for name in PAPER_TABLE
+    ]
+    return [ResultTable("Mean squared error of the fits in the pictures", ["density", "paper", "ours"], rows)]
 
 
 def verdicts(outcome: Outcome) -> list[Verdict]:
-    """None of its own: a picture is for the reader to judge, and the numbers are judged in the other sections."""
-    return [Verdict(NOTED, "All figures of the paper are drawn anew; their numbers are judged in the other sections.")]
+    """No verdicts: the numbers are judged in the other sections."""
+    text = "All figures of the paper are drawn anew; their numbers are judged in the other sections."
+    return [Verdict(Status.NOTED, text)]
 
 
 def draw_densities(outcome: Outcome) -> Figure:
     """P(v), each with its mean."""
-    figure, axes = plt.subplots(2, 3, figsize=(11, 5.6), layout="constrained")
-    for row, (phase, machines) in zip(axes, DENSITY_MACHINES.items(), strict=True):
-        for ax, parameters in zip(row, machines, strict=True):
-            machine = RTBMDistribution(*parameters, phase=phase)
-            plotting.plot_density(machine, ax=ax, components=False, legend=False)
-            ax.axvline(float(machine.mean), color="grey", ls="--", lw=1)
-            ax.set(title=f"phase {phase}, {machine.n_hidden} hidden", ylabel="P(v)" if ax is row[0] else "")
-    return figure
+
+    def panel(ax: Any, machine: RTBMDistribution) -> None:
+        plotting.plot_density(machine, ax=ax, components=False, legend=False)
+        ax.axvline(float(machine.mean), color="grey", ls="--", lw=1)
+
+    return _draw_phases(DENSITY_MACHINES, "P(v)", panel)
 
 
 def draw_expectations(outcome: Outcome) -> Figure:
     """E(h|v)."""
+    return _draw_phases(
+        EXPECTATION_MACHINES, "E(h|v)", lambda ax, machine: plotting.plot_expectations(machine, (-10, 10), ax=ax)
+    )
+
+
+def _draw_phases(
+    machines: Mapping[str, list[Any]], label: str, panel: Callable[[Any, RTBMDistribution], Any]
+) -> Figure:
+    """A row of panels for each phase, and a panel for each machine."""
     figure, axes = plt.subplots(2, 3, figsize=(11, 5.6), layout="constrained")
-    for row, (phase, machines) in zip(axes, EXPECTATION_MACHINES.items(), strict=True):
-        for ax, parameters in zip(row, machines, strict=True):
-            machine = RTBMDistribution(*parameters, phase=phase)
-            plotting.plot_expectations(machine, (-10, 10), ax=ax)
-            ax.set(title=f"phase {phase}, {machine.n_hidden} hidden", ylabel="E(h|v)" if ax is row[0] else "")
+    for row, (phase, parameters) in zip(axes, machines.items(), strict=True):
+        for ax, natural in zip(row, parameters, strict=True):
+            machine = RTBMDistribution(*natural, phase=phase)
+            panel(ax, machine)
+            ax.set(title=f"phase {phase}, {machine.n_hidden} hidden", ylabel=label if ax is row[0] else "")
     return figure
 
 
 def draw_one(outcome: Outcome) -> Figure:
     """Fits in one dimension."""
     figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
-    for ax, name in zip(axes.ravel(), ONE, strict=True):
+    for ax, name in zip(axes.ravel(), names_with(1), strict=True):
         density = datasets.DENSITIES[name]
         X = density.sample(seed=0)
         plotting.plot_density(from_numbers(outcome[name]["machine"]), X, ax=ax, components=False, legend=False)
         v = np.linspace(X.min(), X.max(), 600)[:, None]
         ax.plot(v, density.pdf(v), color=plotting.DARK, lw=1.5, label="truth")
-        ax.set(title=PAPER[name].title, xlabel="", ylabel="")
+        ax.set(title=PAPER_TABLE[name].title, xlabel="", ylabel="")
     axes[0, 0].legend(frameon=False)
     return figure
 
@@ -158,7 +162,7 @@ def draw_two(outcome: Outcome) -> Figure:
     """Fits in two dimensions."""
     figure = plt.figure(figsize=(12, 4.4), layout="constrained")
     parts: Any = figure.subfigures(1, 3)
-    for part, name in zip(parts, TWO, strict=True):
+    for part, name in zip(parts, names_with(2), strict=True):
         density = datasets.DENSITIES[name]
         X = density.sample(seed=0)
         joint, _, _ = plotting.plot_joint(from_numbers(outcome[name]["machine"]), X, figure=part, legend=False)
@@ -166,43 +170,17 @@ def draw_two(outcome: Outcome) -> Figure:
         x, y = (np.linspace(*limits, 120) for limits in (joint.get_xlim(), joint.get_ylim()))
         p = density.pdf(np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)).reshape(120, 120)
         joint.contour(x, y, p, levels, colors="black", linewidths=0.8, linestyles=":")
-        part.suptitle(PAPER[name].title)
-    return figure
-
-
-def draw_series(outcome: Outcome) -> Figure:
-    """The time series, and what a network made of it."""
-    figure, ax = plt.subplots(figsize=(10, 3.4), layout="constrained")
-    timeseries.draw_series(ax, outcome["time series"])
-    return figure
-
-
-def draw_iris(outcome: Outcome) -> Figure:
-    """Precision against iterations."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    iris.draw_curves(axes, MARKS, {kind: outcome[f"iris, {kind}"]["curves"] for kind in iris.UNITS})
-    return figure
-
-
-def draw_activations(outcome: Outcome) -> Figure:
-    """The learned activation functions of both networks."""
-    figure = plt.figure(figsize=(12, 3.2), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(4, 1.2))  # type: ignore[misc]
-    timeseries.draw_activations(left, outcome["time series"])
-    ax = right.subplots()
-    iris.draw_units(ax, outcome["iris, theta"]["units"])
-    ax.set(title="Iris")
+        part.suptitle(PAPER_TABLE[name].title)
     return figure
 
 
 def draw_classifier(outcome: Outcome) -> Figure:
-    """From images over a machine to its expectations."""
-    jets = datasets.jets.load()
-    machine, X, labels = from_numbers(outcome["classifier"]["machine"]), jet_components(), jets.labels[:N_JETS]
+    """Mean images, the density of a machine, and its expectations by class."""
+    machine, X = from_numbers(outcome["classifier"]["machine"]), jet_components()
+    labels = datasets.jets.load().labels[:FIGURE_JETS]
     figure = plt.figure(figsize=(12, 3.8), layout="constrained")
     left, middle, right = figure.subfigures(1, 3, width_ratios=(1.1, 1, 1))  # type: ignore[misc]
-    means = [jets.images[jets.labels == label].mean(axis=0) for label in (1, 0)]
-    plotting.plot_images(means, ["W boson", "quark or gluon"], figure=left)
+    plotting.plot_images(*jets.mean_images(), figure=left)
     joint, _, _ = plotting.plot_joint(machine, X, figure=middle, legend=False)
     joint.set(xlabel="component 1", ylabel="component 2")
     ax = right.subplots()
@@ -216,17 +194,16 @@ def draw_classifier(outcome: Outcome) -> Figure:
 
 
 EXPERIMENT = Experiment(
-    "The paper's figures",
-    "Each figure from one run with a fixed seed. The paper does not give the parameters of its first two figures; ours "
-    "are chosen to show the same variety.",
-    1,
-    1,
-    (50, 12),
-    jobs,
-    collect,
-    tables,
-    verdicts,
-    (
+    title="The paper's figures",
+    about="Each figure from one run with a fixed seed. The paper does not give the parameters of its first two "
+    "figures; ours are chosen to show the same variety.",
+    seeds=(1, 1),
+    seconds=(50, 12),
+    jobs=jobs,
+    collect=collect,
+    tables=tables,
+    verdicts=verdicts,
+    pictures=(
         Picture(
             "densities",
             "Figure of P(v) for one visible unit: three machines in phase I above, three in phase II below, the first "
@@ -255,21 +232,18 @@ EXPERIMENT = Experiment(
         ),
         Picture(
             "time-series",
-            "Figure of the time series: the signal, the signal with noise, the reconstruction and its continuation.",
-            "All in one: noisy points up to t = 100, the signal, and the network, which goes on beyond.",
-            draw_series,
+            "Figures of the time series: the signal, the signal with noise, the reconstruction and its continuation; "
+            "and the learned activation functions of the network.",
+            "All in one: noisy points up to t = 100, the signal, and the network, which goes on beyond. Below, its "
+            "activation functions, with a panel for each layer.",
+            timeseries.draw,
         ),
         Picture(
             "iris",
-            "Figure of Iris: precision against iterations on training and on test data, theta and tanh.",
-            f"The same for {IRIS_REPETITIONS} repetitions of {IRIS_ITERATIONS} iterations.",
-            draw_iris,
-        ),
-        Picture(
-            "activations",
-            "Figure of learned activation functions: of the network for the time series, and of that for Iris.",
-            "The same, a panel for each layer of the first network.",
-            draw_activations,
+            "Figures of Iris: precision against iterations on training and on test data, theta and tanh; and the "
+            "learned activation functions.",
+            f"The same for {FIGURE_REPETITIONS} repetitions of {iris.IRIS_ITERATIONS[True]} iterations.",
+            lambda outcome: iris.draw(outcome["iris"]),
         ),
         Picture(
             "classifier",

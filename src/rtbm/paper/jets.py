@@ -1,7 +1,7 @@
-"""The paper's section 6: is a jet a W boson? Three experiments of the paper, and other classifiers beside them.
+"""The paper's section 6: is a jet a W boson? Three experiments of the paper, and other classifiers.
 
-Every method says what it is fed: pixels over the largest one (the paper's protocol for logistic regression), or 100
-principal components of the pixels (the paper's 10×10).
+The name of a method ends with its inputs: pixels over the largest one (the paper's protocol for logistic regression),
+100 principal components of the pixels (the paper's 10×10), or features of machines on these components.
 """
 
 from typing import Any
@@ -14,55 +14,36 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-from rtbm import datasets, plotting
+from rtbm import datasets
 from rtbm.common import Floats
 from rtbm.estimators import RTBMFeatures, ThetaNetClassifier
-from rtbm.paper.classification import (
-    Method,
-    OverMaximum,
-    Task,
-    against_paper,
-    compare,
-    draw_scores,
-    logistic_cv,
-    make_experiment,
-    new_figure,
-    values,
-)
-from rtbm.paper.experiment import NOT_REACHED, REPRODUCED, Outcome, Picture, Verdict
+from rtbm.paper import classification
+from rtbm.paper.classification import Comparison, Method, OverMaximum, compare, logistic_cv
+from rtbm.paper.experiment import Outcome, Picture, Status, Verdict
+from rtbm.paper.records import values
 
-N_COMPONENTS = 100
-PIXELS, OVER_MAXIMUM, COMPONENTS = "pixels", "pixels / max", "components"
 PAPER_FEATURES, FINE_FEATURES = "50 RTBMs (2, 2)", "100 RTBMs (1, 4)"
+"""Numbers of machines, and of visible and hidden units of each: the paper's choice, and a better one."""
+
+
+def _load() -> tuple[Floats, Any]:
+    jets = datasets.jets.load()
+    return jets.pixels, jets.labels
 
 
 def _components(seed: int, *steps: Any) -> Any:
-    return make_pipeline(PCA(N_COMPONENTS, svd_solver="randomized", random_state=seed), *steps, StandardScaler())
+    return make_pipeline(PCA(100, svd_solver="randomized", random_state=seed), *steps, StandardScaler())
 
 
-INPUTS = {
-    PIXELS: lambda seed: FunctionTransformer(),
-    OVER_MAXIMUM: lambda seed: OverMaximum(),
-    COMPONENTS: lambda seed: _components(seed),
-    PAPER_FEATURES: lambda seed: _components(seed, RTBMFeatures(2, patch_size=2, random_state=seed)),
-    FINE_FEATURES: lambda seed: _components(
-        seed, RTBMFeatures(4, coupling="diagonal", patch_size=1, features="both", random_state=seed)
-    ),
-}
+def _fine_features(seed: int) -> Any:
+    options: dict[str, Any] = {"coupling": "diagonal", "patch_size": 1, "features": "both"}
+    return _components(seed, RTBMFeatures(4, **options, random_state=seed))
 
 
 def _network(kind: str, seed: int) -> ThetaNetClassifier:
-    return ThetaNetClassifier(
-        (3,),
-        activation=kind,
-        output_activation=kind,
-        loss="squared_error",
-        initialization="balanced",
-        alpha=10.0,
-        n_init=4,
-        max_iter=200,
-        random_state=seed,
-    )
+    units: dict[str, Any] = {"activation": kind, "output_activation": kind, "initialization": "balanced"}
+    effort: dict[str, Any] = {"alpha": 10.0, "n_init": 4, "max_iter": 200}
+    return ThetaNetClassifier((3,), **units, **effort, loss="squared_error", random_state=seed)
 
 
 def _perceptron(seed: int) -> MLPClassifier:
@@ -73,65 +54,64 @@ def _trees(seed: int) -> HistGradientBoostingClassifier:
     return HistGradientBoostingClassifier(random_state=seed)
 
 
-PAPER_LOGISTIC, LOGISTIC = f"logistic regression, {OVER_MAXIMUM}", f"logistic regression, {COMPONENTS}"
-THETA, TANH = f"theta 1024:3:1, {PIXELS}", f"tanh 1024:3:1, {PIXELS}"
-PAPER_RTBM, RTBM = f"logistic regression, {PAPER_FEATURES}", f"logistic regression, {FINE_FEATURES}"
-MLP, RTBM_MLP = f"MLP, {COMPONENTS}", f"MLP, {FINE_FEATURES}"
-TREES, RTBM_TREES = f"boosted trees, {COMPONENTS}", f"boosted trees, {FINE_FEATURES}"
-METHODS = {
-    PAPER_LOGISTIC: Method(OVER_MAXIMUM, lambda seed: LogisticRegression(max_iter=1000), 0.77),
-    LOGISTIC: Method(COMPONENTS, lambda seed: logistic_cv()),
-    THETA: Method(PIXELS, lambda seed: _network("theta", seed), 0.79),
-    TANH: Method(PIXELS, lambda seed: _network("tanh", seed), 0.55),
-    PAPER_RTBM: Method(PAPER_FEATURES, lambda seed: logistic_cv(), 0.83),
-    RTBM: Method(FINE_FEATURES, lambda seed: logistic_cv()),
-    f"MLP, {OVER_MAXIMUM}": Method(OVER_MAXIMUM, lambda seed: MLPClassifier((128,), random_state=seed)),
-    MLP: Method(COMPONENTS, _perceptron),
-    RTBM_MLP: Method(FINE_FEATURES, _perceptron),
-    f"boosted trees, {PIXELS}": Method(PIXELS, _trees),
-    TREES: Method(COMPONENTS, _trees),
-    RTBM_TREES: Method(FINE_FEATURES, _trees),
-}
-
-
-def _load() -> tuple[Floats, Any]:
-    jets = datasets.jets.load()
-    return jets.pixels, jets.labels
-
-
-TASK = Task(_load, (5000, 2500), (200, 400), INPUTS, METHODS)
+COMPARISON = Comparison(
+    title="Jets: W bosons or not",
+    load=_load,
+    sizes=[(5000, 2500), (200, 400)],
+    inputs={
+        "pixels": lambda seed: FunctionTransformer(),
+        "pixels / max": lambda seed: OverMaximum(),
+        "components": _components,
+        PAPER_FEATURES: lambda seed: _components(seed, RTBMFeatures(2, patch_size=2, random_state=seed)),
+        FINE_FEATURES: _fine_features,
+    },
+    methods=[
+        Method("logistic regression", "pixels / max", lambda seed: LogisticRegression(max_iter=1000), 0.77),
+        Method("logistic regression", "components", logistic_cv),
+        Method("theta 1024:3:1", "pixels", lambda seed: _network("theta", seed), 0.79),
+        Method("tanh 1024:3:1", "pixels", lambda seed: _network("tanh", seed), 0.55),
+        Method("logistic regression", PAPER_FEATURES, logistic_cv, 0.83),
+        Method("logistic regression", FINE_FEATURES, logistic_cv),
+        Method("MLP", "pixels / max", lambda seed: MLPClassifier((128,), random_state=seed)),
+        Method("MLP", "components", _perceptron),
+        Method("MLP", FINE_FEATURES, _perceptron),
+        Method("boosted trees", "pixels", _trees),
+        Method("boosted trees", "components", _trees),
+        Method("boosted trees", FINE_FEATURES, _trees),
+    ],
+)
 
 
 def verdicts(outcome: Outcome) -> list[Verdict]:
-    """The paper's four numbers, and how the machines stand beside other classifiers."""
-    papers = {name: method.paper for name, method in METHODS.items() if method.paper is not None}
-    lines = [against_paper(outcome, name, paper) for name, paper in papers.items() if name != TANH]
-    theta, tanh = (100 * float(values(outcome, name, "precision").mean()) for name in (THETA, TANH))
-    status = REPRODUCED if theta > tanh + 1 else NOT_REACHED
-    lines.append(Verdict(status, f"Theta ahead of tanh (79 % and 55 % in the paper): {theta:.1f} % and {tanh:.1f} %."))
-    pairs = [(THETA, TANH), (RTBM, LOGISTIC), (RTBM, MLP), (RTBM, TREES)]
-    pairs += [(RTBM_MLP, LOGISTIC), (RTBM_MLP, MLP), (RTBM_MLP, TREES), (RTBM_TREES, TREES)]
-    return lines + [compare(outcome, first, second) for first, second in pairs]
+    """The paper's four numbers, and the machines beside other classifiers."""
+    theta, tanh = "theta 1024:3:1, pixels", "tanh 1024:3:1, pixels"
+    papers = {method.name: method.paper for method in COMPARISON.methods if method.paper and method.name != tanh}
+    lines = [classification.against_paper(outcome, name, paper) for name, paper in papers.items()]
+    means = [100 * float(values(outcome["records"][name], "precision").mean()) for name in (theta, tanh)]
+    status = Status.REPRODUCED if means[0] > means[1] + 1 else Status.NOT_REACHED
+    text = f"Theta ahead of tanh (79 % and 55 % in the paper): {means[0]:.1f} % and {means[1]:.1f} %."
+    names = ("logistic regression", "MLP", "boosted trees")
+    pairs = [(f"{ours}, {FINE_FEATURES}", f"{other}, components") for ours in names[:2] for other in names]
+    pairs = [(theta, tanh), *pairs, (f"boosted trees, {FINE_FEATURES}", "boosted trees, components")]
+    return [*lines, Verdict(status, text), *(compare(outcome, first, second) for first, second in pairs)]
 
 
 def draw(outcome: Outcome) -> Figure:
     """Mean images of both classes, and the accuracy of all methods."""
-    figure, (left, right) = new_figure(4.6)
+    return classification.draw_images_and_scores(outcome, *mean_images())
+
+
+def mean_images() -> tuple[list[Floats], list[str]]:
+    """The mean image of each class, and the names of the classes."""
     jets = datasets.jets.load()
-    plotting.plot_images(
-        [jets.images[jets.labels == label].mean(axis=0) for label in (1, 0)], ["W boson", "quark or gluon"], figure=left
-    )
-    draw_scores(outcome, right.subplots(), lambda name: "RTBM" in name or "theta" in name)
-    return figure
+    return [jets.images[jets.labels == label].mean(axis=0) for label in (1, 0)], ["W boson", "quark or gluon"]
 
 
-EXPERIMENT = make_experiment(
-    "Jets: W bosons or not",
-    "5000 images of 32×32 pixels for training and 2500 for testing, on random splits. The paper's images are not to be "
-    "had; these are simulated with the same physics (see the documentation of `rtbm.datasets.jets`). The paper "
+EXPERIMENT = COMPARISON.experiment(
+    "5000 images of 32×32 pixels for training and 2500 for testing, on random splits. The paper's images are not "
+    "available; these are simulated with the same physics (see the documentation of `rtbm.datasets.jets`). The paper "
     "calls its score precision.",
     (1200, 22),
-    TASK,
     verdicts,
     Picture(
         "",

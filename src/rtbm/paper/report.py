@@ -1,6 +1,7 @@
-"""One self-contained HTML page of what the experiments found, beside what the paper says."""
+"""One self-contained HTML page with the results of the experiments beside those of the paper."""
 
 import base64
+import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -8,14 +9,14 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rtbm.paper import EXPERIMENTS
-from rtbm.paper.experiment import BEATEN, NOT_REACHED, NOTED, REPRODUCED, Experiment, Picture, Table, Verdict
+from rtbm.paper import load_experiments
+from rtbm.paper.experiment import Experiment, Picture, ResultTable, Status, Verdict
 from rtbm.paper.runner import fingerprint
 
 PAGE = "report.html"
-STATUSES = (BEATEN, REPRODUCED, NOT_REACHED, NOTED)
+"""File name of the report."""
 
-STYLE = """
+PAGE_STYLE = """
 :root { --ink: #1c2730; --soft: #5b6b77; --line: #d9e0e5; --deep: #1b4965; --pale: #f4f7f9; }
 * { box-sizing: border-box; }
 body { margin: 0; font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: #fff; }
@@ -57,14 +58,14 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 
 
 class Section(NamedTuple):
-    """What a run of an experiment left behind."""
+    """The stored results of an experiment."""
 
     name: str
     experiment: Experiment
     record: dict[str, Any]
     """The contents of NAME.json."""
     pictures: list[bytes]
-    """PNG files, as many as the experiment has pictures."""
+    """The contents of the PNG files, one for each picture of the experiment."""
 
 
 def picture_path(folder: Path, name: str, picture: Picture) -> Path:
@@ -73,9 +74,9 @@ def picture_path(folder: Path, name: str, picture: Picture) -> Path:
 
 
 def read_sections(folder: Path) -> tuple[list[Section], list[str]]:
-    """The experiments whose results are in a folder, and the names of those that are damaged or of other code."""
+    """The experiments with results in a folder, and the names of those whose results are damaged or of other code."""
     sections, stale = [], []
-    for name, experiment in EXPERIMENTS.items():
+    for name, experiment in load_experiments().items():
         paths = [picture_path(folder, name, picture) for picture in experiment.pictures]
         try:
             record = json.loads((folder / f"{name}.json").read_text())
@@ -91,36 +92,39 @@ def read_sections(folder: Path) -> tuple[list[Section], list[str]]:
 
 
 def render(sections: Sequence[Section]) -> str:
-    """The page."""
+    """The page as HTML."""
     body = "".join([_summary(sections), *(_section(section) for section in sections)])
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>Riemann-Theta Boltzmann Machines: the paper, reproduced</title><style>{STYLE}</style></head>"
+        f"<title>Riemann-Theta Boltzmann Machines: the paper, reproduced</title><style>{PAGE_STYLE}</style></head>"
         f"<body><main>{body}</main></body></html>\n"
     )
 
 
 def _summary(sections: Sequence[Section]) -> str:
-    """The title, and what became of the claims of each section."""
+    """The title, and the number of verdicts of each status in each section."""
     rows = []
     for section in sections:
         counts = Counter(verdict.status for verdict in _verdicts(section))
-        cells = "".join(f"<td>{counts[status] or ''}</td>" for status in STATUSES)
+        link = f'<td><a href="#{section.name}">{escape(section.experiment.title)}</a></td>'
         kind = "quick" if section.record["outcome"]["quick"] else "full"
-        rows.append(
-            f'<tr><td><a href="#{section.name}">{escape(section.experiment.title)}</a></td>{cells}'
-            f"<td>{kind}</td><td>{duration(section.record['seconds'])}</td></tr>"
-        )
-    head = "".join(f"<th>{title}</th>" for title in ("section", *STATUSES, "run", "computing time"))
+        cells = [*(str(counts[status] or "") for status in Status), kind, duration(section.record["seconds"])]
+        rows.append(link + "".join(f"<td>{cell}</td>" for cell in cells))
     return (
         "<header><p class='soft'>rtbm</p><h1>Riemann-Theta Boltzmann Machines: the paper, reproduced</h1>"
         "<p>The experiments of Krefl, Carrazza, Haghighat and Kahlen, <a href='https://arxiv.org/abs/1712.07581'>"
         "arXiv:1712.07581</a>, run anew. What the paper shows stands beside what this library finds. “Reproduced”, "
-        "“beaten” and “not reached” are about claims and numbers of the paper; results that it says nothing about "
-        "are “beyond the paper”.</p></header>"
-        f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        "“beaten” and “not reached” are about claims and numbers of the paper; results that it does not report "
+        f"are “beyond the paper”.</p></header>{_html_table(['section', *Status, 'run', 'computing time'], rows)}"
     )
+
+
+def _html_table(columns: Sequence[str], rows: Sequence[str]) -> str:
+    """A table that scrolls sideways if it is too wide; each row is a string of cells."""
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<div class='wide' tabindex='0'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _section(section: Section) -> str:
@@ -141,21 +145,16 @@ def _verdict(verdict: Verdict) -> str:
     return f'<li><span class="badge {name}">{escape(verdict.status)}</span>{escape(verdict.text)}</li>'
 
 
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+def _table(table: ResultTable) -> str:
     rows = []
-    for i, row in enumerate(table.rows):
-        best = table.best[i] if table.best else -1
-        cells = (
-            f'<td class="best">{escape(c)}</td>' if j == best else f"<td>{escape(c)}</td>" for j, c in enumerate(row)
-        )
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f"<h3>{escape(table.title)}</h3><div class='wide' tabindex='0'>{body}</div>"
+    for row, best in zip(table.rows, table.best or itertools.repeat(-1), strict=False):
+        classes = (' class="best"' if i == best else "" for i in range(len(row)))
+        rows.append("".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(classes, row, strict=True)))
+    return f"<h3>{escape(table.title)}</h3>{_html_table(table.columns, rows)}"
 
 
 def _pair(picture: Picture, png: bytes) -> str:
-    """What the paper shows, and our figure beside it."""
+    """A description of the paper's figure, and our figure beside it."""
     paper = _text(picture.paper) if picture.paper else "Nothing of the kind."
     source = base64.b64encode(png).decode()
     return (
@@ -166,7 +165,7 @@ def _pair(picture: Picture, png: bytes) -> str:
 
 
 def _how(section: Section) -> str:
-    """How the numbers came about."""
+    """The command, seeds, time and versions behind the numbers."""
     record = section.record
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     items = {
@@ -186,5 +185,5 @@ def _text(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, or minutes where there are many."""
+    """A time in seconds, or in minutes from 100 seconds on."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -1,29 +1,31 @@
-"""Run an experiment job by job, and keep what is finished, so that an interrupted run can go on."""
+"""Run an experiment job by job, and keep finished jobs, so that an interrupted run can continue."""
 
 import hashlib
 import json
 import platform
 import re
-import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import joblib
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 import rtbm
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.parallel import in_parallel
 from rtbm.paper.experiment import Experiment, Job, Outcome
+from rtbm.paper.records import timed
 from rtbm.paths import write_whole
 
-PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "zuko")
-"""What numbers depend on, beside the library."""
+NUMERICAL_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "zuko")
+"""Packages that results depend on. Another version of any of them makes finished jobs run again."""
 PRESENTATION = ("cli", "plotting.py", "paper/report.py")
-"""What no number depends on."""
+"""Files of the library that no result depends on. Changes to them leave finished jobs valid."""
 
 Part = dict[str, Any]
 """The result of a job under "result", and how many seconds it took under "seconds"."""
@@ -31,9 +33,9 @@ Part = dict[str, Any]
 
 @cache
 def versions() -> dict[str, str]:
-    """The versions of all that numbers depend on."""
+    """The versions of all that results depend on."""
     found = {"rtbm": rtbm.__version__, "python": platform.python_version(), "machine": platform.machine()}
-    for name in PACKAGES:
+    for name in NUMERICAL_PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -43,7 +45,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def fingerprint() -> str:
-    """A hash of the versions and of the library's code, as far as it computes."""
+    """A hash of the versions and of all code of the library except its presentation."""
     folder = Path(rtbm.__file__).parent
     digest = hashlib.sha256(json.dumps(versions()).encode())
     for path in sorted(folder.rglob("*.py")):
@@ -53,103 +55,97 @@ def fingerprint() -> str:
 
 
 class Parts:
-    """The results of finished jobs, each in a file of its own; those of other code count as missing.
+    """The results of finished jobs, one file each. Results of other code count as missing.
 
     Parameters
     ----------
     folder : Path
-        Where they are; it is made when the first is written.
+        Where the files are; it is created with the first one.
     """
 
     def __init__(self, folder: Path):
         self._folder, self._fingerprint = folder, fingerprint()
 
     def read(self, job: Job) -> Part | None:
-        """What `write` was given, or None."""
+        """The part that was written for a job; None if there is none, or if it is damaged or of other code."""
         try:
             part = json.loads(self._path(job).read_text())
-        except (OSError, ValueError):
+            is_valid = (part["key"], part["fingerprint"]) == (job.key, self._fingerprint)
+            return part if is_valid and {"result", "seconds"} <= part.keys() else None
+        except (OSError, ValueError, TypeError, KeyError):
             return None
-        if not isinstance(part, dict) or not {"result", "seconds"} <= part.keys():
-            return None
-        return part if (part.get("key"), part.get("fingerprint")) == (job.key, self._fingerprint) else None
 
-    def write(self, job: Job, result: Any, seconds: float) -> None:
-        """Keep a result, whole or not at all."""
+    def write(self, job: Job, part: Part) -> None:
+        """Write a part, in full or not at all."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        part = {"key": job.key, "fingerprint": self._fingerprint, "seconds": seconds, "result": result}
-        write_whole(self._path(job), json.dumps(part).encode())
+        write_whole(self._path(job), json.dumps({"key": job.key, "fingerprint": self._fingerprint, **part}).encode())
 
     def _path(self, job: Job) -> Path:
         name = re.sub(r"[^a-z0-9]+", "-", job.key.lower()).strip("-")
         return self._folder / f"{name}-{hashlib.sha256(job.key.encode()).hexdigest()[:8]}.json"
 
 
-def unfinished(experiment: Experiment, seeds: int, quick: bool, parts: Parts | None) -> list[Job]:
-    """The jobs of which nothing is kept."""
-    jobs = experiment.jobs(seeds, quick)
-    if len({job.key for job in jobs}) < len(jobs):
-        raise InvalidInputError("the jobs of an experiment must have different keys")
-    return jobs if parts is None else [job for job in jobs if parts.read(job) is None]
+class Run(NamedTuple):
+    """An experiment with a number of seeds, full or quick, and the parts that are kept of it (None: none are)."""
 
+    experiment: Experiment
+    seeds: int
+    quick: bool
+    parts: Parts | None = None
 
-def expected_seconds(experiment: Experiment, seeds: int, quick: bool, left: int, n_jobs: int) -> float:
-    """Roughly how long the jobs that are left will take."""
-    usual = experiment.seconds[quick] / (experiment.quick_seeds if quick else experiment.seeds)
-    return usual * seeds * left / len(experiment.jobs(seeds, quick)) / n_jobs
+    def jobs(self) -> list[Job]:
+        """All jobs, whose keys must differ."""
+        jobs = self.experiment.jobs(self.seeds, self.quick)
+        if len({job.key for job in jobs}) < len(jobs):
+            raise InvalidInputError("the jobs of an experiment must have different keys")
+        return jobs
 
+    def missing(self) -> list[Job]:
+        """The jobs that still have to run."""
+        return [job for job in self.jobs() if self.parts is None or self.parts.read(job) is None]
 
-def run(
-    experiment: Experiment,
-    seeds: int,
-    quick: bool,
-    n_jobs: int | None = None,
-    advance: Callable[[str], None] = lambda key: None,
-    parts: Parts | None = None,
-) -> tuple[Outcome, float]:
-    """The outcome of an experiment, and the seconds that its jobs took, summed over processes.
+    def expected_seconds(self, n_missing: int, n_jobs: int) -> float:
+        """Approximate time for the missing jobs in n_jobs processes."""
+        seconds_per_seed = self.experiment.seconds[self.quick] / self.experiment.seeds[self.quick]
+        return seconds_per_seed * self.seeds * n_missing / len(self.jobs()) / n_jobs
 
-    `advance` is called with the key of each job that has been run; those whose results are kept are not run again.
-    """
-    missing = unfinished(experiment, seeds, quick, parts)
-    results = run_jobs([(job, parts) for job in missing], n_jobs)
-    return collect(experiment, seeds, quick, take(results, missing, advance), parts)
+    def collect(self, new: Mapping[str, Part]) -> tuple[Outcome, float]:
+        """The outcome from new parts and kept ones, and the seconds that their jobs took, summed over processes."""
+        found = {job.key: new.get(job.key) or (self.parts and self.parts.read(job)) or {} for job in self.jobs()}
+        results = {key: json.loads(json.dumps(part["result"])) for key, part in found.items()}
+        outcome = self.experiment.collect(results, self.seeds, self.quick)
+        return outcome, sum(part["seconds"] for part in found.values())
+
+    def finish(self, n_jobs: int | None = None, advance: Callable[[str], None] = lambda key: None) -> Outcome:
+        """Run the missing jobs, and return the outcome; `advance` is called with the key of each job that was run."""
+        missing = self.missing()
+        return self.collect(take_parts(run_jobs([(job, self.parts) for job in missing], n_jobs), missing, advance))[0]
 
 
 def run_jobs(jobs: Iterable[tuple[Job, Parts | None]], n_jobs: int | None) -> Iterator[Part]:
-    """The results of jobs in their order.
+    """Run jobs in parallel, and yield their parts in order.
 
-    Jobs of several experiments in one call keep all processes busy while the tables and pictures of those that are
-    finished are made.
+    Jobs of several experiments in one call keep all processes busy while the tables and pictures of finished
+    experiments are made.
     """
-    return in_parallel(n_jobs, (joblib.delayed(_run)(job, parts) for job, parts in jobs))
+    return in_parallel(n_jobs, (joblib.delayed(run_job)(job, parts) for job, parts in jobs))
 
 
-def take(results: Iterator[Part], jobs: Iterable[Job], advance: Callable[[str], None]) -> dict[str, Part]:
-    """The next results by the keys of their jobs; `advance` is called with each key."""
+def take_parts(parts: Iterator[Part], jobs: Iterable[Job], advance: Callable[[str], None]) -> dict[str, Part]:
+    """The next parts by the keys of their jobs; `advance` is called with each key."""
     taken = {}
     for job in jobs:
-        taken[job.key] = next(results)
+        taken[job.key] = next(parts)
         advance(job.key)
     return taken
 
 
-def collect(
-    experiment: Experiment, seeds: int, quick: bool, new: Mapping[str, Part], parts: Parts | None = None
-) -> tuple[Outcome, float]:
-    """The outcome of an experiment from new results and kept ones, and the seconds that they took."""
-    jobs = experiment.jobs(seeds, quick)
-    kept = {job.key: new[job.key] if parts is None or job.key in new else parts.read(job) or {} for job in jobs}
-    results: Mapping[str, Any] = {key: json.loads(json.dumps(part["result"])) for key, part in kept.items()}
-    return experiment.collect(results, seeds, quick), sum(part["seconds"] for part in kept.values())
-
-
-def _run(job: Job, parts: Parts | None) -> Part:
-    """Run a job, and keep its result as soon as it is there."""
+def run_job(job: Job, parts: Parts | None = None) -> Part:
+    """Run a job on one thread, without warnings about convergence, and keep its result at once."""
     torch.set_num_threads(1)
-    start = time.perf_counter()
-    result = job.function(*job.arguments)
-    seconds = time.perf_counter() - start
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        result, seconds = timed(job.function, *job.arguments)
+    part = {"result": result, "seconds": seconds}
     if parts is not None:
-        parts.write(job, result, seconds)
-    return {"result": result, "seconds": seconds}
+        parts.write(job, part)
+    return part

@@ -8,23 +8,25 @@ import os
 from collections.abc import Callable
 from importlib.resources import files
 from numbers import Real
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rtbm.common import Floats
-from rtbm.datasets.jets.tools import import_tool
+from rtbm.datasets.jets.simulation import POOL_EVENTS, collide, import_tool, make_images
 from rtbm.errors import FileError, InvalidInputError
+from rtbm.paths import existing_file
 from rtbm.validation import check_choice, check_integer
 
 N_TRAIN = 5000
-"""The first so many images of the sample are for training, the other 2500 for testing."""
+"""Number of training images at the beginning of the sample; the other 2500 are for testing. Published scores use it."""
 SAMPLE = "sample.npz"
+LARGEST_SEED = 89_999_999
+"""Pythia takes seeds up to 900,000,000, and `generate` uses ten of them for each of its own."""
 
 
 class JetImages(NamedTuple):
-    """Images and what they show.
+    """Jet images and their labels.
 
     Attributes
     ----------
@@ -80,17 +82,15 @@ def generate(n: int, seed: int = 0, pile_up: float = 0.0, advance: Callable[[int
     advance : callable
         Called with the number of images that were just made.
     """
-    from rtbm.datasets.jets.generation import make_images, make_pool
-
     check_integer(n, "n", 2)
     check_integer(seed, "seed", 0)
     if n % 2:
         raise InvalidInputError(f"n must be even, for as many images of each label, got {n}")
-    if seed > 89_999_999:
-        raise InvalidInputError(f"seed must be at most 89999999, for Pythia, got {seed}")
+    if seed > LARGEST_SEED:
+        raise InvalidInputError(f"seed must be at most {LARGEST_SEED}, for Pythia, got {seed}")
     if not isinstance(pile_up, Real) or isinstance(pile_up, bool) or not 0 <= float(pile_up) <= 1000:
         raise InvalidInputError(f"pile_up must be a number from 0 to 1000, got {pile_up!r}")
-    pool = make_pool(seed) if pile_up else None
+    pool = next(collide("pile-up", 10 * seed + 3, POOL_EVENTS)) if pile_up else None
     parts = [make_images(n // 2, label, seed, pile_up, pool, advance or (lambda done: None)) for label in (0, 1)]
     order = np.random.default_rng(seed).permutation(n)
     return JetImages(np.concatenate(parts)[order], np.repeat([0, 1], n // 2)[order])
@@ -111,10 +111,8 @@ def read_hdf5(path: Any, start: int = 0, stop: int | None = None) -> JetImages:
         check_integer(stop, "stop", start + 1)
     if not isinstance(path, str | os.PathLike):
         raise InvalidInputError(f"path must be the name of a file, got {path!r}")
-    if not Path(path).is_file():
-        raise FileError(f"{path}: " + ("a folder, not a file" if Path(path).is_dir() else "no such file"))
     try:
-        with import_tool("h5py").File(path, "r") as file:
+        with import_tool("h5py").File(existing_file(path), "r") as file:
             images, labels = _read(file, path, start, stop)
     except OSError as error:
         raise FileError(f"{path}: truncated, or not an HDF5 file ({error})") from None
@@ -124,7 +122,7 @@ def read_hdf5(path: Any, start: int = 0, stop: int | None = None) -> JetImages:
 
 
 def _read(file: Any, path: Any, start: int, stop: int | None) -> list[np.ndarray]:
-    """Some rows of both data sets, whose shapes and types are checked before."""
+    """Check the shapes and types of both data sets, then read some rows."""
     found = {name: _layout(file.get(name)) for name in ("features", "targets")}
     n = (found["features"] or ((0,), ""))[0][0]
     if found != {"features": ((n, 1, 32, 32), "number"), "targets": ((n, 1), "number")}:
@@ -135,6 +133,6 @@ def _read(file: Any, path: Any, start: int, stop: int | None) -> list[np.ndarray
 
 
 def _layout(item: Any) -> tuple[tuple[int, ...], str] | None:
-    """The shape of a data set with at least one axis, and whether it holds numbers; None for anything else."""
+    """The shape and type of a data set with at least one axis; None for anything else."""
     shape = getattr(item, "shape", None)
     return (tuple(shape), "number" if item.dtype.kind in "iufb" else str(item.dtype)) if shape else None

@@ -1,0 +1,34 @@
+from rtbm import datasets as datasets
+from rtbm import nn as nn
+from rtbm import parameters as parameters
+from rtbm.distributions import BoundedDistribution as BoundedDistribution
+from rtbm.distributions import ContinuousBoltzmannMachine as ContinuousBoltzmannMachine
+from rtbm.distributions import DiscreteGaussian as DiscreteGaussian
+from rtbm.distributions import Estimate as Estimate
+from rtbm.distributions import RTBMDistribution as RTBMDistribution
+from rtbm.distributions import RTBMMixture as RTBMMixture
+from rtbm.errors import FileError as FileError
+from rtbm.errors import InvalidInputError as InvalidInputError
+from rtbm.errors import NormalizerError as NormalizerError
+from rtbm.errors import NotPositiveDefiniteError as NotPositiveDefiniteError
+from rtbm.errors import RTBMError as RTBMError
+from rtbm.errors import SamplingError as SamplingError
+from rtbm.errors import SpikeWarning as SpikeWarning
+from rtbm.errors import TooManyNodesError as TooManyNodesError
+from rtbm.errors import TooManyTermsError as TooManyTermsError
+from rtbm.estimators import RTBMClassifier as RTBMClassifier
+from rtbm.estimators import RTBMDensity as RTBMDensity
+from rtbm.estimators import RTBMDensityCV as RTBMDensityCV
+from rtbm.estimators import RTBMFeatures as RTBMFeatures
+from rtbm.estimators import ThetaNetClassifier as ThetaNetClassifier
+from rtbm.estimators import ThetaNetRegressor as ThetaNetRegressor
+from rtbm.persistence import load as load
+from rtbm.persistence import save as save
+from rtbm.theta import ThetaMoments as ThetaMoments
+from rtbm.theta import ThetaPlan as ThetaPlan
+from rtbm.theta import log_theta as log_theta
+from rtbm.theta import riemann_theta as riemann_theta
+from rtbm.theta import theta_moments as theta_moments
+from rtbm.version import __version__ as __version__
+
+__all__: list[str]

@@ -1,0 +1,129 @@
+"""Scores of methods on many samples or splits: jobs that compute them, paired differences, and text for tables."""
+
+import functools
+import math
+import operator
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import t
+
+from rtbm.common import Floats
+from rtbm.paper.experiment import Job, Outcome, ResultTable
+
+MIN_PAIRS = 5
+"""Fewest paired differences for which an error is stated; with fewer, no difference counts as clear."""
+
+
+class Difference(NamedTuple):
+    """The mean of paired differences between two methods, and its standard error for new data."""
+
+    mean: float
+    error: float
+    n_pairs: int
+
+    @classmethod
+    def paired(cls, first: Floats, second: Floats, ratio: float = 0.0) -> "Difference":
+        """Compare scores (n,) of two methods on the same samples or splits, by Nadeau and Bengio.
+
+        Random splits share their data, so their spread alone understates the error. `ratio` is that of test to training
+        data, and enlarges it. Independent samples have ratio 0.
+
+        Examples
+        --------
+        >>> first, second = np.array([1.0, 3.0, 2.0, 4.0, 3.0]), np.array([0.0, 2.0, 0.0, 3.0, 2.0])
+        >>> difference = Difference.paired(first, second)
+        >>> difference.mean, round(difference.error, 6), difference.is_clear
+        (1.2, 0.2, True)
+        """
+        differences = first - second
+        variance = float(differences.var(ddof=1)) if len(differences) > 1 else math.nan
+        return cls(float(differences.mean()), math.sqrt((1 / len(differences) + ratio) * variance), len(differences))
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided p-value of a mean of 0, by Student's t."""
+        if self.error == 0:
+            return 1.0 if self.mean == 0 else 0.0
+        return 2 * float(t.sf(abs(self.mean) / self.error, self.n_pairs - 1))
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether there are MIN_PAIRS pairs, and the 95 % interval of the mean excludes 0."""
+        return self.n_pairs >= MIN_PAIRS and self.p_value < 0.05
+
+
+def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """The result of a function, and the seconds that it took."""
+    start = time.perf_counter()
+    result = function(*arguments)
+    return result, time.perf_counter() - start
+
+
+def job_key(case: str, seed: int) -> str:
+    """The key of the job for a case and a seed."""
+    return f"{case}, seed {seed}"
+
+
+def seeded_jobs(function: Callable[..., Any], cases: Iterable[str], seeds: int, *arguments: Any) -> list[Job]:
+    """A job function(case, seed, *arguments) for each case and seed."""
+    pairs = [(case, seed) for seed in range(seeds) for case in cases]
+    return [Job(job_key(*pair), function, (*pair, *arguments)) for pair in pairs]
+
+
+def collect_records(results: Mapping[str, Any], cases: Iterable[str], seeds: int, quick: bool) -> Outcome:
+    """The outcome of `seeded_jobs`: under "records" the results of each case, in the order of the seeds."""
+    records = {case: [results[job_key(case, seed)] for seed in range(seeds)] for case in cases}
+    return {"seeds": seeds, "quick": quick, "records": records}
+
+
+def seeded(function: Callable[..., Any], cases: Iterable[str]) -> dict[str, Any]:
+    """The jobs and the collection of an experiment whose jobs are function(case, seed, quick)."""
+    return {
+        "jobs": lambda seeds, quick: seeded_jobs(function, cases, seeds, quick),
+        "collect": lambda results, seeds, quick: collect_records(results, cases, seeds, quick),
+    }
+
+
+def method_names(outcome: Outcome) -> list[str]:
+    """The methods that were run, where each record holds all of them."""
+    return list(next(iter(outcome["records"].values()))[0])
+
+
+def seconds_table(outcome: Outcome, titles: Sequence[str], column: str) -> ResultTable:
+    """The mean time of a fit of each method, with a row for each case."""
+    names = method_names(outcome)
+    rows = [
+        [title, *(f"{values(records, name, 'seconds').mean():.2f}" for name in names)]
+        for title, records in zip(titles, outcome["records"].values(), strict=True)
+    ]
+    return ResultTable("Seconds of a fit on one core, with the choice of hyper-parameters", [column, *names], rows)
+
+
+def values(records: Sequence[Mapping[str, Any]], *keys: str) -> Floats:
+    """One number of each record, found by its keys.
+
+    Examples
+    --------
+    >>> values([{"GMM": {"error": 1.0}}, {"GMM": {"error": 2.0}}], "GMM", "error")
+    array([1., 2.])
+    """
+    return np.array([functools.reduce(operator.getitem, keys, record) for record in records])
+
+
+def with_deviation(numbers: Floats, form: str) -> str:
+    """Mean and standard deviation as text.
+
+    Examples
+    --------
+    >>> with_deviation(np.array([1.0, 2.0, 3.0]), ".1f")
+    '2.0 ± 1.0'
+    """
+    return f"{numbers.mean():{form}} ± {numbers.std(ddof=1):{form}}"
+
+
+def with_error(numbers: Floats, form: str, error_form: str) -> str:
+    """Mean and its standard error as text."""
+    return f"{numbers.mean():{form}} ± {numbers.std(ddof=1) / len(numbers) ** 0.5:{error_form}}"
