@@ -8,7 +8,7 @@ import torch
 
 from rtbm import datasets
 from rtbm.errors import InvalidInputError
-from rtbm.training import SOLVERS, Family, Objective, Prior, Watch, make_solver, make_start
+from rtbm.training import SOLVERS, ArraySource, Family, Objective, Prior, Watch, make_solver, make_start
 from rtbm.training.batches import ArrayBatches, LoaderBatches
 from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, SCHEDULE
 from rtbm.training.solvers.score_matching import ScoreMatchingObjective
@@ -33,7 +33,7 @@ def problem(n_hidden=2, hidden="dense", name="gamma", n_components=1, strength=1
     z = (x - mean) @ np.linalg.inv(root).T
     family = Family(x.shape[1], n_hidden, coupling=hidden, n_components=n_components)
     prior = Prior(strength, local_widths(z, weights))
-    return Objective(family, torch.from_numpy(z), torch.from_numpy(weights), prior), z, weights
+    return Objective(family, ArraySource(torch.from_numpy(z), torch.from_numpy(weights)), prior), z, weights
 
 
 def start_of(objective, z, weights, index=0, seed=0, labels=None):
@@ -100,9 +100,7 @@ def test_em_never_rises_and_its_end_is_stationary():
 def test_score_matching_takes_the_score_and_its_divergence():
     objective, z, weights = problem(3, "diagonal", n=20)
     vector = start_of(objective, z, weights)
-    mine = ScoreMatchingObjective(
-        objective.family, objective.x, torch.from_numpy(weights), Prior(0.0, objective.prior.widths)
-    )
+    mine = ScoreMatchingObjective(objective.family, objective.source, Prior(0.0, objective.prior.widths))
     x = objective.x.clone().requires_grad_()
     log_prob = objective.family.distribution(vector).log_prob(x)
     (score,) = torch.autograd.grad(log_prob.sum(), x, create_graph=True)
@@ -257,7 +255,9 @@ def test_expectation_maximisation_at_the_beginning_does_not_use_up_or_hide_itera
     family = Family(2, 1, n_components=2)
     start = make_start(family, x, np.ones(300), 0, 0, np.arange(300) % 2)
     for max_iter in (5, 25, 40):
-        objective = Objective(family, torch.from_numpy(x), torch.ones(300).double(), Prior(1.0, np.ones(2)))
+        objective = Objective(
+            family, ArraySource(torch.from_numpy(x), torch.ones(300).double()), Prior(1.0, np.ones(2))
+        )
         result = make_solver("lbfgs", max_iter, tol=1e-12).minimise(objective, start)
         assert result.history[-1].step <= max_iter
         assert result.converged == (result.history[-1].step < max_iter)

@@ -4,9 +4,11 @@ from rtbm.training.family import Family
 from rtbm.training.objective import Objective, Prior
 from rtbm.training.solvers import SOLVERS, Record, Result, Solver, Watch, make_solver
 from rtbm.training.starts import make_start
+from rtbm.training.statistics import ArraySource
 
 __all__ = [
     "SOLVERS",
+    "ArraySource",
     "Family",
     "Objective",
     "Prior",

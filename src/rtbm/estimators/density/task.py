@@ -14,10 +14,9 @@ from rtbm.common import Floats
 from rtbm.estimators.density.standardise import Standardised
 from rtbm.estimators.parallel import THREADED_ROWS, threads_for
 from rtbm.estimators.search import Report
-from rtbm.training import Family, Objective, Prior, Record, Result, Solver, Watch, make_start
+from rtbm.training import ArraySource, Family, Objective, Prior, Record, Result, Solver, Watch, make_start
 from rtbm.training.family import FAILURES
 from rtbm.training.starts import ladder, local_widths
-from rtbm.training.statistics import Memory, make_blocks
 
 SCREENED_ROWS = 20_000
 """Rows of the sample on which all starts of a fit to many more rows run. Larger samples choose the start more surely,
@@ -61,7 +60,7 @@ class DensityTask:
 
     def objective(self, family: Family) -> Objective:
         """The objective on the training data."""
-        return Objective(family, self._x, self._weights, self._prior, self._source)
+        return Objective(family, self._source, self._prior)
 
     @cached_property
     def _prior(self) -> Prior:
@@ -73,17 +72,9 @@ class DensityTask:
         return prior._replace(smoothness=self.smoothness, steps=steps.numpy())
 
     @cached_property
-    def _x(self) -> Tensor:
-        return self._tensor(self.data.z)
-
-    @cached_property
-    def _weights(self) -> Tensor:
-        return self._tensor(self.data.weights)
-
-    @cached_property
-    def _source(self) -> Memory:
+    def _source(self) -> ArraySource:
         """The data in blocks, which all starts share."""
-        return Memory(make_blocks(self._x, self._weights / self._weights.sum()))
+        return ArraySource(self._tensor(self.data.z), self._tensor(self.data.weights))
 
     def validate(self, family: Family) -> Callable[[Tensor], float] | None:
         """The mean log-likelihood of the validation data as a function of the vector, or None."""

@@ -13,7 +13,7 @@ from rtbm.training.distributed import attempt, gather_objects, raise_first, rank
 from rtbm.training.family import FAILURES, Family
 from rtbm.training.objective import Objective, Prior
 from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Result, Solver, Watch
-from rtbm.training.statistics import Likelihood
+from rtbm.training.statistics import ArraySource, Likelihood
 
 ADAM_BATCH = 500
 """Rows in a batch of data in memory. Smaller batches make more steps an epoch, with noisier gradients."""
@@ -112,7 +112,7 @@ def _sums(family: Family, vector: Tensor, batch: Batch | None) -> Tensor:
         return result
     try:
         total = float(weights.sum())
-        value, gradient = Likelihood(family, x, weights / total).with_gradient(vector)
+        value, gradient = Likelihood(family, ArraySource(x, weights)).with_gradient(vector)
     except FAILURES:
         result[3] = 1.0
         return result

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.training.family import FAILURES
+from rtbm.training.scaling import UNSCALED, Scaling
 from rtbm.training.solvers import em
 from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Result, Solver, Watch
 
@@ -31,21 +32,6 @@ class Differentiable(Protocol):
 
     def with_gradient(self, vector: Tensor) -> tuple[float, Tensor]:
         """Value and gradient; the value is infinite where the parameters leave float64."""
-
-
-class _Shift:
-    """Coordinates relative to a vector, where value and gradient are known."""
-
-    length = 1.0
-
-    def __init__(self, origin: Floats, value: float, gradient: Floats):
-        self.origin, self.value, self.gradient = origin, value, gradient
-
-    def to_vector(self, u: Floats) -> Floats:
-        return self.origin + u
-
-    def to_scaled(self, gradient: Floats) -> Floats:
-        return gradient
 
 
 @dataclass(frozen=True)
@@ -91,12 +77,12 @@ def lbfgs(objective: Differentiable, start: Tensor, watch: Watch, *, max_iter: i
     def to_tensor(vector: Floats) -> Tensor:
         return torch.from_numpy(np.array(vector)).to(start)
 
-    def coordinates_at(vector: Floats) -> Any:
+    def coordinates_at(vector: Floats) -> Scaling:
         scaling = objective.scaling(to_tensor(vector)) if hasattr(objective, "scaling") else None
         if scaling is not None:
             return scaling
         value, gradient = objective.with_gradient(to_tensor(vector))
-        return _Shift(vector, value, gradient.cpu().numpy())
+        return Scaling(vector, value, gradient.cpu().numpy())
 
     def evaluate(u: Floats) -> tuple[float, Floats]:
         if not u.any():
@@ -120,7 +106,7 @@ def lbfgs(objective: Differentiable, start: Tensor, watch: Watch, *, max_iter: i
         watch(start, min(here.value, cap))
     while True:
         left = max_iter - done
-        iterations = left if isinstance(here, _Shift) else min(segment, left)
+        iterations = left if here.L is UNSCALED else min(segment, left)
         gtol = 0.1 * tol**0.5 * here.length
         options = {"maxiter": iterations, "maxfun": 3 * left, "maxcor": MEMORY, "ftol": tol, "gtol": gtol}
         zeros = np.zeros(len(here.origin))

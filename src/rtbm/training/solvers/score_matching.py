@@ -53,7 +53,7 @@ class ScoreMatchingObjective(Objective):
     @classmethod
     def like(cls, objective: Objective) -> "ScoreMatchingObjective":
         """Score matching on the data of another objective."""
-        return cls(objective.family, objective.x, objective.weights * objective.total, objective.prior)
+        return cls(objective.family, objective.source, objective.prior)
 
     def with_gradient(self, vector: Tensor) -> tuple[float, Tensor]:
         """Value and gradient; the value is infinite where the parameters leave float64."""

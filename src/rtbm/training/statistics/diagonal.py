@@ -15,7 +15,6 @@ points with the same sums, and the time of a step hardly depends on the number o
 
 import itertools
 import math
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +29,7 @@ from rtbm.lattice import DIGIT, enumerate_points, squared_radius
 from rtbm.parameters import Natural, constrain, unpack
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.kernels import ROUND, compiled
+from rtbm.training.statistics.blocks import Block
 from rtbm.training.statistics.rows import (
     add_row,
     add_scaled_row,
@@ -43,7 +43,7 @@ from rtbm.training.statistics.rows import (
     whiten_rows,
 )
 
-TOLERANCE = 1e-12
+NORMALISER_TOLERANCE = 1e-12
 """The relative error of a normaliser: that of `RTBMDistribution` by default. Derivatives have a digit less."""
 COVERED = -4.0
 """A grid reaches far enough for a logarithm of the normaliser down to this; if it is lower, a larger grid follows."""
@@ -464,23 +464,23 @@ def make_nodes(machine: DiagonalMachines, log_peak: float, limit: int) -> tuple[
     L, W, q = machine.L[0], machine.W[0], machine.q[0]
     root = L.T @ W / np.sqrt(q)
     curvature, directions = np.linalg.eigh(root @ root.T)
-    lengths = spacing_for(TOLERANCE, len(L)) / np.sqrt(1 + np.maximum(curvature, 0.0))
+    lengths = spacing_for(NORMALISER_TOLERANCE, len(L)) / np.sqrt(1 + np.maximum(curvature, 0.0))
     if not (lengths > 0).all():
         raise TooManyTermsError(math.inf, limit)
     norms = lengths**2
     log_total = 0.5 * float(np.log(TWO_PI / norms).sum()) - log_peak
-    radius2 = squared_radius(norms, log_total, TOLERANCE / 2)
+    radius2 = squared_radius(norms, log_total, NORMALISER_TOLERANCE / 2)
     indices = enumerate_points(np.diag(lengths), radius2, np.zeros(len(L)), limit=limit)
     log_cell = float(np.log(lengths).sum() + np.log(L.diagonal()).sum())
     return machine.mean[0] + (indices * lengths) @ (L @ directions).T, log_cell
 
 
 class Normaliser(NamedTuple):
-    """The logarithm of a normaliser, and its derivative: as sums like those of the data, or by free parameter."""
+    """The logarithm of a machine's normaliser, and its derivative: as sums over a grid, or by parameter."""
 
     log_value: float
-    sums: Floats | None = None  # (1 + d + d² + g(2 + d),)
-    gradient: Floats | None = None
+    sums: Floats | float = 0.0  # (1 + d + d² + g(2 + d),), as those over the data
+    gradient: Floats | float = 0.0  # (n_machine_parameters,)
 
 
 def normalise_on_grid(machine: DiagonalMachines, units: Units, wants_sums: bool) -> Normaliser:
@@ -501,7 +501,7 @@ def normalise_on_grid(machine: DiagonalMachines, units: Units, wants_sums: bool)
             total = float(np.exp(values - top).sum())
         log_value = top + math.log(total) + log_cell
         if not log_value < covered:
-            return Normaliser(log_value, sums / total if wants_sums else None)
+            return Normaliser(log_value, sums / total if wants_sums else 0.0)
         covered = log_value - 1.0
 
 
@@ -520,9 +520,9 @@ def normalise_by_autograd(vector: Tensor, d: int, g: int, wants_gradient: bool) 
         free = vector.detach().clone().requires_grad_(wants_gradient)
         natural = constrain(unpack(free, d, g, "diagonal"))
         assert isinstance(natural, Natural)
-        value = WaveForm(natural, TOLERANCE).log_normalizer()
-        gradient = torch.autograd.grad(value, free)[0].numpy() if wants_gradient else None
-    return Normaliser(float(value.detach()), None, gradient)
+        value = WaveForm(natural, NORMALISER_TOLERANCE).log_normalizer()
+        gradient = torch.autograd.grad(value, free)[0].numpy() if wants_gradient else 0.0
+    return Normaliser(float(value.detach()), gradient=gradient)
 
 
 def machine_gradient(machine: DiagonalMachines, sums: Floats) -> Floats:
@@ -543,29 +543,6 @@ def machine_gradient(machine: DiagonalMachines, sums: Floats) -> Floats:
     row, column = np.tril_indices(d)
     by_width = by_L[row, column] * np.where(row == column, L[row, column], 1.0)
     return np.concatenate([by_log_q, by_turns, by_W.reshape(-1), by_mean, by_width])
-
-
-class DiagonalEvaluation(NamedTuple):
-    """The outcome of one pass over the data."""
-
-    machines: DiagonalMachines
-    normalisers: list[Normaliser]
-    log_likelihood: float  # Σ w log P
-    sums: Floats  # (K, 1 + d + d² + g(2 + d)): see `sum_chunks`
-
-    def gradient(self) -> Floats:
-        """The derivative of Σ w log P in the vector of free parameters."""
-        parts = []
-        for k, normaliser in enumerate(self.normalisers):
-            own = self.sums[k]
-            if normaliser.sums is not None:
-                parts.append(machine_gradient(self.machines.one(k), own - own[0] * normaliser.sums))
-            else:
-                parts.append(machine_gradient(self.machines.one(k), own) - own[0] * normaliser.gradient)
-        if len(parts) > 1:
-            totals = self.sums[:, 0]
-            parts.append(totals - np.exp(self.machines.log_weights) * totals.sum())
-        return np.concatenate(parts)
 
 
 def compress(x: Floats, weights: Floats, length: float) -> tuple[Floats, Floats]:
@@ -599,99 +576,126 @@ def compress(x: Floats, weights: Floats, length: float) -> tuple[Floats, Floats]
     )
 
 
-class DiagonalLikelihood:
-    """Σ w log P of diagonal machines on complete points, as a function of the vector of free parameters.
+class PointSet:
+    """Points without gaps, and fewer points with the same sums where there is one machine with one feature.
 
     Parameters
     ----------
     x, weights : (n, d), (n,)
-        Points without gaps, and their weights.
-    n_machines, n_hidden : int
-        The numbers of machines, and of hidden units of each.
+        The points, and their weights.
     """
 
-    def __init__(self, x: Tensor, weights: Tensor, n_machines: int, n_hidden: int):
-        self._x = np.ascontiguousarray(x.numpy(), dtype=np.float64)
-        self._weights = np.ascontiguousarray(weights.numpy(), dtype=np.float64)
-        self._sizes = n_machines, x.shape[1], n_hidden
-        self._box = self._x.min(axis=0), self._x.max(axis=0)
+    def __init__(self, x: Floats, weights: Floats):
+        self.x, self.weights = x, weights
+        self._low, self._high = x.min(axis=0), x.max(axis=0)
         self._compressed: dict[int, tuple[Floats, Floats]] = {}
 
-    def evaluate(self, vector: Floats, wants_sums: bool = True) -> DiagonalEvaluation | None:
-        """The sums over all points; None where machines are beyond the reach of the compiled pass."""
-        return self._evaluate(vector, wants_sums, None)
-
-    def log_prob(self, vector: Floats) -> Floats | None:
-        """log P (n,) of each point, or None."""
-        values = np.empty((len(self._x), self._sizes[0]))
-        if self._evaluate(vector, False, values) is None:
-            return None
-        return np.logaddexp.reduce(values, axis=1)
-
-    @np.errstate(all="ignore")
-    def _evaluate(self, vector: Floats, wants_sums: bool, log_joint: Floats | None) -> DiagonalEvaluation | None:
-        """The same; `log_joint` (n, K) is filled with the log of weight times density of each machine."""
-        machines = unpack_machines(vector, *self._sizes)
-        if not self._is_near(vector, machines):
-            return None
-        try:
-            units = prepare(machines)
-            normalisers = [self._normalise(vector, machines, units, k, wants_sums) for k in range(self._sizes[0])]
-        except (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError):  # the distribution says it in its words
-            return None
-        bias = units.bias + machines.log_weights - np.array([part.log_value for part in normalisers])
-        x, weights = self._points(machines) if log_joint is None else (self._x, self._weights)
-        sums = sum_points(x, weights, units._replace(bias=bias), wants_sums=wants_sums, log_joint=log_joint)
-        if not np.isfinite(sums).all():
-            return None
-        return DiagonalEvaluation(machines, normalisers, float(sums[0]), sums[1:].reshape(self._sizes[0], -1))
-
-    def _is_near(self, vector: Floats, machines: DiagonalMachines) -> bool:
-        """Whether all u are so small that one step takes them to the nearest period, and all parameters are finite."""
-        if not np.isfinite(vector).all() or not np.isfinite(machines.q).all() or not (machines.q > 0).all():
-            return False
-        widths = machines.L.diagonal(axis1=1, axis2=2)
-        if not (np.isfinite(widths).all() and (widths > 0).all()):
-            return False
-        low, high = self._box
-        reach = np.maximum(abs(low - machines.mean), abs(high - machines.mean))
+    def is_near(self, machines: DiagonalMachines) -> bool:
+        """Whether all u are so small that one step takes them to the nearest period."""
+        reach = np.maximum(abs(self._low - machines.mean), abs(self._high - machines.mean))
         furthest = (reach[:, None] @ abs(machines.W))[:, 0] / TWO_PI + abs(machines.turns)
         return bool((furthest < DIGIT).all())
 
-    def _points(self, machines: DiagonalMachines) -> tuple[Floats, Floats]:
-        """Points and weights with the same sums as the data: fewer of them for one machine in one dimension.
+    def for_machines(self, machines: DiagonalMachines) -> tuple[Floats, Floats]:
+        """Points and weights with the same sums as the data.
 
         θ(u|q) has its zeros at a distance of q/2 from the real axis of 2πu, so log θ is smooth in smaller cells.
         """
         if machines.W.shape[:2] != (1, 1):
-            return self._x, self._weights
-        extent = float((self._box[1] - self._box[0])[0])
+            return self.x, self.weights
+        extent = float((self._high - self._low)[0])
         distance = 0.5 * float((machines.q / np.maximum(abs(machines.W[:, 0]), 1e-300)).min())
         length = CELL_LENGTH * min(distance, extent)
-        if not length * len(self._x) > extent:  # fewer than one point in a cell
-            return self._x, self._weights
+        if not length * len(self.x) > extent:  # fewer than one point in a cell
+            return self.x, self.weights
         level = math.floor(LEVELS_PER_OCTAVE * math.log2(length))
         if level not in self._compressed:
             if len(self._compressed) == KEPT_LEVELS:
                 del self._compressed[next(iter(self._compressed))]
-            order = self._order
+            order = self.x[:, 0].argsort(kind="stable")
             length = 2.0 ** (level / LEVELS_PER_OCTAVE)
-            self._compressed[level] = compress(self._x[order], self._weights[order], length)
+            self._compressed[level] = compress(self.x[order], self.weights[order], length)
         return self._compressed[level]
 
-    @cached_property
-    def _order(self) -> np.ndarray:
-        return self._x[:, 0].argsort(kind="stable")
 
-    def _normalise(
-        self, vector: Floats, machines: DiagonalMachines, units: Units, k: int, wants_sums: bool
-    ) -> Normaliser:
-        """The normaliser of machine k, by a grid where this is possible."""
-        n_machines, d, g = self._sizes
-        if d <= MAX_GRID_DIMENSION:
-            try:
-                return normalise_on_grid(machines.one(k), units.one(k), wants_sums)
-            except (TooManyTermsError, np.linalg.LinAlgError):
-                pass
-        size = (len(vector) - (n_machines if n_machines > 1 else 0)) // n_machines
-        return normalise_by_autograd(torch.from_numpy(vector[k * size : (k + 1) * size]), d, g, wants_sums)
+class DiagonalPass(NamedTuple):
+    """Σ w log P and its derivative over blocks, for machines within reach of the compiled pass."""
+
+    machines: DiagonalMachines
+    units: Units
+    normalisers: list[Normaliser]
+    wants_gradient: bool
+
+    def sums(self, block: Block) -> Floats | None:
+        """Σ w log P and its derivative in the vector (1 + n_parameters,), or None if the pass does not serve a block."""
+        data = self._points(block)
+        if data is None:
+            return None
+        with np.errstate(all="ignore"):
+            sums = sum_points(*data.for_machines(self.machines), self.units, wants_sums=self.wants_gradient)
+            if not np.isfinite(sums).all():
+                return None
+            return np.concatenate([sums[:1], self._gradient(sums[1:].reshape(len(self.machines.q), -1))])
+
+    def log_prob(self, block: Block) -> Floats | None:
+        """log P (n,) at the points of a block, or None."""
+        data = self._points(block)
+        if data is None:
+            return None
+        values = np.empty((len(data.x), len(self.machines.q)))
+        with np.errstate(all="ignore"):
+            sums = sum_points(data.x, data.weights, self.units, wants_sums=False, log_joint=values)
+            return np.logaddexp.reduce(values, axis=1) if np.isfinite(sums).all() else None
+
+    def _points(self, block: Block) -> PointSet | None:
+        """The points of a block in the memory of the CPU: one machine with one feature needs them only once."""
+        K, d, _ = self.machines.W.shape
+        is_elsewhere = not block.is_compiled and not (block.points.is_cuda and K * d == 1)
+        if len(block.present) < d or is_elsewhere:
+            return None
+        if "diagonal" not in block.cache:
+            x, weights = (torch.as_tensor(part).cpu().double().numpy() for part in (block.points, block.weights))
+            block.cache["diagonal"] = PointSet(x, weights)
+        data = block.cache["diagonal"]
+        return data if data.is_near(self.machines) else None
+
+    def _gradient(self, sums: Floats) -> Floats:
+        """The derivative of Σ w log P in the vector, from the sums (K, …) of `sum_chunks`."""
+        if not self.wants_gradient:
+            return np.empty(0)
+        totals, parts = sums[:, 0], []
+        for k, (_, by_sums, gradient) in enumerate(self.normalisers):
+            own = machine_gradient(self.machines.one(k), sums[k] - totals[k] * by_sums)
+            parts.append(own - totals[k] * gradient)
+        if len(parts) > 1:
+            parts.append(totals - np.exp(self.machines.log_weights) * totals.sum())
+        return np.concatenate(parts)
+
+
+@np.errstate(all="ignore")
+def make_pass(vector: Floats, n_machines: int, d: int, g: int, wants_gradient: bool) -> DiagonalPass | None:
+    """The pass for the machines of a vector; None where parameters leave float64."""
+    machines = unpack_machines(vector, n_machines, d, g)
+    widths = machines.L.diagonal(axis1=1, axis2=2)
+    positive = np.concatenate([machines.q, widths], axis=1)
+    if not (np.isfinite(vector).all() and np.isfinite(positive).all() and (positive > 0).all()):
+        return None
+    try:
+        units = prepare(machines)
+        own = vector[: len(vector) - (n_machines if n_machines > 1 else 0)].reshape(n_machines, -1)
+        normalisers = [_normalise(own[k], machines.one(k), units.one(k), wants_gradient) for k in range(n_machines)]
+    except (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError):  # theta functions raise a clear error
+        return None
+    bias = units.bias + machines.log_weights - np.array([part.log_value for part in normalisers])
+    return DiagonalPass(machines, units._replace(bias=bias), normalisers, wants_gradient)
+
+
+def _normalise(vector: Floats, machine: DiagonalMachines, units: Units, wants_gradient: bool) -> Normaliser:
+    """The normaliser of one machine, by a grid where this is possible."""
+    _, d, g = machine.W.shape
+    if d <= MAX_GRID_DIMENSION:
+        try:
+            return normalise_on_grid(machine, units, wants_gradient)
+        except (TooManyTermsError, np.linalg.LinAlgError):
+            pass
+    return normalise_by_autograd(torch.from_numpy(vector), d, g, wants_gradient)
