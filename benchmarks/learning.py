@@ -29,9 +29,9 @@ from threadpoolctl import threadpool_limits
 from rtbm import RTBMDensity, RTBMDensityCV, RTBMFeatures, datasets
 from rtbm.estimators.density.task import standardise
 from rtbm.training import ArraySource, Family, Objective, Prior, make_solver, make_start
-from rtbm.training.solvers import Watch
+from rtbm.training.coordinates import local_widths
+from rtbm.training.solvers import Monitor
 from rtbm.training.solvers.lbfgs import lbfgs
-from rtbm.training.starts import local_widths
 
 GRID = {"n_components": [1, 2, 3, 4, 6, 8, 12, 16]}
 PAPER = {
@@ -154,7 +154,7 @@ def solvers(console: Console) -> None:
             objective, start = problem(x, n_hidden, n_components)
             if kind == "lbfgs":
                 objective.scaling = lambda _: None  # type: ignore[method-assign]
-                result = lbfgs(objective, start, Watch(), max_iter=1000, tol=1e-7, name="lbfgs")
+                result = lbfgs(objective, start, Monitor(), max_iter=1000, tol=1e-7, name="lbfgs")
             else:
                 result = make_solver("lbfgs" if kind == "default" else "em", 1000, tol=1e-7).minimise(objective, start)
             row += [f"{result.objective:.5f}", str(result.evaluations)]

@@ -158,7 +158,7 @@ def test_units_too_soft_for_a_table_take_theta_functions():
     vector[[0, 2, 5]] = -4.0  # A of about exp(−8): far too many states
     x, w = points(20, 3, 0), weights(20, 0)
     with pytest.raises(TooManyTermsError):
-        Tables(1, 3, 3).evaluate(vector.numpy(), ArraySource(x, w))
+        Tables((1, 3, 3)).evaluate(vector.numpy(), ArraySource(x, w))
     exact = float(w @ family.distribution(vector).log_prob(x))
     assert math.isclose(likelihood_of(family, x, w).value(vector), exact, rel_tol=1e-9)
 

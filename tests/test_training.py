@@ -8,20 +8,12 @@ import torch
 
 from rtbm import datasets
 from rtbm.errors import InvalidInputError
-from rtbm.training import SOLVERS, ArraySource, Family, Objective, Prior, Watch, make_solver, make_start
+from rtbm.training import SOLVERS, ArraySource, Family, Monitor, Objective, Prior, make_solver, make_start
 from rtbm.training.batches import ArrayBatches, LoaderBatches
+from rtbm.training.coordinates import MomentSums, independent_axes, local_widths, moments, quantiles, standardisation
 from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, SCHEDULE
 from rtbm.training.solvers.score_matching import ScoreMatchingObjective
-from rtbm.training.starts import (
-    gaussian_start,
-    independent_axes,
-    local_widths,
-    moment_sums,
-    moments,
-    moments_from_sums,
-    quantiles,
-    standardisation,
-)
+from rtbm.training.starts import gaussian_start
 
 N = 400
 
@@ -148,7 +140,7 @@ def test_validation_stops_early_and_keeps_the_best():
     def validate(vector):
         return float(objective.family.log_prob(vector, test).mean())
 
-    result = make_solver("lbfgs").minimise(objective, start_of(objective, z, weights), Watch(validate, patience=10))
+    result = make_solver("lbfgs").minimise(objective, start_of(objective, z, weights), Monitor(validate, patience=10))
     assert result.reason == EARLY_STOPPING
     assert result.validation == max(record.validation for record in result.history)
     assert validate(result.vector) == pytest.approx(result.validation, abs=1e-7)
@@ -201,8 +193,8 @@ def test_moments_add_up_over_parts_and_leave_out_what_is_missing():
     whole = moments(x, weights)
     assert np.allclose(whole.mean, np.average(x, axis=0, weights=weights))
     assert np.allclose(whole.covariance, np.cov(x.T, aweights=weights, bias=True), rtol=1e-6)
-    parts = sum(moment_sums(x[i::3], weights[i::3], x[0]) for i in range(3))
-    assert np.allclose(moments_from_sums(parts, x[0]).covariance, whole.covariance, rtol=1e-6)
+    first, second, third = (MomentSums.of(x[i::3], weights[i::3]) for i in range(3))
+    assert np.allclose(first.plus(second).plus(third).moments().covariance, whole.covariance, rtol=1e-6)
     x[::4, 0] = np.nan
     present = ~np.isnan(x[:, 0])
     assert np.allclose(moments(x, weights).mean[0], np.average(x[present, 0], weights=weights[present]))

@@ -31,9 +31,9 @@ from rtbm.estimators.search import POLISHING_TOL, Outcome, joined, search
 from rtbm.files import FileRows
 from rtbm.training import Objective, Result
 from rtbm.training.batches import Batch, Batches, LoaderBatches
+from rtbm.training.coordinates import Moments, MomentSums
 from rtbm.training.distributed import collect, rank_and_world, same_for_all, together
 from rtbm.training.solvers import LBFGS, Adam
-from rtbm.training.starts import Moments, MomentSums
 from rtbm.training.statistics import Block, make_blocks
 
 POLISHING_RATE = 0.1
@@ -242,10 +242,10 @@ def fit_exactly(task: DensityTask, source: AnySource, line: Line, seen: Seen) ->
     results, best = search(task)
     source.prepare(Preparation(line, data.mean, data.root, seen.total, task.device))
     objective = Objective(family, source, task.objective(family).prior, seen.total, task.device)
-    watch = task.watch(family, None if report is None else lambda record: report(ALL_DATA, record))
+    monitor = task.monitor(family, None if report is None else lambda record: report(ALL_DATA, record))
     solver = replace(task.solver, tol=POLISHING_TOL * task.solver.tol)
     with threads_for(int(min(seen.total, 2**62))):
-        final = solver.minimise(objective, results[best].vector, watch)
+        final = solver.minimise(objective, results[best].vector, monitor)
         log_prob = objective.likelihood.value(final.vector)
         gaussian = _gaussian_log_prob(task, objective, seen)
     results = [*results[:best], joined(results[best], final), *results[best + 1 :]]
@@ -299,6 +299,6 @@ def fit_stream(task: DensityTask, batches: LineBatches, total: float) -> Result:
     assert isinstance(solver, Adam)
     outcome = search(replace(task, solver=LBFGS(tol=solver.tol, seed=solver.seed)))
     start = same_for_all(outcome.results[outcome.best].vector)
-    watch = task.watch(family, None if report is None else lambda record: report(ALL_DATA, record))
+    monitor = task.monitor(family, None if report is None else lambda record: report(ALL_DATA, record))
     slower = replace(solver, learning_rate=POLISHING_RATE * solver.learning_rate)
-    return slower.minimise_batches(family, batches, task.objective(family).prior, total, start, watch)
+    return slower.minimise_batches(family, batches, task.objective(family).prior, total, start, monitor)

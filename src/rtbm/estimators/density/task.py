@@ -14,9 +14,10 @@ from rtbm.common import Floats
 from rtbm.estimators.density.standardise import Standardised
 from rtbm.estimators.parallel import THREADED_ROWS, threads_for
 from rtbm.estimators.search import Report
-from rtbm.training import ArraySource, Family, Objective, Prior, Record, Result, Solver, Watch, make_start
+from rtbm.training import ArraySource, Family, Monitor, Objective, Prior, Record, Result, Solver, make_start
+from rtbm.training.coordinates import local_widths
 from rtbm.training.family import FAILURES
-from rtbm.training.starts import ladder, local_widths
+from rtbm.training.starts import ladder
 
 SCREENED_ROWS = 20_000
 """Rows of the sample on which all starts of a fit to many more rows run. Larger samples choose the start more surely,
@@ -92,10 +93,10 @@ class DensityTask:
 
         return mean_log_prob
 
-    def watch(self, family: Family, report: Callable[[Record], None] | None) -> Watch:
-        """A watch that speaks of likelihoods of the data as they were given."""
+    def monitor(self, family: Family, report: Callable[[Record], None] | None) -> Monitor:
+        """A monitor that speaks of likelihoods of the data as they were given."""
         shift = self.data.log_volume if self.solver.maximises_likelihood else 0.0
-        return Watch(self.validate(family), self.patience, report, shift)
+        return Monitor(self.validate(family), self.patience, report, shift)
 
     def start(self, index: int) -> Tensor:
         """The vector of a start."""
@@ -116,10 +117,10 @@ class DensityTask:
         """One start, or its continuation from a vector."""
         with threads_for(len(self.data.z)):
             family = self.family
-            watch = self.watch(family, None if report is None else lambda record: report(index, record))
+            monitor = self.monitor(family, None if report is None else lambda record: report(index, record))
             start = self.start(index) if vector is None else vector
             solver = replace(self.solver, max_iter=max_iter, seed=self.solver.seed + index)
-            return solver.minimise(self.objective(family), start, watch)
+            return solver.minimise(self.objective(family), start, monitor)
 
     def _labels(self, index: int) -> np.ndarray | None:
         if self.n_components == 1:

@@ -11,7 +11,7 @@ from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.training.family import FAILURES
 from rtbm.training.objective import RIGIDITY, STIFFNESS, Objective
-from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Result, Solver, Watch
+from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Monitor, Result, Solver
 from rtbm.training.statistics import Evaluation, dense
 from rtbm.training.statistics.hidden import HiddenFamily
 from rtbm.training.statistics.tables import TABLE_TOLERANCE
@@ -37,9 +37,9 @@ class EM(Solver):
     name: ClassVar[str] = "em"
     takes_full_passes: ClassVar[bool] = True
 
-    def minimise(self, objective: Objective, start: Tensor, watch: Watch | None = None) -> Result:
+    def minimise(self, objective: Objective, start: Tensor, monitor: Monitor | None = None) -> Result:
         """Minimise from a start."""
-        watch = watch or Watch()
+        monitor = monitor or Monitor()
         if objective.family.coupling != "dense":
             raise InvalidInputError('solver="em" needs coupling="dense": the states of a diagonal machine are not few')
         try:
@@ -49,13 +49,19 @@ class EM(Solver):
                 f'solver="em" sums over tables of hidden states, which would need more than {error.limit} states here: '
                 'use fewer hidden units, or solver="lbfgs"'
             ) from None
-        watch(start, value)
-        vector, reason = iterate(objective, start, value, evaluation, watch, self.max_iter, self.tol)
-        return watch.result(vector, reason, objective.evaluations, self.name)
+        monitor(start, value)
+        vector, reason = iterate(objective, start, value, evaluation, monitor, self.max_iter, self.tol)
+        return monitor.result(vector, reason, objective.evaluations, self.name)
 
 
 def iterate(
-    objective: Objective, vector: Tensor, value: float, evaluation: Evaluation, watch: Watch, max_iter: int, tol: float
+    objective: Objective,
+    vector: Tensor,
+    value: float,
+    evaluation: Evaluation,
+    monitor: Monitor,
+    max_iter: int,
+    tol: float,
 ) -> tuple[Tensor, str]:
     """Iterations from a vector, where value and sums are known: where they end, and why."""
     for _ in range(max_iter):
@@ -67,7 +73,7 @@ def iterate(
         if not value <= previous + TABLE_TOLERANCE:
             return vector, STALLED
         vector = updated
-        if watch(vector, value):
+        if monitor(vector, value):
             return vector, EARLY_STOPPING
         if previous - value < tol * max(1.0, abs(value)):
             return vector, CONVERGED

@@ -231,7 +231,7 @@ def add_sums(sums, log_scales, view, wants_sums, result):
     size = 1 + g + g * g + p + p * g + p * p
     head = 1 + g + g * g
     n_residuals = head + d + d * g + d * d if wants_sums else 0
-    first, cross, square = np.empty(p), np.empty((p, g)), np.empty((p, p))
+    first, half, cross, square = np.empty(p), np.empty(p), np.empty((p, g)), np.empty((p, p))
     result[0] += sums[0]
     result[1] += sums[1]
     for k in range(n_machines):
@@ -252,25 +252,18 @@ def add_sums(sums, log_scales, view, wants_sums, result):
                 square[i, j] = own[head + p + p * g + i * p + j]
                 for a in range(g):  # Σ yyᵀ − Σ yδᵀGᵀ − G Σ δ(y − Gδ)ᵀ
                     square[i, j] -= own[head + p + i * g + a] * slopes[k, j, a] + slopes[k, i, a] * cross[j, a]
-        if p == d:
-            for i in range(d):
-                residuals[head + i] += first[i]
-                for a in range(g):
-                    residuals[head + d + i * g + a] += cross[i, a]
-                for j in range(d):
-                    residuals[head + d + d * g + i * d + j] += square[i, j]
-            continue
         for i in range(d):
             for m in range(p):
                 residuals[head + i] += basis[k, i, m] * first[m]
                 for a in range(g):
                     residuals[head + d + i * g + a] += basis[k, i, m] * cross[m, a]
+                half[m] = 0.0
+                for q in range(p):
+                    half[m] += basis[k, i, q] * (square[q, m] - (own[0] if m == q else 0.0))
             for j in range(d):
                 value = own[0] if i == j else 0.0
                 for m in range(p):
-                    for q in range(p):
-                        excess = square[m, q] - (own[0] if m == q else 0.0)
-                        value += basis[k, i, m] * excess * basis[k, j, q]
+                    value += half[m] * basis[k, j, m]
                 residuals[head + d + d * g + i * d + j] += value
 
 

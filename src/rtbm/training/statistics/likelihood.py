@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,17 +20,8 @@ from rtbm.training.statistics.diagonal import DiagonalPass, make_pass
 from rtbm.training.statistics.sums import Evaluation
 from rtbm.training.statistics.tables import TABLE_TOLERANCE, Tables
 
-
-class Family(Protocol):
-    """What is fitted: see `rtbm.training.family.Family`."""
-
-    n_visible: int
-    n_hidden: int
-    n_components: int
-    coupling: str
-
-    def distribution(self, vector: Tensor) -> Any:
-        """The distribution of a vector; gradients flow to it."""
+if TYPE_CHECKING:
+    from rtbm.training.family import Family
 
 
 class Likelihood:
@@ -52,10 +43,10 @@ class Likelihood:
     """
 
     def __init__(
-        self, family: Family, source: Source, tolerance: float = TABLE_TOLERANCE, max_states: int | None = None
+        self, family: "Family", source: Source, tolerance: float = TABLE_TOLERANCE, max_states: int | None = None
     ):
         self.family, self.source = family, source
-        self._tables = Tables(family.n_components, family.n_visible, family.n_hidden, tolerance, max_states)
+        self._tables = Tables((family.n_components, family.n_visible, family.n_hidden), tolerance, max_states)
 
     def value(self, vector: Tensor) -> float:
         """The mean log P."""
@@ -109,7 +100,7 @@ class Likelihood:
 class DirectSums(NamedTuple):
     """Σ w log P over blocks and its derivative in the vector, without tables of hidden states."""
 
-    family: Family
+    family: "Family"
     vector: Floats
     wants_gradient: bool
     diagonal: DiagonalPass | None

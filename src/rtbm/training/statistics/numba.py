@@ -16,10 +16,9 @@ from rtbm.training.statistics.rows import (
     dot_two_rows,
     exp_row,
     fill_row,
-    largest_of_row,
-    least_of_row,
     log_row,
     multiply_rows,
+    span_of_row,
     sum_row,
     whiten_rows,
 )
@@ -48,14 +47,6 @@ def _log_term(w, bias, centres, s, y, p, target):
         for b in range(w.shape[1]):
             difference = w[y + i, b] - centres[s, i]
             w[target, b] -= 0.5 * difference * difference
-
-
-@compiled
-def _find_box(w, y, p, box):
-    """The least and the largest of each coordinate in a block."""
-    for i in range(p):
-        box[0, i] = least_of_row(w, y + i)
-        box[1, i] = largest_of_row(w, y + i)
 
 
 @compiled
@@ -89,38 +80,32 @@ def _find_active(bias, centres, first, boxes, highest, active):
 
 
 @compiled
-def _best_state(bias, centres, active, begin, end, box, levels):
-    """The active state with the largest term in the middle of the box; levels[a] becomes the log of each term."""
-    best, top = active[begin], -np.inf
+def _plan_powers(bias, centres, delta, slopes, k, active, begin, end, box, levels, spans):
+    """The active state with the largest term in the middle of the box, and the log of that term.
+
+    levels[a] becomes the log of each term there, and `spans` (2, g) the range of h_j − best_j over the active states.
+    Also returns the largest exponent that powers reach in the box.
+    """
+    p, g = slopes.shape[1:]
+    best, top, reach = active[begin], -np.inf, 0.0
     for a in range(begin, end):
         s = active[a]
-        level = bias[s]
-        for i in range(centres.shape[1]):
+        levels[a] = bias[s]
+        for i in range(p):
             difference = 0.5 * (box[0, i] + box[1, i]) - centres[s, i]
-            level -= 0.5 * difference * difference
-        levels[a] = level
-        if level > top:
-            best, top = s, level
-    return best, top
-
-
-@compiled
-def _find_spans(delta, slopes, k, active, begin, end, best, box, spans):
-    """The range of h_j − best_j over the active states, into `spans` (2, g); returns the largest exponent."""
-    p, g = slopes.shape[1:]
-    reach = 0.0
+            levels[a] -= 0.5 * difference * difference
+        if levels[a] > top:
+            best, top = s, levels[a]
     for j in range(g):
-        low, high = 0, 0
+        low, high, slope = 0, 0, 0.0
         for a in range(begin, end):
             step = int(np.rint(delta[active[a], j] - delta[best, j]))
             low, high = min(low, step), max(high, step)
-        spans[0, j] = low
-        spans[1, j] = high
-        slope = 0.0
+        spans[0, j], spans[1, j] = low, high
         for i in range(p):
             slope += abs(slopes[k, i, j]) * 0.5 * (box[1, i] - box[0, i])
         reach += max(-low, high) * slope
-    return reach
+    return best, top, reach
 
 
 @compiled
@@ -329,7 +314,8 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, lowest, far,
                 w[WEIGHT, b] = weights[row] if b < count else 0.0
             for k in range(n_machines):
                 whiten_rows(w, inverse, origin, k, p, X, SPARE, Y + k * p)
-                _find_box(w, Y + k * p, p, boxes[k])
+                for i in range(p):
+                    boxes[k, 0, i], boxes[k, 1, i] = span_of_row(w, Y + k * p + i)
             _find_active(bias, centres, first, boxes, highest, active)
             fill_row(w, TOP, -np.inf)
             position = 0
@@ -338,8 +324,10 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, lowest, far,
                 position += active[n_states + k]
                 if position == begin_k:
                     continue
-                best, top = _best_state(bias, centres, active, begin_k, position, boxes[k], highest)
-                if _find_spans(delta, slopes, k, active, begin_k, position, best, boxes[k], spans) < REACH:
+                best, top, reach = _plan_powers(
+                    bias, centres, delta, slopes, k, active, begin_k, position, boxes[k], highest, spans
+                )
+                if reach < REACH:
                     _log_term(w, bias, centres, best, y, p, COMMON + k)
                     _tabulate_powers(w, bits, slopes, k, boxes[k], spans, y, SPARE, POWERS, SHIFTED, MANTISSA)
                     _multiply_powers(
@@ -372,7 +360,7 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, lowest, far,
                     w[WEIGHT, b] = 0.0
             weight = sum_row(w, WEIGHT)
             sums[0] += dot_rows(w, WEIGHT, SPARE)
-            sums[1] += weight * np.exp(min(-least_of_row(w, SPARE) - log_scale, 700.0))
+            sums[1] += weight * np.exp(min(-span_of_row(w, SPARE)[0] - log_scale, 700.0))
             for b in range(count if len(log_joint) else 0):
                 for k in range(n_machines):
                     factor = w[COMMON + k, b] if n_machines > 1 else 1.0

@@ -122,22 +122,6 @@ def _log_weight(L_A, delta):
 
 
 @compiled
-def _threshold(log_weights, log_dropped):
-    """A t, almost the largest, such that the weights below t have a sum of at most exp(log_dropped); by bisection."""
-    low, high = log_dropped - 50.0 - math.log(len(log_weights)), log_dropped
-    for _ in range(12):
-        middle, total = 0.5 * (low + high), 0.0
-        for value in log_weights:
-            if value < middle:
-                total += math.exp(value - log_dropped)
-        if total <= 1.0:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-@compiled
 def tabulate(machines, allowed, limit):
     """The states that matter, at most `limit` for each machine: see `States`, empty if they are too many.
 
@@ -170,7 +154,17 @@ def tabulate(machines, allowed, limit):
         for s in range(found):
             weights[s] = _log_weight(L_A[k], buffer[s])
             top = max(top, weights[s])
-        least = _threshold(weights[:found], log_left_out[k] - math.log(2.0))
+        dropped = log_left_out[k] - math.log(2.0)
+        least, high = dropped - 50.0 - math.log(found), dropped
+        for _ in range(12):  # by bisection, almost the largest threshold below which weights have a sum of exp(dropped)
+            middle, below = 0.5 * (least + high), 0.0
+            for s in range(found):
+                if weights[s] < middle:
+                    below += math.exp(weights[s] - dropped)
+            if below <= 1.0:
+                least = middle
+            else:
+                high = middle
         end = first[k]
         for s in range(found):
             if weights[s] >= least:

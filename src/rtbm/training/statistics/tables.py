@@ -33,26 +33,19 @@ class Tables:
 
     Parameters
     ----------
-    n_machines, n_visible, n_hidden : int
-        The sizes of the machines.
+    sizes : tuple of int
+        The numbers of machines, and of visible and hidden units.
     tolerance : float, default=TABLE_TOLERANCE
         A bound on the error of the mean log P.
     max_states : int, default=None
         The most states of a machine; None for MAX_STATES or MAX_STATES_WIDE.
     """
 
-    def __init__(
-        self,
-        n_machines: int,
-        n_visible: int,
-        n_hidden: int,
-        tolerance: float = TABLE_TOLERANCE,
-        max_states: int | None = None,
-    ):
-        self._sizes, self._tolerance = (n_machines, n_visible, n_hidden), tolerance
-        self._allowed = np.full(n_machines, FIRST_OMITTED)
-        self._log_scales = np.zeros(1 + n_machines)
-        self._room, self._limit = FIRST_ROOM, max_states or (MAX_STATES if n_visible <= 2 else MAX_STATES_WIDE)
+    def __init__(self, sizes: tuple[int, int, int], tolerance: float = TABLE_TOLERANCE, max_states: int | None = None):
+        self._sizes, self._tolerance = sizes, tolerance
+        self._allowed = np.full(sizes[0], FIRST_OMITTED)
+        self._log_scales = np.zeros(1 + sizes[0])
+        self._room, self._limit = FIRST_ROOM, max_states or (MAX_STATES if sizes[1] <= 2 else MAX_STATES_WIDE)
         self._is_limited = False
 
     def evaluate(self, vector: Floats, source: Source, wants_sums: bool = True) -> Evaluation:
