@@ -187,40 +187,42 @@ def tabulate(machines, allowed, limit):
 
 
 @compiled
-def sum_far(x, weights, machines, states, view, wants_sums, limit, sums, log_joint):
+def sum_far(weights, y, shift, roots, machines, states, view, wants_sums, limit, sums, log_joint):
     """Add the sums of `sum_chunks` over points that are too far out for the tables; False if they take too long.
 
-    P(h|x) is a discrete Gaussian with the form A + GᵀG, G = slopes. For every point, states are listed around its
-    centre until less than exp(FAR_TAIL) of the largest term is left out.
+    P(h|y) is a discrete Gaussian around centre + shift (K, n, g), with roots (K, g, g) of its form A + GᵀG, G = slopes.
+    For every point y (K, n, p), states are listed around there until less than exp(FAR_TAIL) of the largest term is
+    left out.
     """
-    L_A, centre, inverse, origin, slopes = machines.L_A, machines.centre, view.inverse, view.origin, view.slopes
-    (n, p), (n_machines, g) = x.shape, centre.shape
+    L_A, centre, slopes = machines.L_A, machines.centre, view.slopes
+    (n_machines, n, p), g = y.shape, centre.shape[1]
     size = 1 + g + g * g + p + p * g + p * p
-    roots, log_sums = np.empty((n_machines, g, g)), np.empty(n_machines)
-    for k in range(n_machines):
-        roots[k] = np.linalg.cholesky(L_A[k] @ L_A[k].T + slopes[k].T @ slopes[k])
-        s = states.first[k]
-        log_sums[k] = _log_weight(L_A[k], states.delta[s]) - states.log_prior[s]
-        log_sums[k] -= machines.log_weights[k] + view.log_peak[k]
-    near, logs = np.empty((limit, g)), np.empty(limit)
-    ends, y, noise = np.zeros(n_machines + 1, dtype=np.int64), np.empty((n_machines, p)), np.empty(p)
+    middle, near, logs = np.empty(g), np.empty((limit, g)), np.empty(limit)
+    ends = np.zeros(n_machines + 1, dtype=np.int64)
     for row in range(n):
         top = -np.inf
         for k in range(n_machines):
-            y[k] = inverse[k] @ (x[row] - origin[k])
-            shift = np.linalg.solve(roots[k] @ roots[k].T, slopes[k].T @ y[k])
-            middle = centre[k] + shift
-            if not np.abs(middle).max() < LARGEST_CENTRE:
-                return False
+            for i in range(g):
+                middle[i] = centre[k, i] + shift[k, row, i]
+                if not abs(middle[i]) < LARGEST_CENTRE:
+                    return False
             log_tail = FAR_TAIL - 0.5 * _closest(roots[k], middle)
             found = _enumerate(roots[k], middle, _squared_radius(roots[k], log_tail), near[ends[k] :])
             if found < 1:
                 return False
             ends[k + 1] = ends[k] + found
+            s = states.first[k]
+            log_factor = states.log_prior[s] - _log_weight(L_A[k], states.delta[s])
+            log_factor += machines.log_weights[k] + view.log_peak[k]
             for s in range(ends[k], ends[k + 1]):
-                near[s] += shift
-                noise[:] = y[k] - slopes[k] @ near[s]
-                logs[s] = _log_weight(L_A[k], near[s]) - log_sums[k] - 0.5 * (noise @ noise)
+                for i in range(g):
+                    near[s, i] += shift[k, row, i]
+                logs[s] = log_factor + _log_weight(L_A[k], near[s])
+                for j in range(p):
+                    noise = y[k, row, j]
+                    for i in range(g):
+                        noise -= slopes[k, j, i] * near[s, i]
+                    logs[s] -= 0.5 * noise * noise
                 top = max(top, logs[s])
         total = 0.0
         for s in range(ends[n_machines]):
@@ -241,12 +243,12 @@ def sum_far(x, weights, machines, states, view, wants_sums, limit, sums, log_joi
                         for j in range(g):
                             sums[at + 1 + g + i * g + j] += share * near[s, i] * near[s, j]
                         for j in range(p):
-                            sums[at + 1 + g + g * g + p + j * g + i] += share * y[k, j] * near[s, i]
+                            sums[at + 1 + g + g * g + p + j * g + i] += share * y[k, row, j] * near[s, i]
             if wants_sums and n_machines > 1:
                 for i in range(p):
-                    sums[at + 1 + g + g * g + i] += weights[row] * own * y[k, i]
+                    sums[at + 1 + g + g * g + i] += weights[row] * own * y[k, row, i]
                     for j in range(p):
-                        sums[at + size - p * p + i * p + j] += weights[row] * own * y[k, i] * y[k, j]
+                        sums[at + size - p * p + i * p + j] += weights[row] * own * y[k, row, i] * y[k, row, j]
             if len(log_joint):
                 log_joint[row, k] = log_prob + math.log(own) if own > 0 else -np.inf
     return True

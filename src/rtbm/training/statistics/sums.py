@@ -107,11 +107,16 @@ class TableSums(NamedTuple):
         lowest = float(np.logaddexp.reduce(missing)) - math.log(self.far_tolerance)
         sums = sum_points(block, view, log_scale, self.wants_sums, log_joint, lowest, far)
         if far.any():
-            points, weights = (torch.as_tensor(part)[torch.from_numpy(far)] for part in (block.points, block.weights))
-            joint = np.empty((len(points) if log_joint is not None else 0, len(view.log_peak)))
-            x = np.ascontiguousarray(points.cpu().numpy())
+            x, weights = (
+                torch.as_tensor(part)[torch.from_numpy(far)].cpu().numpy() for part in (block.points, block.weights)
+            )
+            joint = np.empty((len(x) if log_joint is not None else 0, len(view.log_peak)))
+            y = (x - view.origin[:, None]) @ view.inverse.mT
+            form = self.machines.L_A @ self.machines.L_A.mT + view.slopes.mT @ view.slopes
+            shift = np.ascontiguousarray(np.linalg.solve(form, (y @ view.slopes).mT).mT)
+            root = np.linalg.cholesky(form)
             if not sum_far(
-                x, weights.cpu().numpy(), self.machines, self.states, view, self.wants_sums, FAR_STATES, sums, joint
+                weights, y, shift, root, self.machines, self.states, view, self.wants_sums, FAR_STATES, sums, joint
             ):
                 raise TooManyTermsError(math.inf, FAR_STATES)
             if log_joint is not None:
