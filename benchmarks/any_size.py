@@ -24,7 +24,7 @@ from rtbm.cli.processes import is_first_process, process_group
 from rtbm.estimators.density.sources import AnySource, open_source, work_on
 from rtbm.estimators.density.streaming import Line, Preparation
 from rtbm.training.distributed import broadcast_object
-from rtbm.training.objective import Prior, SourceObjective
+from rtbm.training.objective import Objective, Prior
 
 GROUP_ROWS, STEPS = 2**20, 5
 
@@ -43,7 +43,7 @@ def time_steps(model: RTBMDensity, path: Path, n: int) -> list[float]:
 
     def work(source: AnySource) -> list[float]:
         source.prepare(Preparation(Line(model._bounds, ["x"]), mean, root, float(n), None))
-        objective = SourceObjective(family, source, float(n), Prior(1.0, np.ones(1)))
+        objective = Objective(family, source, Prior(1.0, np.ones(1)), float(n))
         seconds = []
         for _ in range(1 + STEPS):
             begin = time.perf_counter()

@@ -28,10 +28,10 @@ from threadpoolctl import threadpool_limits
 
 from rtbm import RTBMDensity, RTBMDensityCV, RTBMFeatures, datasets
 from rtbm.estimators.density.task import standardise
-from rtbm.training import Family, Objective, Prior, make_solver, make_start
-from rtbm.training.solvers import Watch
+from rtbm.training import ArraySource, Family, Objective, Prior, make_solver, make_start
+from rtbm.training.coordinates import local_widths
+from rtbm.training.solvers import Monitor
 from rtbm.training.solvers.lbfgs import lbfgs
-from rtbm.training.starts import local_widths
 
 GRID = {"n_components": [1, 2, 3, 4, 6, 8, 12, 16]}
 PAPER = {
@@ -81,7 +81,8 @@ def problem(x: np.ndarray, n_hidden: int, n_components: int = 1, hidden: str = "
     some = z[:: max(1, n // 5000)]
     labels = KMeans(n_components, n_init=1, random_state=0).fit(some).labels_ if n_components > 1 else None
     prior = Prior(1.0, local_widths(some, np.ones(len(some))))
-    objective = Objective(family, torch.from_numpy(z.copy()), torch.ones(n, dtype=torch.float64), prior)
+    data = ArraySource(torch.from_numpy(z.copy()), torch.ones(n, dtype=torch.float64))
+    objective = Objective(family, data, prior)
     return objective, make_start(family, some, np.ones(len(some)), 0, 0, labels)
 
 
@@ -153,7 +154,7 @@ def solvers(console: Console) -> None:
             objective, start = problem(x, n_hidden, n_components)
             if kind == "lbfgs":
                 objective.scaling = lambda _: None  # type: ignore[method-assign]
-                result = lbfgs(objective, start, Watch(), max_iter=1000, tol=1e-7, name="lbfgs")
+                result = lbfgs(objective, start, Monitor(), max_iter=1000, tol=1e-7, name="lbfgs")
             else:
                 result = make_solver("lbfgs" if kind == "default" else "em", 1000, tol=1e-7).minimise(objective, start)
             row += [f"{result.objective:.5f}", str(result.evaluations)]

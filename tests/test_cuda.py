@@ -19,7 +19,7 @@ from rtbm import (
 )
 from rtbm.parameters import count, map_tensors, unpack
 from rtbm.training import Family
-from rtbm.training.statistics import Likelihood
+from rtbm.training.statistics import ArraySource, Likelihood
 from tolerances import FLOAT32, LOG_THETA, MOMENTS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -157,8 +157,7 @@ def test_theta_layer_under_autocast_and_compile() -> None:
 
 
 @pytest.mark.parametrize(("d", "g", "K"), [(1, 2, 1), (2, 2, 1), (1, 4, 1), (2, 4, 1), (3, 2, 1), (2, 1, 3), (5, 2, 2)])
-def test_sums_over_the_data(d: int, g: int, K: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rtbm.training.statistics.likelihood.TOLERANCE", 1e-13)  # tables with all digits
+def test_sums_over_the_data(d: int, g: int, K: int) -> None:
     family = Family(d, g, n_components=K)
     generator = torch.Generator().manual_seed(0)
     vector = 0.5 * torch.randn(family.n_parameters, dtype=torch.float64, generator=generator)
@@ -166,7 +165,8 @@ def test_sums_over_the_data(d: int, g: int, K: int, monkeypatch: pytest.MonkeyPa
     x[0] *= 30
     weights = torch.rand(5000, dtype=torch.float64, generator=generator)
     weights /= weights.sum()
-    here, there = (Likelihood(family, x.to(device), weights.to(device)) for device in ("cpu", "cuda"))
+    sources = [ArraySource(x.to(device), weights.to(device)) for device in ("cpu", "cuda")]
+    here, there = (Likelihood(family, source, tolerance=1e-13) for source in sources)  # tables with all digits
     value, gradient = here.with_gradient(vector)
     other, by_gpu = there.with_gradient(vector.cuda())
     assert abs(value - other) < 1e-11

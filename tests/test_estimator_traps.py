@@ -63,12 +63,12 @@ def test_a_solver_goes_back_to_where_the_density_can_be_evaluated(monkeypatch):
     X = datasets.gamma.sample(100)
 
     class Shrinking(SOLVERS["em"]):
-        def minimise(self, objective, start, watch=None):
+        def minimise(self, objective, start, monitor=None):
             vector = start
             for _ in range(6):
-                watch(vector, objective.value(vector))
+                monitor(vector, objective.value(vector))
                 vector = torch.cat([vector[:-1], vector[-1:] - 5 * math.log(10)])
-            return watch.result(vector, "converged", 1, "em")
+            return monitor.result(vector, "converged", 1, "em")
 
     monkeypatch.setitem(SOLVERS, "em", Shrinking)
     with pytest.warns(RuntimeWarning, match=r"ended at a density that cannot be evaluated.*raise regularization"):

@@ -16,8 +16,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from rtbm import InvalidInputError, ThetaNetClassifier, ThetaNetRegressor
 from rtbm.nn import ThetaLayer
 from rtbm.nn.feedforward import make_network
+from rtbm.training.network_starts import find_tones, tune
 from rtbm.training.networks import NETWORK_SOLVERS, NetworkObjective, log_loss, squared_error
-from rtbm.training.resonance import find_tones, tune
 
 T = np.linspace(0, 30, 150)[:, None]
 WAVE = 0.1 * T[:, 0] + np.sin(2 * T[:, 0])

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from rtbm.errors import TooManyTermsError
 from rtbm.training import Family
-from rtbm.training.statistics import Likelihood, dense, numba
+from rtbm.training.statistics import ArraySource, Likelihood, dense, make_blocks
 from rtbm.training.statistics import torch as reference
-from rtbm.training.statistics.dense import Machines, States, View
-from rtbm.training.statistics.likelihood import TOLERANCE, Memory, Tables, make_blocks, sum_points
+from rtbm.training.statistics.dense import View
+from rtbm.training.statistics.states import tabulate
+from rtbm.training.statistics.sums import sum_points
+from rtbm.training.statistics.tables import TABLE_TOLERANCE as TOLERANCE
+from rtbm.training.statistics.tables import Tables
 from tolerances import ROUNDINGS
 
 EPSILON = np.finfo(float).eps
@@ -41,15 +44,18 @@ def weights(n: int, seed: int) -> torch.Tensor:
     return w / w.sum()
 
 
-def prepared(family: Family, vector: torch.Tensor, allowed: float = -60.0) -> tuple[Machines, States, View]:
+def prepared(family: Family, vector: torch.Tensor, allowed: float = -60.0) -> View:
     sizes = family.n_components, family.n_visible, family.n_hidden
-    machines = Machines(*dense.unpack_machines(vector.numpy(), *sizes))
-    states = States(*dense.tabulate(machines.L_A, machines.centre, np.full(sizes[0], allowed), 4096))
-    log_weights, _, centre, F, mean, L = machines
-    return machines, states, View(*numba.view(log_weights, centre, F, mean, L, *states[:3], np.arange(sizes[1])))
+    machines = dense.unpack_machines(vector.numpy(), *sizes)
+    states = tabulate(machines, np.full(sizes[0], allowed), 4096)
+    return dense.make_view(machines, states, np.arange(sizes[1]))
 
 
-def exact_sums(x: torch.Tensor, w: torch.Tensor, view: View, states: States) -> list[float]:
+def likelihood_of(family: Family, x: torch.Tensor, w: torch.Tensor, **limits: float) -> Likelihood:
+    return Likelihood(family, ArraySource(x, w), **limits)
+
+
+def exact_sums(x: torch.Tensor, w: torch.Tensor, view: View) -> list[float]:
     """The sums of the specification in 40 digits."""
     mpmath.mp.dps = 40
     K, p, g = view.slopes.shape
@@ -61,7 +67,7 @@ def exact_sums(x: torch.Tensor, w: torch.Tensor, view: View, states: States) -> 
             difference = [exact(a) - exact(b) for a, b in zip(row, view.origin[k].tolist(), strict=True)]
             y = [sum(exact(m) * v for m, v in zip(line, difference, strict=True)) for line in view.inverse[k].tolist()]
             ys.append(y)
-            for s in range(states.first[k], states.first[k + 1]):
+            for s in range(view.first[k], view.first[k + 1]):
                 square = sum((a - exact(c)) ** 2 for a, c in zip(y, view.centres[s].tolist(), strict=True))
                 terms.append(mpmath.exp(exact(float(view.bias[s])) - square / 2))
         total = sum(terms)
@@ -69,8 +75,8 @@ def exact_sums(x: torch.Tensor, w: torch.Tensor, view: View, states: States) -> 
         result[1] += exact(weight) / total
         for k in range(K):
             at = 2 + k * (1 + g + g * g + p + p * g + p * p)
-            for s in range(states.first[k], states.first[k + 1]):
-                share, delta, y = exact(weight) * terms[s] / total, states.delta[s].tolist(), ys[k]
+            for s in range(view.first[k], view.first[k + 1]):
+                share, delta, y = exact(weight) * terms[s] / total, view.delta[s].tolist(), ys[k]
                 products = [1.0, *delta, *(a * b for a, b in itertools.product(delta, delta)), *y]
                 products += [a * b for a, b in itertools.product(y, delta)] + [
                     a * b for a, b in itertools.product(y, y)
@@ -86,10 +92,10 @@ def test_sums_have_all_digits(d, g, K, far):
     family = Family(d, g, n_components=K)
     x, w = points(25, d, 3), weights(25, 4)
     x[:3] *= far
-    _, states, view = prepared(family, random_vector(family, 5), -45.0)
-    exact = np.array(exact_sums(x, w, view, states))
-    by_torch = reference.sum_points(x, w, view, states, 0.0)
-    by_numba = sum_points(make_blocks(x, w)[0], view, states, 0.0, True)
+    view = prepared(family, random_vector(family, 5), -45.0)
+    exact = np.array(exact_sums(x, w, view))
+    by_torch = reference.sum_points(x, w, view, 0.0)
+    by_numba = sum_points(make_blocks(x, w)[0], view, 0.0, True)
     for sums in (by_torch, by_numba):
         assert abs(sums[0] - exact[0]) < 1e-12 * abs(exact[0])
         assert sums[1] >= min(exact[1], 1e300) * (1 - 1e-12)  # a bound
@@ -100,21 +106,20 @@ def test_sums_have_all_digits(d, g, K, far):
 def test_values_and_gradients_are_those_of_theta_functions(seed, d, g, K, gaps):
     family = Family(d, g, n_components=K)
     vector, x, w = random_vector(family, seed), points(40, d, seed, gaps), weights(40, seed)
-    value, gradient = Likelihood(family, x, w).with_gradient(vector)
+    value, gradient = likelihood_of(family, x, w).with_gradient(vector)
     free = vector.clone().requires_grad_()
     exact = w @ family.distribution(free).log_prob(x)
     (expected,) = torch.autograd.grad(exact, free)
     assert abs(value - float(exact.detach())) < TOLERANCE
     assert np.allclose(gradient, expected.numpy(), rtol=1e-5, atol=1e-5)
-    assert abs(Likelihood(family, x, w).value(vector) - value) < TOLERANCE
+    assert abs(likelihood_of(family, x, w).value(vector) - value) < TOLERANCE
 
 
 @pytest.mark.parametrize(("d", "g", "K", "gaps"), [(1, 2, 1, 0.0), (2, 1, 4, 0.0), (3, 2, 2, 0.2), (2, 3, 1, 0.3)])
-def test_gradients_have_ten_digits_where_tables_are_generous(d, g, K, gaps, monkeypatch):
-    monkeypatch.setattr("rtbm.training.statistics.likelihood.TOLERANCE", 1e-14)
+def test_gradients_have_ten_digits_where_tables_are_generous(d, g, K, gaps):
     family = Family(d, g, n_components=K)
     vector, x, w = random_vector(family, 1), points(300, d, 2, gaps), weights(300, 3)
-    value, gradient = Likelihood(family, x, w).with_gradient(vector)
+    value, gradient = likelihood_of(family, x, w, tolerance=1e-14).with_gradient(vector)
     free = vector.clone().requires_grad_()
     exact = w @ family.distribution(free).log_prob(x)
     (expected,) = torch.autograd.grad(exact, free)
@@ -125,21 +130,20 @@ def test_gradients_have_ten_digits_where_tables_are_generous(d, g, K, gaps, monk
 @given(st.integers(0, 10**6))
 def test_tables_follow_the_machines(seed):
     family = Family(1, 2)
-    likelihood = Likelihood(family, points(30, 1, seed), weights(30, seed))
+    likelihood = likelihood_of(family, points(30, 1, seed), weights(30, seed))
     for step in range(6):
         moved = random_vector(family, seed) + 0.4 * step * random_vector(family, seed + 1)
-        exact = float(likelihood.weights @ family.distribution(moved).log_prob(likelihood.x))
+        exact = float(likelihood.source.weights @ family.distribution(moved).log_prob(likelihood.source.x))
         assert abs(likelihood.value(moved) - exact) < TOLERANCE
 
 
 @pytest.mark.parametrize("limit", [64, 2**16])
-def test_points_far_out_are_right(limit, monkeypatch):
-    monkeypatch.setattr("rtbm.training.statistics.likelihood.MAX_STATES", limit)
+def test_points_far_out_are_right(limit):
     family = Family(1, 2, n_components=2)
     x = torch.cat([points(200, 1, 0), torch.tensor([[2000.0], [-3000.0]], dtype=torch.float64)])
-    likelihood, vector = Likelihood(family, x, weights(202, 0)), random_vector(family, 0)
+    likelihood, vector = likelihood_of(family, x, weights(202, 0), max_states=limit), random_vector(family, 0)
     free = vector.clone().requires_grad_()
-    exact = likelihood.weights @ family.distribution(free).log_prob(x)
+    exact = likelihood.source.weights @ family.distribution(free).log_prob(x)
     (expected,) = torch.autograd.grad(exact, free)
     value, gradient = likelihood.with_gradient(vector)
     assert math.isclose(value, float(exact.detach()), rel_tol=1e-9)
@@ -154,9 +158,9 @@ def test_units_too_soft_for_a_table_take_theta_functions():
     vector[[0, 2, 5]] = -4.0  # A of about exp(−8): far too many states
     x, w = points(20, 3, 0), weights(20, 0)
     with pytest.raises(TooManyTermsError):
-        Tables(1, 3, 3).evaluate(vector.numpy(), Memory(make_blocks(x, w)))
+        Tables((1, 3, 3)).evaluate(vector.numpy(), ArraySource(x, w))
     exact = float(w @ family.distribution(vector).log_prob(x))
-    assert math.isclose(Likelihood(family, x, w).value(vector), exact, rel_tol=1e-9)
+    assert math.isclose(likelihood_of(family, x, w).value(vector), exact, rel_tol=1e-9)
 
 
 @pytest.mark.parametrize("n", [1, 255, 256, 257, 20_000, 50_001])
@@ -166,7 +170,7 @@ def test_the_number_of_threads_and_the_length_of_blocks_do_not_matter(n):
     before, results = torch.get_num_threads(), []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        results.append(Likelihood(family, x, w).with_gradient(vector))
+        results.append(likelihood_of(family, x, w).with_gradient(vector))
     torch.set_num_threads(before)
     assert results[0][0] == results[1][0]
     assert (results[0][1] == results[1][1]).all()
@@ -178,11 +182,9 @@ def test_the_number_of_threads_and_the_length_of_blocks_do_not_matter(n):
 def test_the_sums_of_parts_add_up():
     family = Family(2, 1, n_components=3)
     x, w, vector = points(400, 2, 1), weights(400, 2), random_vector(family, 3)
-    _, states, view = prepared(family, vector)
-    whole = sum_points(make_blocks(x, w)[0], view, states, 0.0, True)
-    parts = [
-        sum_points(make_blocks(x[rows], w[rows])[0], view, states, 0.0, True) for rows in (slice(150), slice(150, 400))
-    ]
+    view = prepared(family, vector)
+    whole = sum_points(make_blocks(x, w)[0], view, 0.0, True)
+    parts = [sum_points(make_blocks(x[rows], w[rows])[0], view, 0.0, True) for rows in (slice(150), slice(150, 400))]
     assert np.allclose(whole[2:], sum(parts)[2:], rtol=0, atol=ROUNDINGS * EPSILON * 400 * np.abs(whole[2:]).max())
 
 
@@ -193,8 +195,8 @@ def test_weights_are_repetitions():
     counts = torch.arange(len(x)) % 3
     repeated = x.repeat_interleave(counts, 0)
     kept = counts > 0
-    one = Likelihood(family, x[kept], counts[kept].double() / len(repeated)).with_gradient(vector)
-    other = Likelihood(family, repeated, torch.full((len(repeated),), 1 / len(repeated), dtype=torch.float64))
+    one = likelihood_of(family, x[kept], counts[kept].double() / len(repeated)).with_gradient(vector)
+    other = likelihood_of(family, repeated, torch.full((len(repeated),), 1 / len(repeated), dtype=torch.float64))
     value, gradient = other.with_gradient(vector)
     assert abs(one[0] - value) < TOLERANCE
     assert np.allclose(one[1], gradient, rtol=0, atol=1e-7)
@@ -212,7 +214,7 @@ def test_extreme_parameters_are_survived_or_refused():
             except (ArithmeticError, ValueError, RuntimeError):
                 continue
             if math.isfinite(exact):
-                assert math.isclose(Likelihood(family, x, w).value(vector), exact, rel_tol=1e-6, abs_tol=1e-6)
+                assert math.isclose(likelihood_of(family, x, w).value(vector), exact, rel_tol=1e-6, abs_tol=1e-6)
 
 
 def test_rows_are_grouped_by_what_is_missing():

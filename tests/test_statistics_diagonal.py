@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from rtbm.theta import kernels
 from rtbm.training import Family
 from rtbm.training.family import FAILURES
-from rtbm.training.statistics import Likelihood
+from rtbm.training.statistics import ArraySource, Likelihood, make_blocks
 from rtbm.training.statistics.diagonal import (
-    DiagonalLikelihood,
     compress,
+    make_pass,
     normalise_by_autograd,
     normalise_on_grid,
-    prepare,
     unpack_machines,
 )
 
@@ -57,7 +56,7 @@ def exact(
 
 def assert_exact(family: Family, vector: torch.Tensor, x: torch.Tensor, weights: torch.Tensor) -> None:
     value, gradient, log_prob = exact(family, vector, x, weights)
-    likelihood = Likelihood(family, x, weights)
+    likelihood = Likelihood(family, ArraySource(x, weights))
     ours, by_vector = likelihood.with_gradient(vector)
     scale = 1 + abs(value)
     assert abs(ours - value) < 1e-12 * scale
@@ -67,8 +66,8 @@ def assert_exact(family: Family, vector: torch.Tensor, x: torch.Tensor, weights:
 
 
 def is_compiled(family: Family, vector: torch.Tensor, x: torch.Tensor, weights: torch.Tensor) -> bool:
-    likelihood = DiagonalLikelihood(x, weights, family.n_components, family.n_hidden)
-    return likelihood.evaluate(vector.numpy()) is not None
+    sums = make_pass(vector.numpy(), family.n_components, family.n_visible, family.n_hidden, True)
+    return sums is not None and sums.sums(make_blocks(x, weights)[0]) is not None
 
 
 @pytest.mark.parametrize(("d", "g", "n_components"), SIZES)
@@ -110,8 +109,8 @@ def test_weights_of_zero_drop_points():
     weights[::3] = 0.0
     weights /= weights.sum()
     vector, kept = random_vector(family, 5), weights > 0
-    ours, gradient = Likelihood(family, x, weights).with_gradient(vector)
-    theirs, by_vector = Likelihood(family, x[kept], weights[kept]).with_gradient(vector)
+    ours, gradient = Likelihood(family, ArraySource(x, weights)).with_gradient(vector)
+    theirs, by_vector = Likelihood(family, ArraySource(x[kept], weights[kept])).with_gradient(vector)
     assert abs(ours - theirs) < 1e-12
     assert np.allclose(gradient, by_vector, rtol=1e-11, atol=1e-12)
 
@@ -126,7 +125,7 @@ def test_threads_change_nothing(d, g, n_components, n):
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            likelihood = Likelihood(family, x, weights)
+            likelihood = Likelihood(family, ArraySource(x, weights))
             results.append((*likelihood.with_gradient(vector), likelihood.log_prob(vector)))
     finally:
         torch.set_num_threads(before)
@@ -169,7 +168,7 @@ def test_machines_that_leave_float64_raise_the_errors_of_distributions(index, va
     x, weights = random_data(20, 1, 4)
     vector = random_vector(family, 3)
     vector[index] = value
-    likelihood = Likelihood(family, x, weights)
+    likelihood = Likelihood(family, ArraySource(x, weights))
     for function in (likelihood.value, likelihood.with_gradient, likelihood.log_prob):
         with pytest.raises(FAILURES):
             function(vector)
@@ -179,7 +178,7 @@ def test_without_numba(monkeypatch):
     monkeypatch.setattr(kernels, "AVAILABLE", False)
     family = Family(1, 4, coupling="diagonal")
     x, weights = random_data(30, 1, 4)
-    likelihood = Likelihood(family, x, weights)
+    likelihood = Likelihood(family, ArraySource(x, weights))
     vector = random_vector(family, 3)
     value, gradient, _ = exact(family, vector, x, weights)
     ours, by_vector = likelihood.with_gradient(vector)
@@ -196,7 +195,7 @@ def test_normalisers_from_grids(d, g, small):
     vector = random_vector(family, g, 0.05 if small < 1 else 3.0, 0.3 if small < 1 else 30.0)
     vector[2 * g : 2 * g + d * g] *= small
     machine = unpack_machines(vector.numpy(), 1, d, g)
-    ours = normalise_on_grid(machine, prepare(machine), True)
+    ours = normalise_on_grid(machine, True)
     theirs = normalise_by_autograd(vector, d, g, False)
     assert abs(ours.log_value - theirs.log_value) < 1e-12 * (1 + abs(theirs.log_value))
 

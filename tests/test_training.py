@@ -8,20 +8,12 @@ import torch
 
 from rtbm import datasets
 from rtbm.errors import InvalidInputError
-from rtbm.training import SOLVERS, Family, Objective, Prior, Watch, make_solver, make_start
+from rtbm.training import SOLVERS, ArraySource, Family, Monitor, Objective, Prior, make_solver, make_start
 from rtbm.training.batches import ArrayBatches, LoaderBatches
+from rtbm.training.coordinates import MomentSums, independent_axes, local_widths, moments, quantiles, standardisation
 from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, SCHEDULE
 from rtbm.training.solvers.score_matching import ScoreMatchingObjective
-from rtbm.training.starts import (
-    gaussian_start,
-    independent_axes,
-    local_widths,
-    moment_sums,
-    moments,
-    moments_from_sums,
-    quantiles,
-    standardisation,
-)
+from rtbm.training.starts import gaussian_start
 
 N = 400
 
@@ -33,7 +25,7 @@ def problem(n_hidden=2, hidden="dense", name="gamma", n_components=1, strength=1
     z = (x - mean) @ np.linalg.inv(root).T
     family = Family(x.shape[1], n_hidden, coupling=hidden, n_components=n_components)
     prior = Prior(strength, local_widths(z, weights))
-    return Objective(family, torch.from_numpy(z), torch.from_numpy(weights), prior), z, weights
+    return Objective(family, ArraySource(torch.from_numpy(z), torch.from_numpy(weights)), prior), z, weights
 
 
 def start_of(objective, z, weights, index=0, seed=0, labels=None):
@@ -100,9 +92,7 @@ def test_em_never_rises_and_its_end_is_stationary():
 def test_score_matching_takes_the_score_and_its_divergence():
     objective, z, weights = problem(3, "diagonal", n=20)
     vector = start_of(objective, z, weights)
-    mine = ScoreMatchingObjective(
-        objective.family, objective.x, torch.from_numpy(weights), Prior(0.0, objective.prior.widths)
-    )
+    mine = ScoreMatchingObjective(objective.family, objective.source, Prior(0.0, objective.prior.widths))
     x = objective.x.clone().requires_grad_()
     log_prob = objective.family.distribution(vector).log_prob(x)
     (score,) = torch.autograd.grad(log_prob.sum(), x, create_graph=True)
@@ -150,7 +140,7 @@ def test_validation_stops_early_and_keeps_the_best():
     def validate(vector):
         return float(objective.family.log_prob(vector, test).mean())
 
-    result = make_solver("lbfgs").minimise(objective, start_of(objective, z, weights), Watch(validate, patience=10))
+    result = make_solver("lbfgs").minimise(objective, start_of(objective, z, weights), Monitor(validate, patience=10))
     assert result.reason == EARLY_STOPPING
     assert result.validation == max(record.validation for record in result.history)
     assert validate(result.vector) == pytest.approx(result.validation, abs=1e-7)
@@ -203,8 +193,8 @@ def test_moments_add_up_over_parts_and_leave_out_what_is_missing():
     whole = moments(x, weights)
     assert np.allclose(whole.mean, np.average(x, axis=0, weights=weights))
     assert np.allclose(whole.covariance, np.cov(x.T, aweights=weights, bias=True), rtol=1e-6)
-    parts = sum(moment_sums(x[i::3], weights[i::3], x[0]) for i in range(3))
-    assert np.allclose(moments_from_sums(parts, x[0]).covariance, whole.covariance, rtol=1e-6)
+    first, second, third = (MomentSums.of(x[i::3], weights[i::3]) for i in range(3))
+    assert np.allclose(first.plus(second).plus(third).moments().covariance, whole.covariance, rtol=1e-6)
     x[::4, 0] = np.nan
     present = ~np.isnan(x[:, 0])
     assert np.allclose(moments(x, weights).mean[0], np.average(x[present, 0], weights=weights[present]))
@@ -257,7 +247,9 @@ def test_expectation_maximisation_at_the_beginning_does_not_use_up_or_hide_itera
     family = Family(2, 1, n_components=2)
     start = make_start(family, x, np.ones(300), 0, 0, np.arange(300) % 2)
     for max_iter in (5, 25, 40):
-        objective = Objective(family, torch.from_numpy(x), torch.ones(300).double(), Prior(1.0, np.ones(2)))
+        objective = Objective(
+            family, ArraySource(torch.from_numpy(x), torch.ones(300).double()), Prior(1.0, np.ones(2))
+        )
         result = make_solver("lbfgs", max_iter, tol=1e-12).minimise(objective, start)
         assert result.history[-1].step <= max_iter
         assert result.converged == (result.history[-1].step < max_iter)

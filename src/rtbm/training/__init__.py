@@ -2,18 +2,20 @@
 
 from rtbm.training.family import Family
 from rtbm.training.objective import Objective, Prior
-from rtbm.training.solvers import SOLVERS, Record, Result, Solver, Watch, make_solver
+from rtbm.training.solvers import SOLVERS, Monitor, Record, Result, Solver, make_solver
 from rtbm.training.starts import make_start
+from rtbm.training.statistics import ArraySource
 
 __all__ = [
     "SOLVERS",
+    "ArraySource",
     "Family",
+    "Monitor",
     "Objective",
     "Prior",
     "Record",
     "Result",
     "Solver",
-    "Watch",
     "make_solver",
     "make_start",
 ]

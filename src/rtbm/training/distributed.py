@@ -1,4 +1,4 @@
-"""Sums over the processes of torch.distributed, and what they do when there is only one."""
+"""Sums over the processes of torch.distributed. A single process gets back what it gives."""
 
 import contextlib
 import pickle
@@ -22,19 +22,20 @@ def rank_and_world() -> tuple[int, int]:
 
 def sum_over_processes(tensor: Tensor) -> Tensor:
     """The sum of a tensor over all processes, the same in each of them."""
-    if is_distributed():
-        tensor = tensor.clone()
-        with _connected():
-            distributed.all_reduce(tensor)
-    return tensor
+    return _in_place(tensor, distributed.all_reduce)
 
 
 def same_for_all(tensor: Tensor) -> Tensor:
     """The tensor of the first process, in each of them."""
+    return _in_place(tensor, lambda copy: distributed.broadcast(copy, src=0))
+
+
+def _in_place(tensor: Tensor, operation: Callable[[Tensor], Any]) -> Tensor:
+    """The result of an operation that replaces a tensor in all processes."""
     if is_distributed():
         tensor = tensor.clone()
         with _connected():
-            distributed.broadcast(tensor, src=0)
+            operation(tensor)
     return tensor
 
 
@@ -98,7 +99,7 @@ def portable(error: Exception) -> Exception:
 
 @contextlib.contextmanager
 def _connected() -> Iterator[None]:
-    """Say that another process has died, by no RTBMError, which solvers would take for a step that failed."""
+    """Report that another process has died. It is not an RTBMError, which solvers would take for a failed step."""
     try:
         yield
     except RuntimeError as error:

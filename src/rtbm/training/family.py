@@ -8,7 +8,7 @@ from rtbm.common import PHASES, Floats
 from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.errors import RTBMError
 from rtbm.parameters import COUPLINGS, count, log_cholesky, pack, triangle_of, unpack
-from rtbm.training.statistics import Likelihood
+from rtbm.training.statistics import ArraySource, Likelihood
 from rtbm.validation import check_choice, check_integer
 
 FAILURES = (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError, ArithmeticError)
@@ -89,7 +89,7 @@ class Family:
         The average is right to 1e-7 for dense machines (see `Likelihood`). `distribution(vector).log_prob(x)` is exact,
         and differentiable.
         """
-        return Likelihood(self, x, torch.full_like(x[:, 0], 1 / max(len(x), 1))).log_prob(vector)
+        return Likelihood(self, ArraySource(x, torch.ones_like(x[:, 0]))).log_prob(vector)
 
     def distribution(self, vector: Tensor) -> Density:
         """The distribution of a vector; gradients flow to it."""

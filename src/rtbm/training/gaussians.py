@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.training.statistics import dense
-from rtbm.training.statistics.likelihood import Block, BlockSums, Evaluation, make_blocks
+from rtbm.training.statistics import Block, Evaluation, dense, make_blocks
+from rtbm.training.statistics.sums import TableSums
 
-MAX_ITER, TOLERANCE = 500, 1e-5
-"""Of expectation maximisation: iterations, and the gain in mean log P that ends it."""
+GAUSSIAN_MAX_ITER, GAUSSIAN_TOL = 500, 1e-5
+"""Iterations of expectation maximisation, and the gain in mean log P that ends it. A smaller one takes longer."""
 
 
 class Gaussians(NamedTuple):
@@ -31,7 +31,12 @@ class Gaussians(NamedTuple):
 
 
 def fit_gaussians(
-    x: Tensor, weights: Tensor, shares: Floats, floor: Floats, max_iter: int = MAX_ITER, tol: float = TOLERANCE
+    x: Tensor,
+    weights: Tensor,
+    shares: Floats,
+    floor: Floats,
+    max_iter: int = GAUSSIAN_MAX_ITER,
+    tol: float = GAUSSIAN_TOL,
 ) -> Gaussians:
     """Gaussians that are fitted to points by expectation maximisation.
 
@@ -66,15 +71,15 @@ def _evaluate(gaussians: Gaussians, blocks: list[Block]) -> Evaluation:
     F = np.zeros((K, d, 1))
     machines = dense.Machines(gaussians.log_weights, zeros[:, :, None] + 1, zeros, F, gaussians.means, gaussians.roots)
     states = dense.States(zeros, np.zeros(K), np.arange(K + 1), np.full(K, -np.inf), zeros, zeros[:, :, None])
-    sums = BlockSums(machines, states, np.zeros(1 + K))(blocks)
+    sums = TableSums(machines, states, np.zeros(1 + K))(blocks)
     return Evaluation(machines, states, float(sums[0]), sums[2 + K :].reshape(K, -1))
 
 
 def _maximise(gaussians: Gaussians, evaluation: Evaluation, floor: Floats) -> Gaussians:
-    parts, roots = evaluation.parts(), gaussians.roots
-    counts = np.maximum(parts.gram[:, 1, 1], 1e-12)
-    shift = (parts.cross[:, :, 1] / counts[:, None])[:, :, None]
-    square = parts.square - counts[:, None, None] * (shift @ shift.mT)
+    (gram, cross, square), roots = evaluation.moments(), gaussians.roots
+    counts = np.maximum(gram[:, 1, 1], 1e-12)
+    shift = (cross[:, :, 1] / counts[:, None])[:, :, None]
+    square = square - counts[:, None, None] * (shift @ shift.mT)
     return _from_squares(counts, gaussians.means + (roots @ shift)[:, :, 0], roots @ square @ roots.mT, floor)
 
 

@@ -16,7 +16,7 @@ from rtbm.nn.theta_layer import ThetaLayer
 from rtbm.training.family import FAILURES
 from rtbm.training.solvers import CMA, LBFGS
 from rtbm.training.solvers.adam import set_rate
-from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Result, Solver, Watch
+from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Monitor, Result, Solver
 
 NETWORK_BATCH = 128
 """Rows in a batch of Adam."""
@@ -157,17 +157,17 @@ class NetworkAdam(Solver):
     name: ClassVar[str] = "adam"
     unit: ClassVar[str] = "epoch"
 
-    def minimise(self, objective: NetworkObjective, start: Tensor, watch: Watch | None = None) -> Result:
+    def minimise(self, objective: NetworkObjective, start: Tensor, monitor: Monitor | None = None) -> Result:
         """Minimise from a start."""
         weights, size = objective.weights.cpu(), self.batch_size or NETWORK_BATCH
         generator = torch.Generator().manual_seed(self.seed)
-        watch, vector, reason = watch or Watch(), start.clone(), SCHEDULE
+        monitor, vector, reason = monitor or Monitor(), start.clone(), SCHEDULE
         optimizer = torch.optim.Adam([vector], lr=self.learning_rate)
         with torch.random.fork_rng(
             [vector.device] if vector.is_cuda else []
         ):  # dropout draws from the global generator
             torch.manual_seed(self.seed)
-            watch(vector.clone(), objective.value(vector))
+            monitor(vector.clone(), objective.value(vector))
             for epoch in range(self.max_iter):
                 set_rate(optimizer, self.learning_rate, epoch / self.max_iter)
                 for rows in _draw_rows(weights, generator).split(size):
@@ -175,10 +175,10 @@ class NetworkAdam(Solver):
                     loss, vector.grad = objective.batch_gradient(vector, rows.to(vector.device))
                     if math.isfinite(loss) and bool(torch.isfinite(vector.grad).all()):
                         optimizer.step()
-                if watch(vector.clone(), objective.value(vector)):
+                if monitor(vector.clone(), objective.value(vector)):
                     reason = EARLY_STOPPING
                     break
-        return watch.result(vector, reason, objective.evaluations, self.name)
+        return monitor.result(vector, reason, objective.evaluations, self.name)
 
 
 NETWORK_SOLVERS: dict[str, Callable[..., Solver]] = {

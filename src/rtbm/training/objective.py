@@ -1,7 +1,7 @@
 """What the solvers minimise: the negative mean log-likelihood, and a prior that keeps it from chasing single points."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,7 +9,9 @@ from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.training.family import FAILURES, Family
-from rtbm.training.statistics import Evaluation, Likelihood, Memory, Source, SourceLikelihood, dense, information
+from rtbm.training.scaling import Scaling, find_scaling
+from rtbm.training.statistics import ArraySource, Evaluation, Likelihood, Source, dense
+from rtbm.training.statistics.hidden import HiddenFamily
 
 RIGIDITY, STIFFNESS = 0.02, 10.0
 """The prior on A, weak, with its mode at STIFFNESS · 1: hidden units that want to be binary, or that have nothing to
@@ -57,15 +59,31 @@ class Prior(NamedTuple):
         gradient = np.zeros(len(vector))
         if family.coupling != "dense":
             return self._ripples(family, vector, gradient), gradient
-        steps = np.empty(0) if self.steps is None else self.steps
-        sizes = family.n_components, family.n_visible, family.n_hidden
-        _, L_A, centre, F, _, L = dense.unpack_machines(vector, *sizes)
-        stiffness = BITS if len(steps) else STIFFNESS
-        value = dense.add_penalty(
-            L_A, centre, F, L, self.strength, self.widths, RIGIDITY, stiffness, self.smoothness, STEEPEST, steps,
-            gradient,
-        )  # fmt: skip
+        machines = dense.unpack_machines(vector, family.n_components, family.n_visible, family.n_hidden)
+        stiffness = STIFFNESS if self.steps is None else BITS
+        value = dense.add_penalty(machines, self.strength, self.widths, RIGIDITY, stiffness, gradient)
+        if self.steps is not None:
+            value += self._unevenness(machines, self.steps, gradient)
         return value, gradient
+
+    def _unevenness(self, machines: dense.Machines, steps: Floats, gradient: Floats) -> float:
+        """The penalty for uneven weights of neighbouring Gaussians; its derivative is added to the gradient."""
+        L_A, centre, F = machines.L_A, machines.centre, machines.F
+        (K, _, g), factor = F.shape, self.smoothness / STEEPEST**2
+        row, column = np.tril_indices(g)
+        A, lever = L_A @ L_A.mT, 0.5 - centre
+        tilt = (A @ lever[:, :, None])[:, :, 0] / steps
+        coupling = np.triu(A / np.outer(steps, steps), 1)
+        by_A = factor * ((tilt / steps)[:, :, None] * lever[:, None] + coupling / np.outer(steps, steps))
+        by_L = ((by_A + by_A.mT) @ L_A)[:, row, column] * np.where(row == column, L_A[:, row, column], 1.0)
+        norm2 = (F**2).sum(axis=1)
+        stretch = 0.5 * np.log(norm2) - np.log(steps)
+        by_centre = -factor * (A @ (tilt / steps)[:, :, None])[:, :, 0]
+        by_F = self.smoothness * (stretch / norm2)[:, None] * F
+        parts = np.concatenate([by_L, by_centre, by_F.reshape(K, -1)], axis=1)
+        gradient[: len(gradient) - (K if K > 1 else 0)].reshape(K, -1)[:, : parts.shape[1]] += parts
+        squares = (tilt**2).sum() + (coupling**2).sum()
+        return 0.5 * float(factor * squares + self.smoothness * (stretch**2).sum())
 
     def _ripples(self, family: Family, vector: Floats, gradient: Floats) -> float:
         """The penalty of diagonal machines; its derivative is added to the gradient."""
@@ -81,59 +99,37 @@ class Prior(NamedTuple):
         return value
 
 
-class Scaling(NamedTuple):
-    """Coordinates u of vectors around an origin, in which problems are well conditioned; see `apply_scaling`.
-
-    A step of length 1 against the gradient is the step that the expected information suggests.
-    """
-
-    origin: Floats
-    value: float  # of the objective at the origin
-    gradient: Floats
-    length: float
-    hidden: Floats
-    visible: Floats
-    shares: Floats
-    centre: Floats
-    L: Floats
-
-    def to_vector(self, u: Floats) -> Floats:
-        """The vector of coordinates u."""
-        result = self.origin.copy()
-        information.apply_scaling(self.length * u, *self[4:], result)
-        return result
-
-    def to_scaled(self, gradient: Floats) -> Floats:
-        """The derivative in u, from that in the vector."""
-        result = np.empty(len(gradient))
-        information.scale_gradient(gradient, *self[4:], result)
-        return self.length * result
-
-
 class Objective:
     """The negative mean log-likelihood of weighted data plus prior, as a function of a vector.
+
+    Values and gradients over data that are not in memory are rounded: see SUM_BITS.
 
     Parameters
     ----------
     family : Family
         What is fitted.
-    x : (n, Nv)
-        The data; NaN entries are integrated out.
-    weights : (n,)
-        Positive.
+    source : Source
+        The data: an `ArraySource`, or blocks elsewhere, whose weights have sum 1.
     prior : Prior
         Divided by the sum of the weights.
-    source : Memory
-        The blocks of the data with weights of sum 1, if they are known.
+    total : float, default=None
+        The sum of the weights as they were given; None for that of an `ArraySource`.
+    device : str or torch.device, default=None
+        Where vectors are; None for the device of an `ArraySource`, or else the CPU.
     """
 
-    def __init__(self, family: Family, x: Tensor, weights: Tensor, prior: Prior, source: Memory | None = None):
-        self.family, self.x, self.prior = family, x, prior
-        self.total = float(weights.sum())
-        self.weights = weights / self.total
-        self.likelihood: Any = Likelihood(family, x, self.weights, source)
-        self.device, self.evaluations = x.device, 0
-        self._lowest, self._is_complete = math.inf, not bool(x.isnan().any())
+    def __init__(
+        self, family: Family, source: Source, prior: Prior, total: float | None = None, device: str | None = None
+    ):
+        self.family, self.source, self.prior = family, source, prior
+        self.total, self._is_rounded, self._is_complete = total or 1.0, True, False
+        self.device = torch.device(device or "cpu")
+        if isinstance(source, ArraySource):
+            self.x, self.weights, self.device = source.x, source.weights, source.x.device
+            self.total, self._is_rounded = total or source.total, False
+            self._is_complete = not bool(source.x.isnan().any())
+        self.likelihood = Likelihood(family, source)
+        self.evaluations, self._lowest = 0, math.inf
 
     def value(self, vector: Tensor) -> float:
         """The value alone; infinite where the parameters leave float64."""
@@ -160,7 +156,10 @@ class Objective:
         by_penalty -= gradient
         if not (math.isfinite(penalty - value) and math.isfinite(float(by_penalty.sum()))):
             return math.inf, torch.zeros_like(vector)
-        return self._noted(penalty - value), torch.from_numpy(by_penalty).to(vector.device)
+        value = self._noted(penalty - value)
+        if self._is_rounded:
+            value, by_penalty = float(_round_sums(np.array(value))), _round_sums(by_penalty)
+        return value, torch.from_numpy(by_penalty).to(vector.device)
 
     def _noted(self, value: float) -> float:
         if not math.isfinite(value):
@@ -193,72 +192,30 @@ class Objective:
         """Whether solvers use the information that EM expects: for mixtures of dense machines on several features."""
         return self.family.coupling == "dense" and min(self.family.n_visible, self.family.n_components) > 1
 
-    def scaling(self, vector: Tensor) -> "Scaling | None":
+    def scaling(self, vector: Tensor) -> Scaling | None:
         """Coordinates around a vector in which the information that EM expects is 1; None if there are none."""
         if not self.is_scaled:
             return None
+        origin = vector.detach().cpu().numpy()
+        if self._is_rounded:
+            origin = _keep_bits(origin)
+            vector = torch.from_numpy(origin).to(vector.device)
         try:
             value, evaluation = self.evaluate(vector)
-            machines, states, _, residuals = evaluation
-            hidden, visible = information.find_scaling(
-                residuals, evaluation.parts().gram, machines.log_weights, machines.L_A, *states[:3], self.total,
-                RIGIDITY, STIFFNESS,
-            )  # fmt: skip
+            hidden = HiddenFamily(evaluation.states, RIGIDITY / self.total, STIFFNESS)
+            gradient = self._penalty(vector)[1] - evaluation.gradient()
+            scaling = find_scaling(origin, value, gradient, evaluation, self.total, hidden)
         except FAILURES:
             return None
-        gradient = self._penalty(vector)[1] - evaluation.gradient()
-        shares = np.maximum(residuals[:, 0], 1 / self.total)
-        unit = Scaling(
-            vector.detach().cpu().numpy(), value, gradient, 1.0, hidden, visible, shares, machines.centre, machines.L
-        )
-        return unit._replace(length=float(np.linalg.norm(unit.to_scaled(gradient))) or 1.0)
+        if not self._is_rounded:
+            return scaling
+        sums = float(_round_sums(np.array(value))), _round_sums(gradient)
+        return Scaling(origin, *sums, float(_keep_bits(np.array(scaling.length))), *map(_keep_bits, scaling[4:]))
 
     def _penalty(self, vector: Tensor) -> tuple[float, Floats]:
         """The prior's share in the objective, and its derivative."""
         value, gradient = self.prior.penalty(self.family, vector.detach().cpu().numpy())
         return value / self.total, gradient / self.total
-
-
-class SourceObjective(Objective):
-    """The same for data of which nothing but sums is known, wherever they are.
-
-    Parameters
-    ----------
-    family : Family
-        What is fitted.
-    source : Source
-        The data in blocks. Their weights have sum 1.
-    total : float
-        The sum of the weights as they were given: the prior is divided by it.
-    prior : Prior
-        See `Objective`.
-    device : str or torch.device
-        Where vectors are.
-    """
-
-    def __init__(self, family: Family, source: Source, total: float, prior: Prior, device: Any = "cpu"):
-        self.family, self.prior, self.total = family, prior, total
-        self.likelihood = SourceLikelihood(family, source)
-        self.device, self.evaluations = torch.device(device), 0
-        self._lowest, self._is_complete = math.inf, False
-
-    def with_gradient(self, vector: Tensor) -> tuple[float, Tensor]:
-        """Value and gradient, rounded; the value is infinite where the parameters leave float64."""
-        value, gradient = super().with_gradient(vector)
-        if not math.isfinite(value):
-            return value, gradient
-        rounded = torch.from_numpy(_round_sums(gradient.cpu().numpy())).to(gradient.device)
-        return float(_round_sums(np.array(value))), rounded
-
-    def scaling(self, vector: Tensor) -> "Scaling | None":
-        """Rounded coordinates around a rounded vector; None if there are none."""
-        near = torch.from_numpy(_keep_bits(vector.detach().cpu().numpy())).to(vector.device)
-        exact = super().scaling(near)
-        if exact is None:
-            return None
-        origin, value, gradient, length, *parts = exact
-        sums = float(_round_sums(np.array(value))), _round_sums(gradient)
-        return Scaling(origin, *sums, float(_keep_bits(np.array(length))), *map(_keep_bits, parts))
 
 
 def _round_sums(values: Floats) -> Floats:

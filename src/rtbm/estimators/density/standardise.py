@@ -7,7 +7,7 @@ import numpy as np
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
-from rtbm.training.starts import Moments, independent_axes, moments, standardisation
+from rtbm.training.coordinates import Moments, independent_axes, moments, standardisation
 
 SMALLEST_VARIANCE = 1e-4
 """The smallest eigenvalue of the correlation that counts as a width of the data. Below it the features count as

@@ -29,12 +29,11 @@ from rtbm.estimators.density.task import SCREENED_ROWS, DensityTask
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.search import POLISHING_TOL, Outcome, joined, search
 from rtbm.files import FileRows
-from rtbm.training import Result
+from rtbm.training import Objective, Result
 from rtbm.training.batches import Batch, Batches, LoaderBatches
+from rtbm.training.coordinates import Moments, MomentSums
 from rtbm.training.distributed import collect, rank_and_world, same_for_all, together
-from rtbm.training.objective import SourceObjective
 from rtbm.training.solvers import LBFGS, Adam
-from rtbm.training.starts import Moments, MomentSums
 from rtbm.training.statistics import Block, make_blocks
 
 POLISHING_RATE = 0.1
@@ -242,18 +241,18 @@ def fit_exactly(task: DensityTask, source: AnySource, line: Line, seen: Seen) ->
     report, family, data = task.report, task.family, task.data
     results, best = search(task)
     source.prepare(Preparation(line, data.mean, data.root, seen.total, task.device))
-    objective = SourceObjective(family, source, seen.total, task.objective(family).prior, task.device or "cpu")
-    watch = task.watch(family, None if report is None else lambda record: report(ALL_DATA, record))
+    objective = Objective(family, source, task.objective(family).prior, seen.total, task.device)
+    monitor = task.monitor(family, None if report is None else lambda record: report(ALL_DATA, record))
     solver = replace(task.solver, tol=POLISHING_TOL * task.solver.tol)
     with threads_for(int(min(seen.total, 2**62))):
-        final = solver.minimise(objective, results[best].vector, watch)
+        final = solver.minimise(objective, results[best].vector, monitor)
         log_prob = objective.likelihood.value(final.vector)
         gaussian = _gaussian_log_prob(task, objective, seen)
     results = [*results[:best], joined(results[best], final), *results[best + 1 :]]
     return Exact(Outcome(results, best), Whole(log_prob, gaussian))
 
 
-def _gaussian_log_prob(task: DensityTask, objective: SourceObjective, seen: Seen) -> float:
+def _gaussian_log_prob(task: DensityTask, objective: Objective, seen: Seen) -> float:
     """The mean log P of the Gaussian of all data; without gaps it follows from their moments."""
     if seen.has_missing:
         return objective.likelihood.value(gaussian_vector(task))
@@ -300,6 +299,6 @@ def fit_stream(task: DensityTask, batches: LineBatches, total: float) -> Result:
     assert isinstance(solver, Adam)
     outcome = search(replace(task, solver=LBFGS(tol=solver.tol, seed=solver.seed)))
     start = same_for_all(outcome.results[outcome.best].vector)
-    watch = task.watch(family, None if report is None else lambda record: report(ALL_DATA, record))
+    monitor = task.monitor(family, None if report is None else lambda record: report(ALL_DATA, record))
     slower = replace(solver, learning_rate=POLISHING_RATE * solver.learning_rate)
-    return slower.minimise_batches(family, batches, task.objective(family).prior, total, start, watch)
+    return slower.minimise_batches(family, batches, task.objective(family).prior, total, start, monitor)

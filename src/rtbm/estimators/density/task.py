@@ -14,10 +14,10 @@ from rtbm.common import Floats
 from rtbm.estimators.density.standardise import Standardised
 from rtbm.estimators.parallel import THREADED_ROWS, threads_for
 from rtbm.estimators.search import Report, Task
-from rtbm.training import Family, Objective, Prior, Record, Result, Watch, make_start
+from rtbm.training import ArraySource, Family, Monitor, Objective, Prior, Record, Result, make_start
+from rtbm.training.coordinates import local_widths
 from rtbm.training.family import FAILURES
-from rtbm.training.starts import ladder, local_widths
-from rtbm.training.statistics import Memory, make_blocks
+from rtbm.training.starts import ladder
 
 SCREENED_ROWS = 20_000
 """Rows of the sample on which all starts of a fit to many more rows run. Larger samples choose the start more surely,
@@ -55,7 +55,7 @@ class DensityTask(Task):
 
     def objective(self, family: Family) -> Objective:
         """The objective on the training data."""
-        return Objective(family, self._x, self._weights, self._prior, self._source)
+        return Objective(family, self._source, self._prior)
 
     @cached_property
     def _prior(self) -> Prior:
@@ -67,17 +67,9 @@ class DensityTask(Task):
         return prior._replace(smoothness=self.smoothness, steps=steps.numpy())
 
     @cached_property
-    def _x(self) -> Tensor:
-        return self._tensor(self.data.z)
-
-    @cached_property
-    def _weights(self) -> Tensor:
-        return self._tensor(self.data.weights)
-
-    @cached_property
-    def _source(self) -> Memory:
+    def _source(self) -> ArraySource:
         """The data in blocks, which all starts share."""
-        return Memory(make_blocks(self._x, self._weights / self._weights.sum()))
+        return ArraySource(self._tensor(self.data.z), self._tensor(self.data.weights))
 
     def validate(self, family: Family) -> Callable[[Tensor], float] | None:
         """The mean log-likelihood of the validation data as a function of the vector, or None."""
@@ -95,10 +87,10 @@ class DensityTask(Task):
 
         return mean_log_prob
 
-    def watch(self, family: Family, report: Callable[[Record], None] | None) -> Watch:
-        """A watch that reports likelihoods in the units of the original data."""
+    def monitor(self, family: Family, report: Callable[[Record], None] | None) -> Monitor:
+        """A monitor that reports likelihoods in the units of the original data."""
         shift = self.data.log_volume if self.solver.maximises_likelihood else 0.0
-        return Watch(self.validate(family), self.patience, report, shift)
+        return Monitor(self.validate(family), self.patience, report, shift)
 
     def start(self, index: int) -> Tensor:
         """The vector of a start."""
@@ -119,10 +111,10 @@ class DensityTask(Task):
         """One start, or its continuation from a vector."""
         with threads_for(len(self.data.z)):
             family = self.family
-            watch = self.watch(family, None if report is None else lambda record: report(index, record))
+            monitor = self.monitor(family, None if report is None else lambda record: report(index, record))
             start = self.start(index) if vector is None else vector
             solver = replace(self.solver, max_iter=max_iter, seed=self.solver.seed + index)
-            return solver.minimise(self.objective(family), start, watch)
+            return solver.minimise(self.objective(family), start, monitor)
 
     def _labels(self, index: int) -> np.ndarray | None:
         if self.n_components == 1:

@@ -33,7 +33,7 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
         Whether the matrix Q of theta layers is diagonal or dense.
     initialization : "auto", "balanced" or "paper", default="auto"
         How starts are drawn. With "auto", every other start is tuned to the strongest frequencies in the data
-        (`rtbm.training.resonance`), where the network allows it, and the others are "balanced".
+        (`rtbm.training.network_starts`), where the network allows it, and the others are "balanced".
     solver : "lbfgs", "adam" or "cma", default="lbfgs"
         "lbfgs" uses all data in each iteration, "adam" uses batches, "cma" needs no derivatives.
     max_iter : int, default=None

@@ -12,9 +12,9 @@ from rtbm.common import Floats
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.search import Report, Task
 from rtbm.nn.feedforward import affine_layers, make_network
-from rtbm.training import Result, Watch
+from rtbm.training import Monitor, Result
+from rtbm.training.network_starts import tune
 from rtbm.training.networks import LOSSES, NetworkObjective
-from rtbm.training.resonance import tune
 
 
 class NetworkRows(NamedTuple):
@@ -66,9 +66,9 @@ class NetworkTask(Task):
         """One start, or its continuation from a vector."""
         with threads_for(len(self.data.x)):
             start = self.start(index) if vector is None else vector
-            watch = Watch(self._validate(), self.patience, None if report is None else lambda r: report(index, r))
+            monitor = Monitor(self._validate(), self.patience, None if report is None else lambda r: report(index, r))
             solver = replace(self.solver, max_iter=max_iter, seed=self.solver.seed + index)
-            return solver.minimise(self._objective(self.data, self.alpha), start, watch)
+            return solver.minimise(self._objective(self.data, self.alpha), start, monitor)
 
     def _objective(self, rows: NetworkRows, alpha: float) -> NetworkObjective:
         x, target, weights = (torch.from_numpy(np.ascontiguousarray(part)).to(self.device or "cpu") for part in rows)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rtbm.training.solvers.adam import Adam
-from rtbm.training.solvers.base import Record, Result, Solver, Watch
+from rtbm.training.solvers.base import Monitor, Record, Result, Solver
 from rtbm.training.solvers.cma import CMA
 from rtbm.training.solvers.em import EM
 from rtbm.training.solvers.lbfgs import LBFGS
@@ -14,7 +14,7 @@ from rtbm.validation import check_choice
 SOLVERS: dict[str, type[Solver]] = {solver.name: solver for solver in (LBFGS, Adam, EM, CMA, ScoreMatching, PCD)}
 """The solvers of densities by name."""
 
-__all__ = ["CMA", "EM", "LBFGS", "PCD", "SOLVERS", "Adam", "Record", "Result", "ScoreMatching", "Solver", "Watch"]
+__all__ = ["CMA", "EM", "LBFGS", "PCD", "SOLVERS", "Adam", "Monitor", "Record", "Result", "ScoreMatching", "Solver"]
 
 
 def make_solver(name: str, max_iter: int | None = None, solvers: Any = SOLVERS, **settings: Any) -> Solver:

@@ -1,6 +1,7 @@
 """Adam on batches: for data that do not fit into memory, and for several processes."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,8 +13,8 @@ from rtbm.training.batches import ArrayBatches, Batch, Batches
 from rtbm.training.distributed import attempt, gather_objects, raise_first, rank_and_world, sum_over_processes
 from rtbm.training.family import FAILURES, Family
 from rtbm.training.objective import Objective, Prior
-from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Result, Solver, Watch
-from rtbm.training.statistics import Likelihood
+from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Monitor, Result, Solver
+from rtbm.training.statistics import ArraySource, Likelihood
 
 ADAM_BATCH = 500
 """Rows in a batch of data in memory. Smaller batches make more steps an epoch, with noisier gradients."""
@@ -36,14 +37,20 @@ class Adam(Solver):
     unit: ClassVar[str] = "epoch"
     knows_smoothness: ClassVar[bool] = True
 
-    def minimise(self, objective: Objective, start: Tensor, watch: Watch | None = None) -> Result:
+    def minimise(self, objective: Objective, start: Tensor, monitor: Monitor | None = None) -> Result:
         """Minimise from a start, on batches of data in memory."""
         weights, size = objective.weights * objective.total, self.batch_size or ADAM_BATCH
         batches = ArrayBatches(objective.x, weights, size, self.seed, *rank_and_world())
-        return self.minimise_batches(objective.family, batches, objective.prior, objective.total, start, watch)
+        return self.minimise_batches(objective.family, batches, objective.prior, objective.total, start, monitor)
 
     def minimise_batches(
-        self, family: Family, batches: Batches, prior: Prior, total: float, start: Tensor, watch: Watch | None = None
+        self,
+        family: Family,
+        batches: Batches,
+        prior: Prior,
+        total: float,
+        start: Tensor,
+        monitor: Monitor | None = None,
     ) -> Result:
         """Minimise the negative mean log-likelihood plus prior, with a step for each batch.
 
@@ -54,16 +61,25 @@ class Adam(Solver):
         total : float
             The sum of all weights, over all processes: the prior is divided by it.
         """
-        watch, vector = watch or Watch(), start.clone().requires_grad_()
+        monitor, vector = monitor or Monitor(), start.clone().requires_grad_()
         optimizer = torch.optim.Adam([vector], lr=self.learning_rate)
-        reason, values, watch.first_step = SCHEDULE, [], 1
+        reason, values, monitor.first_step = SCHEDULE, [], 1
         for epoch in range(self.max_iter):
             set_rate(optimizer, self.learning_rate, epoch / self.max_iter)
-            values.append(_epoch(family, batches, prior, total, vector, optimizer, epoch))
-            if watch(vector.detach().clone(), values[-1]):
+            loss, seen = 0.0, 0.0
+            for value, weight, gradient in _steps(family, vector, iter(batches.epoch(epoch))):
+                loss, seen = loss + value, seen + weight
+                if gradient is not None:
+                    pull = torch.from_numpy(prior.penalty(family, _numpy(vector))[1]).to(vector.device)
+                    gradient = gradient / weight + pull / total
+                    vector.grad = gradient * min(1.0, LARGEST_GRADIENT / max(float(gradient.norm()), 1e-300))
+                    optimizer.step()
+            mean = loss / seen if seen else math.inf
+            values.append(mean + prior.penalty(family, _numpy(vector))[0] / total)
+            if monitor(vector.detach().clone(), values[-1]):
                 reason = EARLY_STOPPING
                 break
-        return watch.result(vector, reason, len(values), self.name)
+        return monitor.result(vector, reason, len(values), self.name)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, first: float, progress: float) -> None:
@@ -72,33 +88,17 @@ def set_rate(optimizer: torch.optim.Optimizer, first: float, progress: float) ->
         group["lr"] = first * (FINAL_RATE + (1 - FINAL_RATE) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
-def _epoch(
-    family: Family,
-    batches: Batches,
-    prior: Prior,
-    total: float,
-    vector: Tensor,
-    optimizer: torch.optim.Optimizer,
-    number: int,
-) -> float:
-    """One pass over the data; returns the mean objective on the way."""
-    iterator, loss, seen = iter(batches.epoch(number)), 0.0, 0.0
+def _steps(family: Family, vector: Tensor, batches: Iterator[Batch]) -> Iterator[tuple[float, float, Tensor | None]]:
+    """Σ −w log P, Σ w and the gradient of the first, over all processes, for each batch; no gradient if it failed."""
     while True:
-        sums, error = attempt(lambda: _sums(family, vector, next(iterator, None)))
+        sums, error = attempt(lambda: _sums(family, vector, next(batches, None)))
         sums = sum_over_processes(vector.new_full((4 + len(vector),), math.nan) if error else sums)
         if bool(sums[2].isnan()):  # nothing else makes this one NaN
             raise_first(gather_objects(error))
         value, weight, running, failed = sums[:4].tolist()
         if not running:  # no process has a batch left
-            mean = loss / seen if seen else math.inf
-            return mean + prior.penalty(family, _numpy(vector))[0] / total
-        loss, seen = loss + value, seen + weight
-        if failed or weight == 0:
-            continue
-        _, pull = prior.penalty(family, _numpy(vector))
-        gradient = sums[4:] / weight + torch.from_numpy(pull).to(vector.device) / total
-        vector.grad = gradient * min(1.0, LARGEST_GRADIENT / max(float(gradient.norm()), 1e-300))
-        optimizer.step()
+            return
+        yield value, weight, None if failed or weight == 0 else sums[4:]
 
 
 def _sums(family: Family, vector: Tensor, batch: Batch | None) -> Tensor:
@@ -112,7 +112,7 @@ def _sums(family: Family, vector: Tensor, batch: Batch | None) -> Tensor:
         return result
     try:
         total = float(weights.sum())
-        value, gradient = Likelihood(family, x, weights / total).with_gradient(vector)
+        value, gradient = Likelihood(family, ArraySource(x, weights)).with_gradient(vector)
     except FAILURES:
         result[3] = 1.0
         return result

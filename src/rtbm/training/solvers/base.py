@@ -1,4 +1,4 @@
-"""What all solvers share: their settings, the watch that follows an iteration, and the result."""
+"""What all solvers share: their settings, the monitor that follows an iteration, and the result."""
 
 import math
 import time
@@ -71,7 +71,7 @@ class Result:
         return self.reason != MAX_ITER
 
 
-class Watch:
+class Monitor:
     """Follows a solver: keeps the history, and the best parameters on validation data, and says when to stop.
 
     Parameters
@@ -129,19 +129,10 @@ class Watch:
         step = self.history[-1].step
         if self._best is not None:
             _, step, vector = self._best
-        chosen = self.history[step - self.first_step]
-        seconds = time.perf_counter() - self._start
-        return Result(
-            vector.detach().clone(),
-            chosen.objective,
-            chosen.validation,
-            self.history,
-            reason,
-            seconds,
-            evaluations,
-            solver,
-            [self._vectors[earlier] for earlier in sorted(self._vectors, reverse=True) if earlier < step],
-        )
+        _, objective, validation, _ = self.history[step - self.first_step]
+        seconds, final = time.perf_counter() - self._start, vector.detach().clone()
+        trail = [self._vectors[earlier] for earlier in sorted(self._vectors, reverse=True) if earlier < step]
+        return Result(final, objective, validation, self.history, reason, seconds, evaluations, solver, trail)
 
 
 @dataclass(frozen=True)
@@ -165,10 +156,11 @@ class Solver:
     --------
     >>> import numpy as np
     >>> import torch
-    >>> from rtbm.training import SOLVERS, Family, Objective, Prior
+    >>> from rtbm.training import SOLVERS, ArraySource, Family, Objective, Prior
     >>> x = torch.linspace(-2, 2, 50, dtype=torch.float64)[:, None]
     >>> family = Family(1, 1)
-    >>> objective = Objective(family, x, torch.ones(50, dtype=torch.float64), Prior(1.0, np.ones(1)))
+    >>> data = ArraySource(x, torch.ones(50, dtype=torch.float64))
+    >>> objective = Objective(family, data, Prior(1.0, np.ones(1)))
     >>> result = SOLVERS["lbfgs"](max_iter=50).minimise(objective, torch.zeros(family.n_parameters).double())
     >>> result.reason, result.solver
     ('converged', 'lbfgs')
@@ -191,6 +183,6 @@ class Solver:
     knows_smoothness: ClassVar[bool] = False
     """Whether the solver respects the `smoothness` of the prior."""
 
-    def minimise(self, objective: Any, start: Tensor, watch: Watch | None = None) -> Result:
-        """Minimise an objective from a start vector (n_parameters,); `watch` follows the iterations."""
+    def minimise(self, objective: Any, start: Tensor, monitor: Monitor | None = None) -> Result:
+        """Minimise an objective from a start vector (n_parameters,); `monitor` follows the iterations."""
         raise NotImplementedError

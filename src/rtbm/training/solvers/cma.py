@@ -3,24 +3,15 @@
 import math
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, Result, Solver, Watch
+from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, Monitor, Result, Solver
 
 LARGEST_VALUE = 1e10
 """Stands for infinite values, unless finite ones are that large: the package takes no infinities."""
-
-
-class Measurable(Protocol):
-    """An objective."""
-
-    evaluations: int
-
-    def value(self, vector: torch.Tensor) -> float:
-        """The value, infinite where the parameters leave float64."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +30,9 @@ class CMA(Solver):
     unit: ClassVar[str] = "generation"
     knows_smoothness: ClassVar[bool] = True
 
-    def minimise(self, objective: Measurable, start: torch.Tensor, watch: Watch | None = None) -> Result:
+    def minimise(self, objective: Any, start: torch.Tensor, monitor: Monitor | None = None) -> Result:
         """Minimise from a start."""
-        watch = watch or Watch()
+        monitor = monitor or Monitor()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks of the package on its optional dependencies
             import cma as package  # here, so that nothing else needs it
@@ -59,7 +50,7 @@ class CMA(Solver):
         strategy = package.CMAEvolutionStrategy(start.cpu().numpy(), self.spread, options)
         first = objective.value(start)
         large = max(LARGEST_VALUE, 10 * abs(first)) if math.isfinite(first) else LARGEST_VALUE
-        watch(start, first)
+        monitor(start, first)
         best, lowest, reason = start, math.inf, CONVERGED
         while not strategy.stop():
             candidates = strategy.ask()
@@ -68,9 +59,9 @@ class CMA(Solver):
             if min(values) < lowest:
                 lowest = min(values)
                 best = torch.from_numpy(candidates[values.index(lowest)].copy()).to(start)
-            if watch(best, lowest):
+            if monitor(best, lowest):
                 reason = EARLY_STOPPING
                 break
         if "maxiter" in strategy.stop():
             reason = MAX_ITER
-        return watch.result(best, reason, objective.evaluations, self.name)
+        return monitor.result(best, reason, objective.evaluations, self.name)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.training.family import FAILURES
+from rtbm.training.scaling import UNSCALED, Scaling
 from rtbm.training.solvers import em
-from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Result, Solver, Watch
+from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Monitor, Result, Solver
 
 EM_STEPS, EM_GAIN = 30, 1e-4
 """L-BFGS takes over from EM after EM_STEPS iterations, or when one improves the objective by less than EM_GAIN."""
@@ -22,30 +23,6 @@ INFINITE = 1e10
 then turns back."""
 FIRST_SEGMENT = 10
 """Iterations until coordinates are scaled anew; each time twice as many."""
-
-
-class Differentiable(Protocol):
-    """An objective with a gradient."""
-
-    evaluations: int
-
-    def with_gradient(self, vector: Tensor) -> tuple[float, Tensor]:
-        """Value and gradient; the value is infinite where the parameters leave float64."""
-
-
-class _Shift:
-    """Coordinates relative to a vector, where value and gradient are known."""
-
-    length = 1.0
-
-    def __init__(self, origin: Floats, value: float, gradient: Floats):
-        self.origin, self.value, self.gradient = origin, value, gradient
-
-    def to_vector(self, u: Floats) -> Floats:
-        return self.origin + u
-
-    def to_scaled(self, gradient: Floats) -> Floats:
-        return gradient
 
 
 @dataclass(frozen=True)
@@ -62,25 +39,25 @@ class LBFGS(Solver):
     takes_full_passes: ClassVar[bool] = True
     knows_smoothness: ClassVar[bool] = True
 
-    def minimise(self, objective: Any, start: Tensor, watch: Watch | None = None) -> Result:
+    def minimise(self, objective: Any, start: Tensor, monitor: Monitor | None = None) -> Result:
         """Minimise from a start."""
-        watch = watch or Watch()
+        monitor = monitor or Monitor()
         if getattr(objective, "is_scaled", False):
             try:
                 value, evaluation = objective.evaluate(start)
             except FAILURES:
                 pass
             else:
-                watch(start, value)
+                monitor(start, value)
                 steps = min(EM_STEPS, self.max_iter)
-                start, reason = em.iterate(objective, start, value, evaluation, watch, steps, max(EM_GAIN, self.tol))
-                if reason == EARLY_STOPPING or len(watch.history) > self.max_iter:
+                start, reason = em.iterate(objective, start, value, evaluation, monitor, steps, max(EM_GAIN, self.tol))
+                if reason == EARLY_STOPPING or len(monitor.history) > self.max_iter:
                     reason = reason if reason == EARLY_STOPPING else MAX_ITER
-                    return watch.result(start, reason, objective.evaluations, self.name)
-        return lbfgs(objective, start, watch, max_iter=self.max_iter, tol=self.tol, name=self.name)
+                    return monitor.result(start, reason, objective.evaluations, self.name)
+        return lbfgs(objective, start, monitor, max_iter=self.max_iter, tol=self.tol, name=self.name)
 
 
-def lbfgs(objective: Differentiable, start: Tensor, watch: Watch, *, max_iter: int, tol: float, name: str) -> Result:
+def lbfgs(objective: Any, start: Tensor, monitor: Monitor, *, max_iter: int, tol: float, name: str) -> Result:
     """Minimise by L-BFGS with a line search (scipy), until an iteration improves the objective by less than `tol`.
 
     Where parameters leave float64 the objective counts as a large number, so the line search turns back. An objective
@@ -91,12 +68,12 @@ def lbfgs(objective: Differentiable, start: Tensor, watch: Watch, *, max_iter: i
     def to_tensor(vector: Floats) -> Tensor:
         return torch.from_numpy(np.array(vector)).to(start)
 
-    def coordinates_at(vector: Floats) -> Any:
+    def coordinates_at(vector: Floats) -> Scaling:
         scaling = objective.scaling(to_tensor(vector)) if hasattr(objective, "scaling") else None
         if scaling is not None:
             return scaling
         value, gradient = objective.with_gradient(to_tensor(vector))
-        return _Shift(vector, value, gradient.cpu().numpy())
+        return Scaling(vector, value, gradient.cpu().numpy())
 
     def evaluate(u: Floats) -> tuple[float, Floats]:
         if not u.any():
@@ -105,22 +82,22 @@ def lbfgs(objective: Differentiable, start: Tensor, watch: Watch, *, max_iter: i
         return min(value, cap), here.to_scaled(gradient.cpu().numpy())
 
     stopped = False
-    done = max(0, len(watch.history) - 1)  # iterations of another solver, from which this one takes over
+    done = max(0, len(monitor.history) - 1)  # iterations of another solver, from which this one takes over
 
     def note(intermediate_result: Any) -> None:
         nonlocal stopped, done
         done += 1
-        stopped = watch(to_tensor(here.to_vector(intermediate_result.x)), float(intermediate_result.fun))
+        stopped = monitor(to_tensor(here.to_vector(intermediate_result.x)), float(intermediate_result.fun))
         if stopped:
             raise StopIteration
 
     here, segment = coordinates_at(start.cpu().numpy()), FIRST_SEGMENT
     cap = max(INFINITE, 10 * abs(here.value)) if math.isfinite(here.value) else INFINITE
-    if not watch.history:
-        watch(start, min(here.value, cap))
+    if not monitor.history:
+        monitor(start, min(here.value, cap))
     while True:
         left = max_iter - done
-        iterations = left if isinstance(here, _Shift) else min(segment, left)
+        iterations = left if here.L is UNSCALED else min(segment, left)
         gtol = 0.1 * tol**0.5 * here.length
         options = {"maxiter": iterations, "maxfun": 3 * left, "maxcor": MEMORY, "ftol": tol, "gtol": gtol}
         zeros = np.zeros(len(here.origin))
@@ -130,4 +107,4 @@ def lbfgs(objective: Differentiable, start: Tensor, watch: Watch, *, max_iter: i
             break
         here = coordinates_at(vector)
     reason = EARLY_STOPPING if stopped else {0: CONVERGED, 1: MAX_ITER}.get(found.status, STALLED)
-    return watch.result(to_tensor(vector), reason, objective.evaluations, name)
+    return monitor.result(to_tensor(vector), reason, objective.evaluations, name)

@@ -12,7 +12,7 @@ from rtbm.training.batches import ArrayBatches
 from rtbm.training.family import Family
 from rtbm.training.objective import Objective
 from rtbm.training.solvers.adam import set_rate
-from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Result, Solver, Watch
+from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Monitor, Result, Solver
 from rtbm.training.solvers.score_matching import ScoreMatchingObjective, check_diagonal
 
 N_CHAINS = 500
@@ -36,19 +36,19 @@ class PCD(Solver):
     unit: ClassVar[str] = "epoch"
     maximises_likelihood: ClassVar[bool] = False
 
-    def minimise(self, objective: Objective, start: Tensor, watch: Watch | None = None) -> Result:
+    def minimise(self, objective: Objective, start: Tensor, monitor: Monitor | None = None) -> Result:
         """Minimise from a start."""
-        watch = watch or Watch()
+        monitor = monitor or Monitor()
         family, x = objective.family, objective.x
         check_diagonal(family, x, self.name)
         generator = torch.Generator(x.device).manual_seed(self.seed)
         batches = ArrayBatches(x, objective.weights, self.batch_size, self.seed)
-        monitor = ScoreMatchingObjective.like(objective)
+        matching = ScoreMatchingObjective.like(objective)
         vector, reason = start.clone().requires_grad_(), SCHEDULE
         average = start.clone()
         optimizer = torch.optim.Adam([vector], lr=self.learning_rate)
         chosen = torch.multinomial(objective.weights, N_CHAINS, replacement=True, generator=generator)
-        chains, watch.first_step = x[chosen], 1
+        chains, monitor.first_step = x[chosen], 1
         for epoch in range(self.max_iter):
             set_rate(optimizer, self.learning_rate, epoch / self.max_iter)
             for points, weights in batches.epoch(epoch):
@@ -62,10 +62,10 @@ class PCD(Solver):
                 vector.grad = gradient + torch.from_numpy(pull).to(gradient) / objective.total
                 optimizer.step()
             average = vector.detach() if epoch < self.max_iter // 2 else 0.95 * average + 0.05 * vector.detach()
-            if watch(average.clone(), monitor.value(average)):
+            if monitor(average.clone(), matching.value(average)):
                 reason = EARLY_STOPPING
                 break
-        return watch.result(average, reason, len(watch.history), self.name)
+        return monitor.result(average, reason, len(monitor.history), self.name)
 
 
 def _first_phase(family: Family, vector: Tensor) -> Natural:

@@ -12,7 +12,7 @@ from rtbm.parameters import Natural, constrain, unpack
 from rtbm.theta import ThetaPlan
 from rtbm.training.family import FAILURES, Family
 from rtbm.training.objective import Objective
-from rtbm.training.solvers.base import Result, Solver, Watch
+from rtbm.training.solvers.base import Monitor, Result, Solver
 from rtbm.training.solvers.lbfgs import lbfgs
 
 
@@ -35,11 +35,11 @@ class ScoreMatching(Solver):
     name: ClassVar[str] = "score_matching"
     maximises_likelihood: ClassVar[bool] = False
 
-    def minimise(self, objective: Objective, start: Tensor, watch: Watch | None = None) -> Result:
+    def minimise(self, objective: Objective, start: Tensor, monitor: Monitor | None = None) -> Result:
         """Minimise from a start."""
         check_diagonal(objective.family, objective.x, self.name)
         matching = ScoreMatchingObjective.like(objective)
-        return lbfgs(matching, start, watch or Watch(), max_iter=self.max_iter, tol=self.tol, name=self.name)
+        return lbfgs(matching, start, monitor or Monitor(), max_iter=self.max_iter, tol=self.tol, name=self.name)
 
 
 class ScoreMatchingObjective(Objective):
@@ -53,7 +53,7 @@ class ScoreMatchingObjective(Objective):
     @classmethod
     def like(cls, objective: Objective) -> "ScoreMatchingObjective":
         """Score matching on the data of another objective."""
-        return cls(objective.family, objective.x, objective.weights * objective.total, objective.prior)
+        return cls(objective.family, objective.source, objective.prior)
 
     def with_gradient(self, vector: Tensor) -> tuple[float, Tensor]:
         """Value and gradient; the value is infinite where the parameters leave float64."""

@@ -1,13 +1,7 @@
 """The likelihood and its derivatives from one pass over the data: the same sums by torch, numba and Triton."""
 
-from rtbm.training.statistics.likelihood import (
-    Block,
-    Evaluation,
-    Likelihood,
-    Memory,
-    Source,
-    SourceLikelihood,
-    make_blocks,
-)
+from rtbm.training.statistics.blocks import ArraySource, Block, Source, make_blocks
+from rtbm.training.statistics.likelihood import Likelihood
+from rtbm.training.statistics.sums import Evaluation
 
-__all__ = ["Block", "Evaluation", "Likelihood", "Memory", "Source", "SourceLikelihood", "make_blocks"]
+__all__ = ["ArraySource", "Block", "Evaluation", "Likelihood", "Source", "make_blocks"]

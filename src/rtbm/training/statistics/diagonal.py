@@ -15,7 +15,6 @@ points with the same sums, and the time of a step hardly depends on the number o
 
 import itertools
 import math
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -24,13 +23,13 @@ from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats
 from rtbm.distributions.diagonal import MAX_LATTICE_UNITS, DiagonalMachine
-from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION, MAX_GRID_NODES, spacing_for
+from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION, MAX_GRID_NODES, Envelope, make_grid, spacing_for
 from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.parameters import Natural, constrain, unpack
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.kernels import ROUND, compiled
-from rtbm.theta.lattice import DIGIT, enumerate_points
-from rtbm.theta.truncation import squared_radius
+from rtbm.theta.lattice import DIGIT
+from rtbm.training.statistics.blocks import Block
 from rtbm.training.statistics.rows import (
     add_row,
     add_scaled_row,
@@ -44,7 +43,7 @@ from rtbm.training.statistics.rows import (
     whiten_rows,
 )
 
-TOLERANCE = 1e-12
+NORMALISER_TOLERANCE = 1e-12
 """The relative error of a normaliser: that of `RTBMDistribution` by default. Derivatives have a digit less."""
 COVERED = -4.0
 """A grid reaches far enough for a logarithm of the normaliser down to this; if it is lower, a larger grid follows."""
@@ -86,7 +85,7 @@ N_CONSTANTS = 11
 
 
 class DiagonalMachines(NamedTuple):
-    """K machines with d visible and g hidden units."""
+    """K machines with d visible and g hidden units, and their constants for `sum_chunks`."""
 
     log_weights: Floats  # (K,)
     q: Floats  # (K, g)
@@ -94,10 +93,13 @@ class DiagonalMachines(NamedTuple):
     W: Floats  # (K, d, g)
     mean: Floats  # (K, d)
     L: Floats  # (K, d, d)
+    units: Floats  # (K, g, N_CONSTANTS): see `tabulate_units`
+    inverse: Floats  # (K, d, d): of L
+    bias: Floats  # (K,): log of all factors that do not depend on the point, without normalisers and weights
 
     def one(self, k: int) -> "DiagonalMachines":
-        """Machine k alone, with weight 1."""
-        return DiagonalMachines(np.zeros(1), *(part[k : k + 1] for part in self[1:]))
+        """Machine k alone."""
+        return DiagonalMachines(*(part[k : k + 1] for part in self))
 
 
 def unpack_machines(vector: Floats, n_machines: int, d: int, g: int) -> DiagonalMachines:
@@ -109,11 +111,12 @@ def unpack_machines(vector: Floats, n_machines: int, d: int, g: int) -> Diagonal
     row, column = np.tril_indices(d)
     L[:, row, column] = np.where(row == column, np.exp(width), width)
     logits = vector[free.size :] if n_machines > 1 else np.zeros(1)
-    log_weights = logits - logits.max()
-    log_weights -= np.log(np.exp(log_weights).sum())
-    return DiagonalMachines(
-        log_weights, np.exp(log_q), np.ascontiguousarray(turns), W.reshape(n_machines, d, g), np.array(mean), L
-    )
+    log_weights = logits - np.logaddexp.reduce(logits)
+    q, units = np.exp(log_q), tabulate_units(np.exp(log_q))
+    scale = np.where(units[..., IS_COSINE] > 0, 0.0, 0.5 * np.log(TWO_PI / q)).sum(1)
+    volume = width[:, row == column].sum(1) + 0.5 * d * math.log(TWO_PI)
+    W, turns, mean = W.reshape(n_machines, d, g), np.ascontiguousarray(turns), np.array(mean)
+    return DiagonalMachines(log_weights, q, turns, W, mean, L, units, np.linalg.inv(L), scale - volume)
 
 
 def tabulate_units(q: Floats) -> Floats:
@@ -141,18 +144,11 @@ def tabulate_units(q: Floats) -> Floats:
 
 
 @compiled
-def _find_fraction(w, source, slope, turn, fraction):
-    """Row fraction = u − the nearest integer, for u = slope · row source + turn."""
-    for b in range(w.shape[1]):
-        u = slope * w[source, b] + turn
-        w[fraction, b] = u - ((u + ROUND) - ROUND)
+def _sum_cosines(w, unit, fraction, sine, cosine, total, first, second, wants_sums):
+    """Row total = θ; rows first, second = its first and second derivative in z = 2πu.
 
-
-@compiled
-def _find_cosine(w, fraction, sine, cosine, wants_sine):
-    """Row cosine = cos 2πf and row sine = ½ sin 2πf, from the half angle.
-
-    Two short loops keep all constants in registers. Without `wants_sine`, row sine is sin πf.
+    Row cosine = cos 2πf and row sine = ½ sin 2πf come from the half angle: two short loops keep all constants in
+    registers.
     """
     for b in range(w.shape[1]):
         f = w[fraction, b]
@@ -162,17 +158,11 @@ def _find_cosine(w, fraction, sine, cosine, wants_sine):
         s = s * f
         w[sine, b] = s
         w[cosine, b] = 1 - 2 * s * s
-    for b in range(w.shape[1] if wants_sine else 0):
+    for b in range(w.shape[1] if wants_sums else 0):
         x = w[fraction, b] * w[fraction, b]
         x2 = x * x
         h = (1.0 + C1 * x) + x2 * ((C2 + C3 * x) + x2 * ((C4 + C5 * x) + x2 * ((C6 + C7 * x) + x2 * C8)))
         w[sine, b] *= h
-
-
-@compiled
-def _sum_cosines(w, unit, fraction, sine, cosine, total, first, second, wants_sums):
-    """Row total = θ; rows first, second = its first and second derivative in z = 2πu."""
-    _find_cosine(w, fraction, sine, cosine, wants_sums)
     p0, p1, p2, p3, p4 = unit[P0], unit[P1], unit[P2], unit[P3], unit[P4]
     r0, r1, r2, r3, r4 = unit[R0], unit[R1], unit[R2], unit[R3], unit[R4]
     d0, d1, d2, d3 = -2 * p1, -4 * p2, -6 * p3, -8 * p4
@@ -236,27 +226,14 @@ def _divide(w, n, totals, products, inverse, first):
     multiply_rows(w, first + 1, first + 1, inverse)
 
 
-@compiled
-def _copy(w, target, source):
-    for b in range(w.shape[1]):
-        w[target, b] = w[source, b]
-
-
 @reducing
-def _unit_dots(w, first, second, share, moment):
-    """Σ first · share, Σ second · share and Σ first · moment, over rows."""
+def _add_unit(w, sums, at, d, first, second, share, moments):
+    """Add a block's part of the sums of a unit to sums[at:]: Σ first, Σ second and Σ (v − mean) first."""
     one, two, cross = 0.0, 0.0, 0.0
     for b in range(w.shape[1]):
         one += w[first, b] * w[share, b]
         two += w[second, b] * w[share, b]
-        cross += w[first, b] * w[moment, b]
-    return one, two, cross
-
-
-@compiled
-def _add_unit(w, sums, at, d, first, second, share, moments):
-    """Add a block's part of the sums of a unit to sums[at:]."""
-    one, two, cross = _unit_dots(w, first, second, share, moments)
+        cross += w[first, b] * w[moments, b]
     sums[at] += one
     sums[at + 1] += two
     sums[at + 2] += cross
@@ -276,25 +253,20 @@ def _add_gaussian(w, sums, at, d, share, white, spare):
 
 
 @compiled
-def sum_chunks(
-    x, weights, begin, end, chunk, width, units, slopes, turns, mean, inverse, bias, wants_sums, log_scale, out,
-    log_joint,
-):  # fmt: skip
+def sum_chunks(x, weights, begin, end, chunk, width, machines, wants_sums, log_scale, out, log_joint):
     """The sums over chunks begin … end − 1 of points x (n, d) with weights (n,), into rows of `out`.
 
     A row holds Σ w log P, and for each machine, with w times the probability that the point comes from it: Σ 1,
     Σ ε (d,), the lower triangle of Σ εεᵀ (d, d), and for each unit Σ first, Σ second and Σ (v − mean) first (d,).
     Here ε = inverse (v − mean). `_sum_cosines` and `_sum_exponentials` say what first and second are; both are divided
-    by the total.
+    by the total. Unit j is at u = W_jᵀ(v − mean)/2π + turns_j.
 
     Parameters
     ----------
     chunk, width : int
         Points in a chunk and in a block.
-    units, slopes, turns : (K, g, N_CONSTANTS), (K, g, d), (K, g)
-        See `tabulate_units`; unit j of machine k is at u = slopes_kj (v − mean_k) + turns_kj.
-    mean, inverse, bias : (K, d), (K, d, d), (K,)
-        The inverse of L, and the logarithm of all factors that do not depend on the point.
+    machines : DiagonalMachines
+        With normalisers and weights in their bias.
     wants_sums : bool
         Whether more than the first sum is wanted.
     log_scale : float
@@ -302,6 +274,7 @@ def sum_chunks(
     log_joint : (n, K) or (0, 0)
         log P of each point and machine is written to it.
     """
+    units, turns, W, mean, inverse = machines.units, machines.turns, machines.W, machines.mean, machines.inverse
     n, d = x.shape
     n_machines, g = turns.shape
     size = 1 + d + d * d + g * (2 + d)
@@ -327,7 +300,7 @@ def sum_chunks(
             for k in range(n_machines):
                 centred, white, value, at = CENTRED + k * d, WHITE + k * d, VALUES + k, 1 + k * size + 1 + d + d * d
                 whiten_rows(w, inverse, mean, k, d, X, centred, white)
-                fill_row(w, value, bias[k])
+                fill_row(w, value, machines.bias[k])
                 for i in range(d):
                     multiply_rows(w, MOMENTS + i, centred + i, WEIGHT)
                     for b in range(w.shape[1]):
@@ -336,13 +309,15 @@ def sum_chunks(
                     member = j % GROUP
                     group = FIRST + 2 * (k * g + j - member) if is_mixture else FIRST
                     first, total, product = group + 2 * member, TOTALS + member, PRODUCTS + member
-                    source, slope, turn = centred, slopes[k, j, 0], turns[k, j]
+                    source, slope, turn = centred, W[k, 0, j] / TWO_PI, turns[k, j]
                     if d > 1:
                         fill_row(w, ARGUMENT, turn)
                         for i in range(d):
-                            add_scaled_row(w, ARGUMENT, slopes[k, j, i], centred + i)
+                            add_scaled_row(w, ARGUMENT, W[k, i, j] / TWO_PI, centred + i)
                         source, slope, turn = ARGUMENT, 1.0, 0.0
-                    _find_fraction(w, source, slope, turn, FRACTION)
+                    for b in range(w.shape[1]):  # u − the nearest integer
+                        u = slope * w[source, b] + turn
+                        w[FRACTION, b] = u - ((u + ROUND) - ROUND)
                     if units[k, j, IS_COSINE] > 0:
                         _sum_cosines(w, units[k, j], FRACTION, SPARE, TERM, total, first, first + 1, wants_sums)
                     else:
@@ -350,7 +325,8 @@ def sum_chunks(
                             w, bits, units[k, j], FRACTION, value, TERM, SHIFTED, MANTISSA, total, first, first + 1
                         )
                     if member == 0:
-                        _copy(w, product, total)
+                        for b in range(w.shape[1]):
+                            w[product, b] = w[total, b]
                     else:
                         multiply_rows(w, product, product - 1, total)
                     if member < GROUP - 1 and j < g - 1:
@@ -401,35 +377,10 @@ def sum_chunks(
                     _add_unit(w, sums, at + j * (2 + d), d, first, first + 1, SHARE, MOMENTS)
 
 
-class Units(NamedTuple):
-    """Machines as `sum_chunks` takes them, without their normalisers and weights."""
-
-    constants: Floats  # (K, g, N_CONSTANTS)
-    slopes: Floats  # (K, g, d)
-    turns: Floats  # (K, g)
-    mean: Floats  # (K, d)
-    inverse: Floats  # (K, d, d)
-    bias: Floats  # (K,)
-
-    def one(self, k: int) -> "Units":
-        """Machine k alone."""
-        return Units(*(part[k : k + 1] for part in self))
-
-
-def prepare(machines: DiagonalMachines) -> Units:
-    """The constants of the pass."""
-    d = machines.mean.shape[1]
-    constants = tabulate_units(machines.q)
-    scale = np.where(constants[..., IS_COSINE] > 0, 0.0, 0.5 * np.log(TWO_PI / machines.q)).sum(1)
-    volume = np.log(machines.L.diagonal(axis1=1, axis2=2)).sum(1) + 0.5 * d * math.log(TWO_PI)
-    slopes = np.ascontiguousarray(machines.W.transpose(0, 2, 1)) / TWO_PI
-    return Units(constants, slopes, machines.turns, machines.mean, np.linalg.inv(machines.L), scale - volume)
-
-
 def sum_points(
     x: Floats,
     weights: Floats,
-    units: Units,
+    machines: DiagonalMachines,
     *,
     wants_sums: bool = True,
     log_scale: float = math.nan,
@@ -437,7 +388,7 @@ def sum_points(
 ) -> Floats:
     """The sums over points x (n, d) with weights (n,): see `sum_chunks`. `log_joint` (n, K) is filled."""
     n, d = x.shape
-    K, g = units.turns.shape
+    K, g = machines.turns.shape
     elements = K * g
     chunk = min(max(CHUNK_ELEMENTS // elements, SMALLEST_CHUNK), LARGEST_CHUNK)
     keeps_units = wants_sums and (K > 1 or not math.isnan(log_scale))
@@ -447,68 +398,53 @@ def sum_points(
     joint = np.empty((0, 0)) if log_joint is None else log_joint
 
     def run(begin: int, end: int) -> None:
-        sum_chunks(
-            x, weights, begin, end, chunk, width, units.constants, units.slopes, units.turns, units.mean, units.inverse,
-            units.bias, wants_sums, log_scale, out, joint,
-        )  # fmt: skip
+        sum_chunks(x, weights, begin, end, chunk, width, machines, wants_sums, log_scale, out, joint)
 
     run_threads(run, n_chunks, work=n * elements)
     return out.sum(axis=0)
 
 
-def make_nodes(machine: DiagonalMachines, log_peak: float, limit: int) -> tuple[Floats, float]:
-    """Nodes (n, d) of the trapezoidal rule for the mean of Π θ over the Gaussian of one machine, and log of their cell.
-
-    The grid is that of `rtbm.distributions.integration.grid`: Π θ is at most exp(log_peak) times the mean. More than
-    `limit` nodes are a TooManyTermsError.
-    """
-    L, W, q = machine.L[0], machine.W[0], machine.q[0]
-    root = L.T @ W / np.sqrt(q)
-    curvature, directions = np.linalg.eigh(root @ root.T)
-    lengths = spacing_for(TOLERANCE, len(L)) / np.sqrt(1 + np.maximum(curvature, 0.0))
-    if not (lengths > 0).all():
-        raise TooManyTermsError(math.inf, limit)
-    norms = lengths**2
-    log_total = 0.5 * float(np.log(TWO_PI / norms).sum()) - log_peak
-    radius2 = squared_radius(norms, log_total, TOLERANCE / 2)
-    indices = enumerate_points(np.diag(lengths), radius2, np.zeros(len(L)), limit=limit)
-    log_cell = float(np.log(lengths).sum() + np.log(L.diagonal()).sum())
-    return machine.mean[0] + (indices * lengths) @ (L @ directions).T, log_cell
-
-
 class Normaliser(NamedTuple):
-    """The logarithm of a normaliser, and its derivative: as sums like those of the data, or by free parameter."""
+    """The logarithm of a machine's normaliser, and its derivative: as sums over a grid, or by parameter."""
 
     log_value: float
-    sums: Floats | None = None  # (1 + d + d² + g(2 + d),)
-    gradient: Floats | None = None
+    sums: Floats | float = 0.0  # (1 + d + d² + g(2 + d),), as those over the data
+    gradient: Floats | float = 0.0  # (n_machine_parameters,)
 
 
-def normalise_on_grid(machine: DiagonalMachines, units: Units, wants_sums: bool) -> Normaliser:
-    """The normaliser of one machine from a grid. A TooManyTermsError says that the grid would be too large."""
-    limit = MAX_GRID_NODES if machine.q.shape[1] > MAX_LATTICE_UNITS else FEW_NODES
-    peak, covered = _log_peak(units, machine.q), COVERED
+def normalise_on_grid(machine: DiagonalMachines, wants_sums: bool) -> Normaliser:
+    """The normaliser of one machine from a grid. A TooManyTermsError says that the grid would be too large.
+
+    Π θ is at most exp(log_peak) times its mean over the Gaussian of the machine, which is what the grid sums up.
+    """
+    L, q, d = machine.L[0], machine.q[0], len(machine.L[0])
+    limit = MAX_GRID_NODES if len(q) > MAX_LATTICE_UNITS else FEW_NODES
+    root = L.T @ machine.W[0] / np.sqrt(q)
+    detail = L @ np.linalg.inv(np.eye(d) + root @ root.T) @ L.T
+    mean, covariance, finest = (torch.from_numpy(part) for part in (machine.mean[0], L @ L.T, detail))
+    peak, covered = _log_peak(machine), COVERED
     while True:
-        nodes, log_cell = make_nodes(machine, peak - covered, limit)
-        ones = np.ones(len(nodes))
+        envelope = Envelope(mean, covariance, finest, peak - covered)
+        grid = make_grid(envelope, spacing_for(NORMALISER_TOLERANCE, d), NORMALISER_TOLERANCE, limit)
+        nodes, ones = grid.nodes.numpy(), np.ones(len(grid.nodes))
         sampled = nodes if not wants_sums else np.ascontiguousarray(nodes[::SAMPLED])
         values = np.empty((len(sampled), 1))
-        sum_points(sampled, ones, units, wants_sums=False, log_joint=values)
+        sum_points(sampled, ones, machine, wants_sums=False, log_joint=values)
         top = float(values.max())
         if wants_sums:
-            sums = sum_points(nodes, ones, units, log_scale=top)[1:]
+            sums = sum_points(nodes, ones, machine, log_scale=top)[1:]
             total = float(sums[0])
         else:
             total = float(np.exp(values - top).sum())
-        log_value = top + math.log(total) + log_cell
+        log_value = top + math.log(total) + grid.log_cell
         if not log_value < covered:
-            return Normaliser(log_value, sums / total if wants_sums else None)
+            return Normaliser(log_value, sums / total if wants_sums else 0.0)
         covered = log_value - 1.0
 
 
-def _log_peak(units: Units, q: Floats) -> float:
-    """log Π θ at u = 0, where it is largest."""
-    constants = units.constants[0]
+def _log_peak(machine: DiagonalMachines) -> float:
+    """log Π θ of one machine at u = 0, where it is largest."""
+    constants, q = machine.units[0], machine.q
     is_cosine = constants[:, IS_COSINE] > 0
     cosines = np.log(constants[is_cosine, P0 : P4 + 1].sum(1)).sum()
     a = constants[~is_cosine, A]
@@ -521,52 +457,9 @@ def normalise_by_autograd(vector: Tensor, d: int, g: int, wants_gradient: bool) 
         free = vector.detach().clone().requires_grad_(wants_gradient)
         natural = constrain(unpack(free, d, g, "diagonal"))
         assert isinstance(natural, Natural)
-        value = DiagonalMachine(natural, TOLERANCE).log_normalizer()
-        gradient = torch.autograd.grad(value, free)[0].numpy() if wants_gradient else None
-    return Normaliser(float(value.detach()), None, gradient)
-
-
-def machine_gradient(machine: DiagonalMachines, sums: Floats) -> Floats:
-    """The derivative in the free parameters of one machine of Σ log N(v) + Σ log θ, from the sums of `sum_chunks`."""
-    _, d, g = machine.W.shape
-    q, W, L = machine.q[0], machine.W[0], machine.L[0]
-    total, first, square = sums[0], sums[1 : 1 + d], sums[1 + d : 1 + d + d * d].reshape(d, d)
-    by_unit = sums[1 + d + d * d :].reshape(g, 2 + d)
-    is_cosine, dual = q >= math.pi, TWO_PI**2 / q
-    slope = np.where(is_cosine, TWO_PI, -dual)
-    by_turns = slope * by_unit[:, 0]
-    by_log_q = np.where(is_cosine, 0.5 * q * by_unit[:, 1], 0.5 * (dual * by_unit[:, 1] - total))
-    by_W = (slope[:, None] * by_unit[:, 2:]).T / TWO_PI
-    inverse = np.linalg.inv(L)
-    by_mean = inverse.T @ first - W @ by_turns / TWO_PI
-    scatter = np.tril(square) + np.tril(square, -1).T
-    by_L = inverse.T @ (scatter - total * np.eye(d))
-    row, column = np.tril_indices(d)
-    by_width = by_L[row, column] * np.where(row == column, L[row, column], 1.0)
-    return np.concatenate([by_log_q, by_turns, by_W.reshape(-1), by_mean, by_width])
-
-
-class DiagonalEvaluation(NamedTuple):
-    """The outcome of one pass over the data."""
-
-    machines: DiagonalMachines
-    normalisers: list[Normaliser]
-    log_likelihood: float  # Σ w log P
-    sums: Floats  # (K, 1 + d + d² + g(2 + d)): see `sum_chunks`
-
-    def gradient(self) -> Floats:
-        """The derivative of Σ w log P in the vector of free parameters."""
-        parts = []
-        for k, normaliser in enumerate(self.normalisers):
-            own = self.sums[k]
-            if normaliser.sums is not None:
-                parts.append(machine_gradient(self.machines.one(k), own - own[0] * normaliser.sums))
-            else:
-                parts.append(machine_gradient(self.machines.one(k), own) - own[0] * normaliser.gradient)
-        if len(parts) > 1:
-            totals = self.sums[:, 0]
-            parts.append(totals - np.exp(self.machines.log_weights) * totals.sum())
-        return np.concatenate(parts)
+        value = DiagonalMachine(natural, NORMALISER_TOLERANCE).log_normalizer()
+        gradient = torch.autograd.grad(value, free)[0].numpy() if wants_gradient else 0.0
+    return Normaliser(float(value.detach()), gradient=gradient)
 
 
 def compress(x: Floats, weights: Floats, length: float) -> tuple[Floats, Floats]:
@@ -600,99 +493,135 @@ def compress(x: Floats, weights: Floats, length: float) -> tuple[Floats, Floats]
     )
 
 
-class DiagonalLikelihood:
-    """Σ w log P of diagonal machines on complete points, as a function of the vector of free parameters.
+class PointSet:
+    """Points without gaps, and fewer points with the same sums where there is one machine with one feature.
 
     Parameters
     ----------
     x, weights : (n, d), (n,)
-        Points without gaps, and their weights.
-    n_machines, n_hidden : int
-        The numbers of machines, and of hidden units of each.
+        The points, and their weights.
     """
 
-    def __init__(self, x: Tensor, weights: Tensor, n_machines: int, n_hidden: int):
-        self._x = np.ascontiguousarray(x.numpy(), dtype=np.float64)
-        self._weights = np.ascontiguousarray(weights.numpy(), dtype=np.float64)
-        self._sizes = n_machines, x.shape[1], n_hidden
-        self._box = self._x.min(axis=0), self._x.max(axis=0)
+    def __init__(self, x: Floats, weights: Floats):
+        self.x, self.weights = x, weights
+        self._low, self._high = x.min(axis=0), x.max(axis=0)
         self._compressed: dict[int, tuple[Floats, Floats]] = {}
 
-    def evaluate(self, vector: Floats, wants_sums: bool = True) -> DiagonalEvaluation | None:
-        """The sums over all points; None where machines are beyond the reach of the compiled pass."""
-        return self._evaluate(vector, wants_sums, None)
-
-    def log_prob(self, vector: Floats) -> Floats | None:
-        """log P (n,) of each point, or None."""
-        values = np.empty((len(self._x), self._sizes[0]))
-        if self._evaluate(vector, False, values) is None:
-            return None
-        return np.logaddexp.reduce(values, axis=1)
-
-    @np.errstate(all="ignore")
-    def _evaluate(self, vector: Floats, wants_sums: bool, log_joint: Floats | None) -> DiagonalEvaluation | None:
-        """The same; `log_joint` (n, K) is filled with the log of weight times density of each machine."""
-        machines = unpack_machines(vector, *self._sizes)
-        if not self._is_near(vector, machines):
-            return None
-        try:
-            units = prepare(machines)
-            normalisers = [self._normalise(vector, machines, units, k, wants_sums) for k in range(self._sizes[0])]
-        except (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError):  # the distribution says it in its words
-            return None
-        bias = units.bias + machines.log_weights - np.array([part.log_value for part in normalisers])
-        x, weights = self._points(machines) if log_joint is None else (self._x, self._weights)
-        sums = sum_points(x, weights, units._replace(bias=bias), wants_sums=wants_sums, log_joint=log_joint)
-        if not np.isfinite(sums).all():
-            return None
-        return DiagonalEvaluation(machines, normalisers, float(sums[0]), sums[1:].reshape(self._sizes[0], -1))
-
-    def _is_near(self, vector: Floats, machines: DiagonalMachines) -> bool:
-        """Whether all u are so small that one step takes them to the nearest period, and all parameters are finite."""
-        if not np.isfinite(vector).all() or not np.isfinite(machines.q).all() or not (machines.q > 0).all():
-            return False
-        widths = machines.L.diagonal(axis1=1, axis2=2)
-        if not (np.isfinite(widths).all() and (widths > 0).all()):
-            return False
-        low, high = self._box
-        reach = np.maximum(abs(low - machines.mean), abs(high - machines.mean))
+    def is_near(self, machines: DiagonalMachines) -> bool:
+        """Whether all u are so small that one step takes them to the nearest period."""
+        reach = np.maximum(abs(self._low - machines.mean), abs(self._high - machines.mean))
         furthest = (reach[:, None] @ abs(machines.W))[:, 0] / TWO_PI + abs(machines.turns)
         return bool((furthest < DIGIT).all())
 
-    def _points(self, machines: DiagonalMachines) -> tuple[Floats, Floats]:
-        """Points and weights with the same sums as the data: fewer of them for one machine in one dimension.
+    def for_machines(self, machines: DiagonalMachines) -> tuple[Floats, Floats]:
+        """Points and weights with the same sums as the data.
 
         θ(u|q) has its zeros at a distance of q/2 from the real axis of 2πu, so log θ is smooth in smaller cells.
         """
         if machines.W.shape[:2] != (1, 1):
-            return self._x, self._weights
-        extent = float((self._box[1] - self._box[0])[0])
+            return self.x, self.weights
+        extent = float((self._high - self._low)[0])
         distance = 0.5 * float((machines.q / np.maximum(abs(machines.W[:, 0]), 1e-300)).min())
         length = CELL_LENGTH * min(distance, extent)
-        if not length * len(self._x) > extent:  # fewer than one point in a cell
-            return self._x, self._weights
+        if not length * len(self.x) > extent:  # fewer than one point in a cell
+            return self.x, self.weights
         level = math.floor(LEVELS_PER_OCTAVE * math.log2(length))
         if level not in self._compressed:
             if len(self._compressed) == KEPT_LEVELS:
                 del self._compressed[next(iter(self._compressed))]
-            order = self._order
+            order = self.x[:, 0].argsort(kind="stable")
             length = 2.0 ** (level / LEVELS_PER_OCTAVE)
-            self._compressed[level] = compress(self._x[order], self._weights[order], length)
+            self._compressed[level] = compress(self.x[order], self.weights[order], length)
         return self._compressed[level]
 
-    @cached_property
-    def _order(self) -> np.ndarray:
-        return self._x[:, 0].argsort(kind="stable")
 
-    def _normalise(
-        self, vector: Floats, machines: DiagonalMachines, units: Units, k: int, wants_sums: bool
-    ) -> Normaliser:
-        """The normaliser of machine k, by a grid where this is possible."""
-        n_machines, d, g = self._sizes
-        if d <= MAX_GRID_DIMENSION:
-            try:
-                return normalise_on_grid(machines.one(k), units.one(k), wants_sums)
-            except (TooManyTermsError, np.linalg.LinAlgError):
-                pass
-        size = (len(vector) - (n_machines if n_machines > 1 else 0)) // n_machines
-        return normalise_by_autograd(torch.from_numpy(vector[k * size : (k + 1) * size]), d, g, wants_sums)
+class DiagonalPass(NamedTuple):
+    """Σ w log P and its derivative over blocks, for machines within reach of the compiled pass."""
+
+    machines: DiagonalMachines
+    normalisers: list[Normaliser]
+    wants_gradient: bool
+
+    def sums(self, block: Block) -> Floats | None:
+        """Σ w log P and its derivative in the vector (1 + n_parameters,), or None if it does not serve a block."""
+        data = self._points(block)
+        if data is None:
+            return None
+        with np.errstate(all="ignore"):
+            sums = sum_points(*data.for_machines(self.machines), self.machines, wants_sums=self.wants_gradient)
+            if not np.isfinite(sums).all():
+                return None
+            return np.concatenate([sums[:1], self._gradient(sums[1:].reshape(len(self.machines.q), -1))])
+
+    def log_prob(self, block: Block) -> Floats | None:
+        """log P (n,) at the points of a block, or None."""
+        data = self._points(block)
+        if data is None:
+            return None
+        values = np.empty((len(data.x), len(self.machines.q)))
+        with np.errstate(all="ignore"):
+            sums = sum_points(data.x, data.weights, self.machines, wants_sums=False, log_joint=values)
+            return np.logaddexp.reduce(values, axis=1) if np.isfinite(sums).all() else None
+
+    def _points(self, block: Block) -> PointSet | None:
+        """The points of a block in the memory of the CPU: one machine with one feature needs them only once."""
+        K, d, _ = self.machines.W.shape
+        is_elsewhere = not block.is_compiled and not (block.points.is_cuda and K * d == 1)
+        if len(block.present) < d or is_elsewhere:
+            return None
+        if "diagonal" not in block.cache:
+            x, weights = (torch.as_tensor(part).cpu().double().numpy() for part in (block.points, block.weights))
+            block.cache["diagonal"] = PointSet(x, weights)
+        data = block.cache["diagonal"]
+        return data if data.is_near(self.machines) else None
+
+    def _gradient(self, sums: Floats) -> Floats:
+        """The derivative of Σ w log P in the vector, from the sums (K, …) of `sum_chunks`."""
+        if not self.wants_gradient:
+            return np.empty(0)
+        log_weights, q, _, W, _, L, _, inverse, _ = self.machines
+        K, d, g = W.shape
+        totals = sums[:, :1]
+        sums = sums - totals * np.stack([np.broadcast_to(part.sums, sums.shape[1:]) for part in self.normalisers])
+        total, first, square = sums[:, :1], sums[:, 1 : 1 + d, None], sums[:, 1 + d : 1 + d + d * d].reshape(K, d, d)
+        one, two, cross = np.split(sums[:, 1 + d + d * d :].reshape(K, g, 2 + d), [1, 2], axis=2)
+        is_cosine, dual = q >= math.pi, TWO_PI**2 / q
+        slope = np.where(is_cosine, TWO_PI, -dual)
+        by_turns = slope * one[:, :, 0]
+        by_log_q = 0.5 * np.where(is_cosine, q * two[:, :, 0], dual * two[:, :, 0] - total)
+        by_W = (slope[:, :, None] * cross).mT / TWO_PI
+        by_mean = inverse.mT @ first - W @ by_turns[:, :, None] / TWO_PI
+        by_L = inverse.mT @ (np.tril(square) + np.tril(square, -1).mT - total[:, :, None] * np.eye(d))
+        row, column = np.tril_indices(d)
+        by_width = by_L[:, row, column] * np.where(row == column, L[:, row, column], 1.0)
+        parts = np.concatenate([by_log_q, by_turns, by_W.reshape(K, -1), by_mean[:, :, 0], by_width], axis=1)
+        parts -= totals * np.stack([np.broadcast_to(part.gradient, parts.shape[1:]) for part in self.normalisers])
+        by_logits = (totals - np.exp(log_weights[:, None]) * totals.sum())[:, 0]
+        return np.concatenate([parts.reshape(-1), by_logits if K > 1 else by_logits[:0]])
+
+
+@np.errstate(all="ignore")
+def make_pass(vector: Floats, n_machines: int, d: int, g: int, wants_gradient: bool) -> DiagonalPass | None:
+    """The pass for the machines of a vector; None where parameters leave float64."""
+    try:
+        machines = unpack_machines(vector, n_machines, d, g)
+        positive = np.concatenate([machines.q, machines.L.diagonal(axis1=1, axis2=2)], axis=1)
+        if not (np.isfinite(vector).all() and np.isfinite(positive).all() and (positive > 0).all()):
+            return None
+        own = vector[: len(vector) - (n_machines if n_machines > 1 else 0)].reshape(n_machines, -1)
+        normalisers = [_normalise(own[k], machines.one(k), wants_gradient) for k in range(n_machines)]
+    except (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError):  # theta functions raise a clear error
+        return None
+    bias = machines.bias + machines.log_weights - np.array([part.log_value for part in normalisers])
+    return DiagonalPass(machines._replace(bias=bias), normalisers, wants_gradient)
+
+
+def _normalise(vector: Floats, machine: DiagonalMachines, wants_gradient: bool) -> Normaliser:
+    """The normaliser of one machine, by a grid where this is possible."""
+    _, d, g = machine.W.shape
+    if d <= MAX_GRID_DIMENSION:
+        try:
+            return normalise_on_grid(machine, wants_gradient)
+        except (TooManyTermsError, np.linalg.LinAlgError, torch.linalg.LinAlgError):
+            pass
+    return normalise_by_autograd(torch.from_numpy(vector), d, g, wants_gradient)

@@ -5,12 +5,10 @@ Relative to the best state of a block of points, the exponent of every other sta
 functions of y. So g exponentials a point give all terms of a machine, by multiplications.
 """
 
-import math
-
 import numpy as np
 
 from rtbm.theta.kernels import compiled
-from rtbm.training.statistics.dense import invert_triangle
+from rtbm.training.statistics.dense import add_sums, complete_moments, make_view
 from rtbm.training.statistics.rows import (
     add_row,
     add_scaled_row,
@@ -18,57 +16,25 @@ from rtbm.training.statistics.rows import (
     dot_two_rows,
     exp_row,
     fill_row,
-    largest_of_row,
-    least_of_row,
     log_row,
     multiply_rows,
+    span_of_row,
     sum_row,
     whiten_rows,
 )
 
-CHUNK = 2**14
-"""Points with sums of their own. The result does not depend on how many threads share the chunks."""
-WIDTHS = ((256, 256), (2048, 64))
-"""Points in a block for tables of at most so many states, such that temporaries stay in the cache; else NARROW."""
-NARROW = 32
-LOG_TWO_PI = math.log(2 * math.pi)
+CHUNK_POINTS = 2**14
+"""Points with sums of their own, so that the number of threads does not change the result. Fewer cost time."""
+FEW_STATES, SOME_STATES = 256, 2048
+WIDE, MEDIUM, NARROW = 256, 64, 32
+"""Points in a block: WIDE up to FEW_STATES states, MEDIUM up to SOME_STATES, else NARROW. Temporaries of a block have
+to stay in the cache; narrower blocks take more time for each state."""
 SKIPPED = 45.0
-"""States whose terms are at most exp(−SKIPPED) of the largest one, for all points of a block, are skipped."""
+"""States whose terms are at most exp(−SKIPPED) of the largest one, for all points of a block, are skipped. Less than
+about 37 costs digits."""
 REACH = 250.0
-"""Terms are products of powers as long as no exponent exceeds this, and single exponentials beyond."""
-
-
-@compiled
-def order_by_cells(points, low, scale, n_cells):
-    """The rows of points (n, p) in the order of cells, by counting: strips of the first feature, then of the second.
-
-    Strip i of a feature is where its scale (x − low) is between i and i + 1; the first and last strips reach on.
-    """
-    n, size = len(points), n_cells ** len(low)
-    cells, first = np.empty(n, dtype=np.int32), np.zeros(size + 1, dtype=np.int64)
-    for i in range(n):
-        cell = 0
-        for j in range(len(low)):
-            place = min(max((points[i, j] - low[j]) * scale[j], 0.0), n_cells - 1.0)
-            cell = cell * n_cells + int(place)
-        cells[i] = cell
-        first[cell + 1] += 1
-    for c in range(size):
-        first[c + 1] += first[c]
-    order = np.empty(n, dtype=np.int64)
-    for i in range(n):
-        order[first[cells[i]]] = i
-        first[cells[i]] += 1
-    return order
-
-
-@compiled
-def width_for(n_states):
-    """The number of points in a block."""
-    for most, width in WIDTHS:
-        if n_states <= most:
-            return width
-    return NARROW
+"""Terms are products of powers as long as no exponent exceeds this, and single exponentials beyond. Much more than this
+overflows float64."""
 
 
 @compiled
@@ -81,14 +47,6 @@ def _log_term(w, bias, centres, s, y, p, target):
         for b in range(w.shape[1]):
             difference = w[y + i, b] - centres[s, i]
             w[target, b] -= 0.5 * difference * difference
-
-
-@compiled
-def _find_box(w, y, p, box):
-    """The least and the largest of each coordinate in a block."""
-    for i in range(p):
-        box[0, i] = least_of_row(w, y + i)
-        box[1, i] = largest_of_row(w, y + i)
 
 
 @compiled
@@ -122,38 +80,32 @@ def _find_active(bias, centres, first, boxes, highest, active):
 
 
 @compiled
-def _best_state(bias, centres, active, begin, end, box, levels):
-    """The active state with the largest term in the middle of the box; levels[a] becomes the log of each term."""
-    best, top = active[begin], -np.inf
+def _plan_powers(bias, centres, delta, slopes, k, active, begin, end, box, levels, spans):
+    """The active state with the largest term in the middle of the box, and the log of that term.
+
+    levels[a] becomes the log of each term there, and `spans` (2, g) the range of h_j − best_j over the active states.
+    Also returns the largest exponent that powers reach in the box.
+    """
+    p, g = slopes.shape[1:]
+    best, top, reach = active[begin], -np.inf, 0.0
     for a in range(begin, end):
         s = active[a]
-        level = bias[s]
-        for i in range(centres.shape[1]):
+        levels[a] = bias[s]
+        for i in range(p):
             difference = 0.5 * (box[0, i] + box[1, i]) - centres[s, i]
-            level -= 0.5 * difference * difference
-        levels[a] = level
-        if level > top:
-            best, top = s, level
-    return best, top
-
-
-@compiled
-def _find_spans(delta, slopes, k, active, begin, end, best, box, spans):
-    """The range of h_j − best_j over the active states, into `spans` (2, g); returns the largest exponent."""
-    p, g = slopes.shape[1:]
-    reach = 0.0
+            levels[a] -= 0.5 * difference * difference
+        if levels[a] > top:
+            best, top = s, levels[a]
     for j in range(g):
-        low, high = 0, 0
+        low, high, slope = 0, 0, 0.0
         for a in range(begin, end):
             step = int(np.rint(delta[active[a], j] - delta[best, j]))
             low, high = min(low, step), max(high, step)
-        spans[0, j] = low
-        spans[1, j] = high
-        slope = 0.0
+        spans[0, j], spans[1, j] = low, high
         for i in range(p):
             slope += abs(slopes[k, i, j]) * 0.5 * (box[1, i] - box[0, i])
         reach += max(-low, high) * slope
-    return reach
+    return best, top, reach
 
 
 @compiled
@@ -300,41 +252,33 @@ def _finish_chunk(sums, counts, delta, first, p):
 
 
 @compiled
-def sum_chunks(
-    x, weights, begin, end, width, inverse, origin, slopes, bias, centres, delta, first, log_scale, wants_sums, lowest,
-    far, out, log_joint,
-):  # fmt: skip
+def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, lowest, far, out, log_joint):
     """The sums over chunks begin … end − 1 of points x (n, p) with weights (n,), into rows of `out`.
 
     A row holds Σ w log P, a bound on Σ w exp(−log P − log_scale), and for each machine, with w times the probability
     that the point comes from it: Σ 1, Σ δ (g,), Σ δδᵀ (g, g), Σ y (p,), Σ yδᵀ (p, g), Σ yyᵀ (p, p), where δ stands for
-    its expectation given y.
-    Σ y and Σ yyᵀ are left 0 if there is only one machine.
+    its expectation given y. Σ y and Σ yyᵀ are left 0 if there is only one machine.
 
     Parameters
     ----------
-    width : int
-        Points in a block; see `width_for`.
-    inverse, origin : (K, p, p), (K, p)
-        Machine k sees a point as y = inverse_k (x − origin_k).
-    slopes : (K, p, g)
-        inverse_k F_k.
-    bias, centres, delta : (S,), (S, p), (S, g)
-        State s has log P(x, s) = bias_s − ½|y − centres_s|², and is delta_s away from the centre of P(h).
-    first : (K + 1,)
-        The first state of each machine, and S.
+    view : View
+        The machines.
     log_scale : float
         See above.
     wants_sums : bool
         Whether more than the first two sums are wanted.
     lowest, far : float, (n,) or (0,)
         Points with a lower log P are left out of all sums, and marked in `far`, unless that is empty.
-    log_joint : (n, K), (n, 1) or (0, 0)
-        log P of each point, and for K columns that of the point and its machine, is written to it.
+    log_joint : (n, K) or (0, 0)
+        The log of weight times density of each machine is written to it.
     """
+    inverse, origin, slopes, bias, centres, delta, first = (
+        view.inverse, view.origin, view.slopes, view.bias, view.centres, view.delta, view.first,
+    )  # fmt: skip
     n, p = x.shape
     n_machines, n_states, g = len(first) - 1, len(bias), delta.shape[1]
     size = 1 + g + g * g + p + p * g + p * p
+    width = WIDE if n_states <= FEW_STATES else MEDIUM if n_states <= SOME_STATES else NARROW
     n_powers = 0
     for j in range(g):
         span = 0.0
@@ -361,7 +305,7 @@ def sum_chunks(
     for chunk in range(begin, end):
         sums = out[chunk]
         counts[:] = 0.0
-        for start in range(chunk * CHUNK, min(n, (chunk + 1) * CHUNK), width):
+        for start in range(chunk * CHUNK_POINTS, min(n, (chunk + 1) * CHUNK_POINTS), width):
             count = min(width, n - start)
             for b in range(w.shape[1]):
                 row = start + b if b < count else start
@@ -370,7 +314,8 @@ def sum_chunks(
                 w[WEIGHT, b] = weights[row] if b < count else 0.0
             for k in range(n_machines):
                 whiten_rows(w, inverse, origin, k, p, X, SPARE, Y + k * p)
-                _find_box(w, Y + k * p, p, boxes[k])
+                for i in range(p):
+                    boxes[k, 0, i], boxes[k, 1, i] = span_of_row(w, Y + k * p + i)
             _find_active(bias, centres, first, boxes, highest, active)
             fill_row(w, TOP, -np.inf)
             position = 0
@@ -379,8 +324,10 @@ def sum_chunks(
                 position += active[n_states + k]
                 if position == begin_k:
                     continue
-                best, top = _best_state(bias, centres, active, begin_k, position, boxes[k], highest)
-                if _find_spans(delta, slopes, k, active, begin_k, position, best, boxes[k], spans) < REACH:
+                best, top, reach = _plan_powers(
+                    bias, centres, delta, slopes, k, active, begin_k, position, boxes[k], highest, spans
+                )
+                if reach < REACH:
                     _log_term(w, bias, centres, best, y, p, COMMON + k)
                     _tabulate_powers(w, bits, slopes, k, boxes[k], spans, y, SPARE, POWERS, SHIFTED, MANTISSA)
                     _multiply_powers(
@@ -413,12 +360,11 @@ def sum_chunks(
                     w[WEIGHT, b] = 0.0
             weight = sum_row(w, WEIGHT)
             sums[0] += dot_rows(w, WEIGHT, SPARE)
-            sums[1] += weight * np.exp(min(-least_of_row(w, SPARE) - log_scale, 700.0))
+            sums[1] += weight * np.exp(min(-span_of_row(w, SPARE)[0] - log_scale, 700.0))
             for b in range(count if len(log_joint) else 0):
-                if log_joint.shape[1] == 1:
-                    log_joint[start + b, 0] = w[SPARE, b]
-                for k in range(n_machines if log_joint.shape[1] > 1 else 0):
-                    part = w[COMMON + k, b] * w[PARTS + k, b] if active[n_states + k] > 0 else 0.0
+                for k in range(n_machines):
+                    factor = w[COMMON + k, b] if n_machines > 1 else 1.0
+                    part = factor * w[PARTS + k, b] if active[n_states + k] > 0 else 0.0
                     log_joint[start + b, k] = w[TOP, b] + np.log(part) if part > 0.0 else -np.inf
             if not wants_sums:
                 continue
@@ -443,159 +389,13 @@ def sum_chunks(
 
 
 @compiled
-def view(log_weights, centre, F, mean, L, delta, log_prior, first, present):
-    """How machines see points whose entries `present` (p,) are given: the fields of `View`.
-
-    For the rows of L that are present, L_p = RBᵀ with R lower triangular and orthonormal columns of B, the basis.
-    """
-    n_machines, d, g = F.shape
-    p = len(present)
-    inverse, origin = np.zeros((n_machines, p, p)), np.empty((n_machines, p))
-    slopes, log_peak = np.empty((n_machines, p, g)), np.empty(n_machines)
-    bias, centres, basis = np.empty(len(delta)), np.zeros((len(delta), p)), np.zeros((n_machines, d, p))
-    root = np.zeros((p, p))
-    for k in range(n_machines):
-        if p == d:
-            root[:] = L[k]
-            for i in range(d):
-                basis[k, i, i] = 1.0
-        else:  # Gram-Schmidt, twice for orthogonality to the last digit
-            root[:] = 0.0
-            for i in range(p):
-                for j in range(d):
-                    basis[k, j, i] = L[k, present[i], j]
-                for _ in range(2):
-                    for m in range(i):
-                        along = 0.0
-                        for j in range(d):
-                            along += basis[k, j, i] * basis[k, j, m]
-                        root[i, m] += along
-                        for j in range(d):
-                            basis[k, j, i] -= along * basis[k, j, m]
-                norm = 0.0
-                for j in range(d):
-                    norm += basis[k, j, i] ** 2
-                root[i, i] = math.sqrt(norm)
-                for j in range(d):
-                    basis[k, j, i] /= root[i, i]
-        invert_triangle(root, inverse[k])
-        log_peak[k] = -0.5 * p * LOG_TWO_PI
-        for i in range(p):
-            log_peak[k] -= math.log(root[i, i])
-            origin[k, i] = mean[k, present[i]]
-            for j in range(g):
-                origin[k, i] += F[k, present[i], j] * centre[k, j]
-                slopes[k, i, j] = 0.0
-                for m in range(i + 1):
-                    slopes[k, i, j] += inverse[k, i, m] * F[k, present[m], j]
-        for s in range(first[k], first[k + 1]):
-            bias[s] = log_weights[k] + log_prior[s] + log_peak[k]
-            for i in range(p):
-                for j in range(g):
-                    centres[s, i] += slopes[k, i, j] * delta[s, j]
-    return inverse, origin, slopes, bias, centres, log_peak, basis
-
-
-@compiled
-def add_residuals(sums, slopes, basis, residuals):
-    """Add what the pass found on some points to `residuals`, the sums that all derivatives need.
-
-    Those are, for each machine (K, 1 + g + g² + d(1 + g + d)), with w times the probability that a point comes from it:
-    Σ 1, Σ δ, Σ δδᵀ, Σ ε, Σ εδᵀ, Σ εεᵀ, where ε = L⁻¹(v − origin − Fδ) and all are expectations given the point.
-    """
-    n_machines, d, p = basis.shape
-    g = slopes.shape[2]
-    size = 1 + g + g * g + p + p * g + p * p
-    head = 1 + g + g * g
-    first, cross, square = np.empty(p), np.empty((p, g)), np.empty((p, p))
-    for k in range(n_machines):
-        own, result = sums[2 + k * size : 2 + (k + 1) * size], residuals[k]
-        for i in range(head):
-            result[i] += own[i]
-        for i in range(p):
-            first[i] = own[head + i]
-            for a in range(g):
-                first[i] -= slopes[k, i, a] * own[1 + a]
-                cross[i, a] = own[head + p + i * g + a]
-                for b in range(g):
-                    cross[i, a] -= slopes[k, i, b] * own[1 + g + b * g + a]
-        for i in range(p):
-            for j in range(p):
-                square[i, j] = own[head + p + p * g + i * p + j]
-                for a in range(g):  # Σ yyᵀ − Σ yδᵀGᵀ − G Σ δ(y − Gδ)ᵀ
-                    square[i, j] -= own[head + p + i * g + a] * slopes[k, j, a] + slopes[k, i, a] * cross[j, a]
-        if p == d:
-            for i in range(d):
-                result[head + i] += first[i]
-                for a in range(g):
-                    result[head + d + i * g + a] += cross[i, a]
-                for j in range(d):
-                    result[head + d + d * g + i * d + j] += square[i, j]
-            continue
-        for i in range(d):
-            for m in range(p):
-                result[head + i] += basis[k, i, m] * first[m]
-                for a in range(g):
-                    result[head + d + i * g + a] += basis[k, i, m] * cross[m, a]
-            for j in range(d):
-                value = own[0] if i == j else 0.0
-                for m in range(p):
-                    for q in range(p):
-                        excess = square[m, q] - (own[0] if m == q else 0.0)
-                        value += basis[k, i, m] * excess * basis[k, j, q]
-                result[head + d + d * g + i * d + j] += value
-
-
-@compiled
-def complete_moments(sums, inverse, origin, slopes, total, mean, scatter):
-    """Fill in Σ y and Σ yyᵀ for a single machine, from those of the points: Σ w, the mean, and the scatter about it."""
-    p, g = slopes.shape[1:]
-    at = 3 + g + g * g
-    difference = np.empty(p)
-    for i in range(p):
-        difference[i] = 0.0
-        for j in range(i + 1):
-            difference[i] += inverse[0, i, j] * (mean[j] - origin[0, j])
-        sums[at + i] = total * difference[i]
-    half = np.zeros((p, p))
-    for i in range(p):
-        for j in range(p):
-            for m in range(i + 1):
-                half[i, j] += inverse[0, i, m] * scatter[m, j]
-    for i in range(p):
-        for j in range(p):
-            value = total * difference[i] * difference[j]
-            for m in range(j + 1):
-                value += half[i, m] * inverse[0, j, m]
-            sums[at + p + p * g + i * p + j] = value
-
-
-@compiled
-def add_sums(sums, log_scales, views, result, residuals):
-    """Add the sums of a block to those of all blocks; see `BlockSums`."""
-    log_peak = views[5]
-    result[0] += sums[0]
-    result[1] += sums[1]
-    for k in range(len(log_peak)):
-        result[2 + k] += sums[1] * np.exp(min(log_peak[k] + log_scales[0] - log_scales[1 + k], 700.0))
-    if len(residuals):
-        add_residuals(sums, views[2], views[6], residuals)
-
-
-@compiled
-def sum_block(
-    x, weights, present, total, mean, scatter, log_weights, centre, F, origin, L, delta, log_prior, first, log_scales,
-    result, residuals,
-):  # fmt: skip
-    """The sums over a block of at most CHUNK points, in one call."""
-    views = view(log_weights, centre, F, origin, L, delta, log_prior, first, present)
-    (p, g), n_machines = views[2].shape[1:], len(first) - 1
+def sum_block(x, weights, present, total, mean, scatter, machines, states, log_scales, wants_sums, result):
+    """Add the sums over a block of at most CHUNK_POINTS points to `result`, in one call; see `add_sums`."""
+    view = make_view(machines, states, present)
+    n_machines, p, g = view.slopes.shape
     out = np.zeros((1, 2 + n_machines * (1 + g + g * g + p + p * g + p * p)))
-    wants_sums = len(residuals) > 0
-    sum_chunks(
-        x, weights, 0, 1, width_for(len(delta)), views[0], views[1], views[2], views[3], views[4], delta, first,
-        log_scales[0], wants_sums, 0.0, np.empty(0, dtype=np.bool_), out, np.empty((0, 0)),
-    )  # fmt: skip
+    no_marks, no_joint = np.empty(0, dtype=np.bool_), np.empty((0, 0))
+    sum_chunks(x, weights, 0, 1, view, log_scales[0], wants_sums, 0.0, no_marks, out, no_joint)
     if wants_sums and n_machines == 1:
-        complete_moments(out[0], views[0], views[1], views[2], total, mean, scatter)
-    add_sums(out[0], log_scales, views, result, residuals)
+        complete_moments(out[0], view, total, mean, scatter)
+    add_sums(out[0], log_scales, view, wants_sums, result)

@@ -10,8 +10,8 @@ import numpy as np
 
 from rtbm.theta.kernels import LN2_HIGH, LN2_LOW, LOG2_E, ROUND, compiled, njit
 
-LOWEST = -700.0
-"""Exponents are cut off here, since results that underflow are slow."""
+LOWEST_ROW_EXPONENT = -700.0
+"""Exponents are cut off here. Lower ones would underflow, which is slow."""
 ROOT_HALF = int(np.array(0.5**0.5).view(np.int64))
 ROUND_BITS = int(np.array(ROUND).view(np.int64))
 C2, C3, C4, C5, C6, C7 = 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040
@@ -91,7 +91,7 @@ def exp_row(w, bits, source, target, shifted, mantissa):
     """Row target = exp(row source), to about one unit in the last place."""
     for b in range(w.shape[1]):
         e = w[source, b]
-        e = e if e > LOWEST else LOWEST
+        e = e if e > LOWEST_ROW_EXPONENT else LOWEST_ROW_EXPONENT
         t = e * LOG2_E + ROUND
         k = t - ROUND
         r = (e - k * LN2_HIGH) - k * LN2_LOW
@@ -127,21 +127,12 @@ def log_row(w, bits, source, target, shifted):
 
 
 @reducing
-def least_of_row(w, i):
-    """The least entry of row i."""
-    low = w[i, 0]
+def span_of_row(w, i):
+    """The least and the largest entry of row i."""
+    low = high = w[i, 0]
     for b in range(1, w.shape[1]):
-        low = min(low, w[i, b])
-    return low
-
-
-@reducing
-def largest_of_row(w, i):
-    """The largest entry of row i."""
-    high = w[i, 0]
-    for b in range(1, w.shape[1]):
-        high = max(high, w[i, b])
-    return high
+        low, high = min(low, w[i, b]), max(high, w[i, b])
+    return low, high
 
 
 @compiled

@@ -1,57 +1,50 @@
 """The pass over the points in plain torch: the specification of the others, on any device."""
 
-import itertools
-
 import torch
 from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.theta.chunks import CPU_ELEMENTS, GPU_ELEMENTS
-from rtbm.training.statistics.dense import States, View
+from rtbm.training.statistics.dense import View
+
+EXACT = "donot_use_mm_for_euclid_dist"
+"""The mode of `torch.cdist` that subtracts before it squares. The others lose digits."""
 
 
 def sum_points(
-    x: Tensor,
-    weights: Tensor,
-    view: View,
-    states: States,
-    log_scale: float,
-    *,
-    wants_sums: bool = True,
-    log_joint: Tensor | None = None,
+    x: Tensor, weights: Tensor, view: View, log_scale: float, wants_sums: bool = True, log_joint: Tensor | None = None
 ) -> Floats:
-    """The sums over points x (n, p) with weights (n,): `sum_chunks` says which, and they are complete here.
+    """The sums over points x (n, p) with weights (n,): `numba.sum_chunks` says which, and they are complete here.
 
     Parameters
     ----------
-    view, states : View, States
-        The machines as they see the points, and their tables.
+    view : View
+        The machines.
     log_scale : float
         The second sum is Σ w exp(−log P − log_scale).
-    wants_sums : bool
+    wants_sums : bool, default=True
         Whether more than the first two sums are wanted.
-    log_joint : (n, K) or (n, 1)
-        log P of each point and machine, or of each point, is written to it.
+    log_joint : (n, K), default=None
+        The log of weight times density of each machine is written to it.
     """
-    (p, g), K = view.slopes.shape[1:], len(view.origin)
+    K, p, _ = view.slopes.shape
     inverse, origin, bias, centres, delta = (
         torch.as_tensor(part, dtype=torch.float64, device=x.device)
-        for part in (view.inverse, view.origin, view.bias, view.centres, states.delta)
+        for part in (view.inverse, view.origin, view.bias, view.centres, view.delta)
     )
-    edges = states.first.tolist()
-    result = x.new_zeros(2 + K * (1 + g + g * g + p + p * g + p * p), dtype=torch.float64)
+    parts = view.machine_states()
+    result = x.new_zeros(view.n_sums, dtype=torch.float64)
     rows = max(1, (GPU_ELEMENTS if x.is_cuda else CPU_ELEMENTS) // max(len(bias), K * p))
     for begin in range(0, len(x), rows):
         points, w = x[begin : begin + rows], weights[begin : begin + rows]
         y = [(points - origin[k]) @ inverse[k].mT for k in range(K)]
-        parts = [slice(*pair) for pair in itertools.pairwise(edges)]
         logits = [
             bias[s] - 0.5 * torch.cdist(y[k], centres[s], compute_mode=EXACT).square() for k, s in enumerate(parts)
         ]
         by_machine = torch.stack([part.logsumexp(1) for part in logits], 1)
         log_prob = by_machine.logsumexp(1)
         if log_joint is not None:
-            log_joint[begin : begin + rows] = by_machine if log_joint.shape[1] == K else log_prob[:, None]
+            log_joint[begin : begin + rows] = by_machine
         result[0] += w @ log_prob
         result[1] += w @ (-log_prob - log_scale).clamp(max=700.0).exp()
         if wants_sums:
@@ -61,9 +54,6 @@ def sum_points(
             ]
             result[2:] += torch.cat(own)
     return result.cpu().numpy()
-
-
-EXACT = "donot_use_mm_for_euclid_dist"
 
 
 def _machine_sums(y: Tensor, shares: Tensor, delta: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ A program has one warp. Each thread has a point at a time, with the states of a 
 Sums over points stay in registers until the program ends, so the order in which programs run does not matter.
 """
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.training.statistics.dense import States, View
+from rtbm.training.statistics.dense import View
 
 try:
     import triton
@@ -37,22 +36,15 @@ def is_served(x: Tensor) -> bool:
 
 
 def sum_points(
-    x: Tensor,
-    weights: Tensor,
-    view: View,
-    states: States,
-    log_scale: float,
-    *,
-    wants_sums: bool = True,
-    log_joint: Tensor | None = None,
+    x: Tensor, weights: Tensor, view: View, log_scale: float, wants_sums: bool = True, log_joint: Tensor | None = None
 ) -> Floats:
     """The sums over points x (n, p) with weights (n,), as `rtbm.training.statistics.torch.sum_points` has them.
 
     For one machine Σ y and Σ yyᵀ are left 0: they follow from the mean and scatter of the points.
     """
     n, p = x.shape
-    K, g = len(view.origin), states.delta.shape[1]
-    tiles = _Tiles(view, states)
+    K = len(view.origin)
+    tiles = _Tiles(view)
     numbers, machine = tiles.on(x.device)
     wants_joint = log_joint is not None or (wants_sums and K > 1)
     sizes = tiles.P, tiles.S, POINTS // 2 // tiles.P if tiles.is_one and not wants_joint else POINTS
@@ -73,20 +65,19 @@ def sum_points(
                 _share_tiles[(programs, len(machine))](
                     x, weights, numbers, machine, log_prob, shares, n, p, len(machine), *sizes, num_warps=1
                 )
-    size = 1 + g + g * g + p + p * g + p * p
-    result = np.zeros(2 + K * size)
+    result = np.zeros(view.n_sums)
     if not wants_sums:
         result[:2] = means.sum(dim=0).cpu().numpy()
         return result
     sums = torch.cat([means.sum(dim=0), shares.sum(dim=0).reshape(-1)]).cpu().numpy()
     result[:2] = sums[:2]
     counts, moments = tiles.by_state(sums[2:])
-    for k, own in enumerate(itertools.starmap(slice, itertools.pairwise(states.first.tolist()))):
-        delta, count = states.delta[own], counts[own]
+    for k, own in enumerate(view.machine_states()):
+        delta, count = view.delta[own], counts[own]
         moments_of = _squares(x, weights, view, joint[:, k] - log_prob, k) if K > 1 else (np.zeros(p), np.zeros(p * p))
         second, cross = delta.T @ (count[:, None] * delta), moments[own, :p].T @ delta
         parts = count.sum(), count @ delta, second, moments_of[0], cross, moments_of[1]
-        result[2 + k * size : 2 + (k + 1) * size] = np.concatenate([np.ravel(part) for part in parts])
+        result[2:].reshape(K, -1)[k] = np.concatenate([np.ravel(part) for part in parts])
     return result
 
 
@@ -106,9 +97,9 @@ class _Tiles:
     The last tile of a machine is filled up with states that never count.
     """
 
-    def __init__(self, view: View, states: States):
+    def __init__(self, view: View):
         p = view.inverse.shape[1]
-        counts = np.diff(states.first)
+        counts = np.diff(view.first)
         self.P = 1 << (p - 1).bit_length()
         S = 1 << (int(counts.max()) - 1).bit_length()
         self.is_one = len(counts) == 1 and S * self.P <= MANY_ENTRIES
@@ -117,7 +108,7 @@ class _Tiles:
         self.machine = np.repeat(np.arange(len(counts)), per_machine)
         before = np.concatenate([[0], np.cumsum(per_machine)[:-1]]) * self.S
         owner = np.repeat(np.arange(len(counts)), counts)
-        self._place = before[owner] + np.arange(len(owner)) - states.first[:-1][owner]
+        self._place = before[owner] + np.arange(len(owner)) - view.first[:-1][owner]
         n = len(self.machine) * self.S
         bias, centres = np.full(n, -1e300), np.zeros((self.P, n))
         bias[self._place], centres[:p, self._place] = view.bias, view.centres.T

@@ -1,0 +1,166 @@
+"""The data of a fit: blocks of points with the same entries present, in memory or elsewhere."""
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtbm.common import Floats
+from rtbm.distributions.missing import missing_patterns
+from rtbm.theta import kernels
+from rtbm.theta.kernels import compiled
+
+SCATTER_ROWS = 2**22
+"""Points whose second moments are found at a time. More take more memory."""
+STRIP_POINTS = 256
+"""Points sorted by two features lie in squares of about this many. Larger squares skip fewer states."""
+MANY_POINTS, CELL_POINTS, CELL_RANGE = 2**15, 64, 4.0
+"""From MANY_POINTS points on, points are counted into cells instead of sorted, which takes a tenth of the time. Cells
+have about CELL_POINTS points each and cover CELL_RANGE standard deviations to either side."""
+
+
+class Block(NamedTuple):
+    """Points with the same entries present, and their moments, which do not change during a fit."""
+
+    rows: Any  # (n,): their row numbers in the data, or slice(None) for all in their order
+    present: np.ndarray  # (p,): the features that are present
+    points: Any  # (n, p): an array for the compiled pass, else a tensor
+    weights: Any  # (n,)
+    total: float  # Σ w
+    mean: Floats  # (p,)
+    scatter: Floats  # (p, p): Σ w (x − mean)(x − mean)ᵀ
+    cache: dict[str, Any]  # what the pass for diagonal machines keeps between steps
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the compiled pass serves these points."""
+        return isinstance(self.points, np.ndarray)
+
+    def with_gaps(self, n_visible: int) -> Tensor:
+        """The points (n, n_visible), NaN where entries are missing."""
+        points = torch.as_tensor(self.points)
+        x = points.new_full((len(points), n_visible), math.nan)
+        x[:, torch.as_tensor(self.present, device=x.device)] = points
+        return x
+
+
+def make_blocks(x: Tensor, weights: Tensor) -> list[Block]:
+    """The blocks of data x (n, d) with weights (n,); NaN entries are missing, and rows without entries are left out.
+
+    For the compiled pass, points are sorted along the first two features. The pass skips states that are far from all
+    points of a small block, and neighbours share more of these states.
+    """
+    patterns = missing_patterns(x)
+    if not patterns:
+        return [_make_block(slice(None), np.arange(x.shape[1]), x, weights)] if len(x) else []
+    return [
+        _make_block(rows.cpu().numpy(), present.cpu().numpy(), points, weights[rows])
+        for rows, present, points in patterns
+        if len(present)
+    ]
+
+
+def _make_block(rows: Any, present: np.ndarray, points: Tensor, weights: Tensor) -> Block:
+    total = float(weights.sum())
+    mean = (weights @ points) / total
+    scatter = torch.zeros_like(mean).repeat(len(mean), 1)
+    for part, w in zip(points.split(SCATTER_ROWS), weights.split(SCATTER_ROWS), strict=True):
+        centred = part - mean
+        scatter += centred.mT @ (w[:, None] * centred)
+    moments = total, mean.cpu().numpy(), scatter.cpu().numpy()
+    if points.is_cuda or not kernels.AVAILABLE:
+        return Block(rows, present, points.contiguous(), weights.contiguous(), *moments, {})
+    order = _order(points).numpy()
+    rows = order if isinstance(rows, slice) else rows[order]
+    return Block(rows, present, points.numpy().take(order, axis=0), weights.numpy().take(order), *moments, {})
+
+
+def _order(points: Tensor) -> Tensor:
+    """The rows in the order of strips of the first feature, and of the second feature within a strip."""
+    if len(points) >= MANY_POINTS:
+        points = points[:, :2]
+        variance, mean = torch.var_mean(points, 0)
+        deviation = variance.sqrt().clamp(min=1e-300)
+        n_cells = max(1, round((len(points) / CELL_POINTS) ** (1 / points.shape[1])))
+        low, scale = mean - CELL_RANGE * deviation, 0.5 * n_cells / (CELL_RANGE * deviation)
+        return torch.from_numpy(_order_by_cells(points.numpy(), low.numpy(), scale.numpy(), n_cells))
+    first = points[:, 0].argsort(stable=True)
+    if points.shape[1] == 1 or len(points) <= STRIP_POINTS:
+        return first
+    n_strips = max(1, round(math.sqrt(len(points) / STRIP_POINTS)))
+    strip = torch.empty_like(first)
+    strip[first] = torch.arange(len(first), device=first.device) * n_strips // len(first)
+    second = points[:, 1].argsort(stable=True)
+    return second[strip[second].argsort(stable=True)]
+
+
+@compiled
+def _order_by_cells(points, low, scale, n_cells):
+    """The same for many points (n, 1 or 2), by counting.
+
+    Strip i of a feature is where scale (x − low) is between i and i + 1. The first and last strips are unbounded.
+    """
+    n, size = len(points), n_cells ** len(low)
+    cells, first = np.empty(n, dtype=np.int32), np.zeros(size + 1, dtype=np.int64)
+    for i in range(n):
+        cell = 0
+        for j in range(len(low)):
+            place = min(max((points[i, j] - low[j]) * scale[j], 0.0), n_cells - 1.0)
+            cell = cell * n_cells + int(place)
+        cells[i] = cell
+        first[cell + 1] += 1
+    for c in range(size):
+        first[c + 1] += first[c]
+    order = np.empty(n, dtype=np.int64)
+    for i in range(n):
+        order[first[cells[i]]] = i
+        first[cells[i]] += 1
+    return order
+
+
+Sums = Any
+"""A function of blocks (an iterable) whose results for parts of the data can be added: arrays."""
+
+
+class Source(Protocol):
+    """Data in blocks, wherever they are. Their weights have sum 1."""
+
+    def add(self, function: Sums) -> Floats:
+        """The sums of a function over all blocks."""
+
+
+class ArraySource:
+    """Data in memory.
+
+    Parameters
+    ----------
+    x : (n, Nv)
+        The data; NaN entries are missing.
+    weights : (n,)
+        Positive. They are divided by their sum.
+    """
+
+    def __init__(self, x: Tensor, weights: Tensor):
+        self.x, self.total = x, float(weights.sum())
+        self.weights = weights / self.total
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """The blocks of the data."""
+        return make_blocks(self.x, self.weights)
+
+    def add(self, function: Sums) -> Floats:
+        """The sums of a function over all blocks."""
+        return function(self.blocks)
+
+    def scatter(self, values: Callable[[Block], Any], empty: Tensor) -> Tensor:
+        """The values of a function of blocks, in the order of the data; `empty` for rows without entries."""
+        result = empty.repeat(len(self.x), *[1] * empty.ndim)
+        for block in self.blocks:
+            rows = block.rows if isinstance(block.rows, slice) else torch.from_numpy(block.rows).to(self.x.device)
+            result[rows] = torch.as_tensor(values(block)).to(self.x.device)
+        return result

@@ -1,0 +1,149 @@
+"""The sums of one pass over blocks of points, from tables of hidden states, and what follows from them."""
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rtbm.common import Floats
+from rtbm.errors import TooManyTermsError
+from rtbm.theta.chunks import run_threads
+from rtbm.training.statistics import dense, numba, triton
+from rtbm.training.statistics import torch as reference
+from rtbm.training.statistics.blocks import Block
+from rtbm.training.statistics.dense import Machines, States, View
+from rtbm.training.statistics.states import sum_far
+
+FAR_STATES = 2**12
+"""The most states, of all machines, for a point that is too far out for the tables. Beyond, theta functions serve."""
+
+
+def sum_points(
+    block: Block,
+    view: View,
+    log_scale: float,
+    wants_sums: bool,
+    log_joint: Any = None,
+    lowest: float = -math.inf,
+    far: np.ndarray | None = None,
+) -> Floats:
+    """The sums over the points of a block, by the fastest backend for their device; see `numba.sum_chunks`.
+
+    `log_joint` (n, K) is filled with the log of weight times density of each machine. Points whose log P is below
+    `lowest` are left out, and marked in `far` (n,).
+    """
+    K = len(view.origin)
+    if block.is_compiled:
+        n = len(block.points)
+        n_chunks = -(-n // numba.CHUNK_POINTS)
+        out = np.zeros((n_chunks, view.n_sums))
+        joint = np.empty((0, 0)) if log_joint is None else log_joint
+        marks = np.empty(0, dtype=bool) if far is None else far
+
+        def run(begin: int, end: int) -> None:
+            numba.sum_chunks(
+                block.points, block.weights, begin, end, view, log_scale, wants_sums, lowest, marks, out, joint
+            )
+
+        run_threads(run, n_chunks, work=n)
+        sums = out.sum(axis=0)
+    else:
+        backend = triton if triton.is_served(block.points) else reference
+        weights = block.weights
+        if far is not None:
+            joint = block.points.new_empty(len(block.points), K) if log_joint is None else log_joint
+            backend.sum_points(block.points, weights, view, log_scale, wants_sums=False, log_joint=joint)
+            is_far = ~(joint.logsumexp(1) >= lowest)
+            far[:] = is_far.cpu().numpy()
+            weights = torch.where(is_far, 0.0, weights)
+        sums = backend.sum_points(block.points, weights, view, log_scale, wants_sums, log_joint)
+    if wants_sums and K == 1:  # Σ y and Σ yyᵀ follow from the moments of the points
+        dense.complete_moments(sums, view, block.total, block.mean, block.scatter)
+    return sums
+
+
+class TableSums(NamedTuple):
+    """The sums of `dense.add_sums` over blocks. Those of parts of the data, in any process, can be added."""
+
+    machines: Machines
+    states: States
+    log_scales: Floats  # (1 + K,): the logarithms of what the sums after the first are divided by
+    wants_sums: bool = True
+    far_tolerance: float = 0.0
+    """If positive, tables are shorter than they should be. A point that loses more than this share of its density is
+    summed over states of its own."""
+
+    def __call__(self, blocks: Iterable[Block]) -> Floats:
+        """The sums over some blocks."""
+        K, d, g = self.machines.F.shape
+        result = np.zeros(2 + K + (K * (1 + g + g * g + d + d * g + d * d) if self.wants_sums else 0))
+        for block in blocks:
+            if block.is_compiled and len(block.points) <= numba.CHUNK_POINTS and not self.far_tolerance:
+                numba.sum_block(
+                    block.points, block.weights, block.present, block.total, block.mean, block.scatter, self.machines,
+                    self.states, self.log_scales, self.wants_sums, result,
+                )  # fmt: skip
+                continue
+            view = dense.make_view(self.machines, self.states, block.present)
+            dense.add_sums(self._sum(block, view), self.log_scales, view, self.wants_sums, result)
+        return result
+
+    def log_joint(self, block: Block) -> Any:
+        """The log of weight times density of each machine (n, K) at the points of a block: an array or a tensor."""
+        shape = len(block.points), len(self.machines.F)
+        values = np.empty(shape) if block.is_compiled else block.points.new_empty(shape)
+        self._sum(block, dense.make_view(self.machines, self.states, block.present), values)
+        return values
+
+    def _sum(self, block: Block, view: View, log_joint: Any = None) -> Floats:
+        """The sums over one block, with points that are too far out for the tables over states of their own."""
+        log_scale = float(self.log_scales[0])
+        if not self.far_tolerance:
+            return sum_points(block, view, log_scale, self.wants_sums, log_joint)
+        far = np.zeros(len(block.points), dtype=bool)
+        missing = self.machines.log_weights + self.states.log_left_out + view.log_peak
+        lowest = float(np.logaddexp.reduce(missing)) - math.log(self.far_tolerance)
+        sums = sum_points(block, view, log_scale, self.wants_sums, log_joint, lowest, far)
+        if far.any():
+            x, weights = (
+                torch.as_tensor(part)[torch.from_numpy(far)].cpu().numpy() for part in (block.points, block.weights)
+            )
+            joint = np.empty((len(x) if log_joint is not None else 0, len(view.log_peak)))
+            y = (x - view.origin[:, None]) @ view.inverse.mT
+            form = self.machines.L_A @ self.machines.L_A.mT + view.slopes.mT @ view.slopes
+            shift = np.ascontiguousarray(np.linalg.solve(form, (y @ view.slopes).mT).mT)
+            root = np.linalg.cholesky(form)
+            if not sum_far(
+                weights, y, shift, root, self.machines, self.states, view, self.wants_sums, FAR_STATES, sums, joint
+            ):
+                raise TooManyTermsError(math.inf, FAR_STATES)
+            if log_joint is not None:
+                log_joint[far] = joint if block.is_compiled else torch.from_numpy(joint).to(log_joint.device)
+        return sums
+
+
+class Evaluation(NamedTuple):
+    """The outcome of one pass over the data."""
+
+    machines: Machines
+    states: States
+    log_likelihood: float  # Σ w log P
+    residuals: Floats  # (K, 1 + g + g² + d(1 + g + d)): see `dense.add_sums`
+
+    def moments(self) -> tuple[Floats, Floats, Floats]:
+        """Σ zzᵀ (K, g + 1, g + 1), Σ εzᵀ (K, d, g + 1) and Σ εεᵀ (K, d, d), for z = (δ, 1)."""
+        K, d, g = self.machines.F.shape
+        total, first, second, noise, cross, square = np.split(
+            self.residuals, np.cumsum([1, g, g * g, d, d * g]), axis=1
+        )
+        gram = np.empty((K, g + 1, g + 1))
+        gram[:, :g, :g], gram[:, :g, g], gram[:, g, :g] = second.reshape(K, g, g), first, first
+        gram[:, g, g] = total[:, 0]
+        cross = np.concatenate([cross.reshape(K, d, g), noise[:, :, None]], axis=2)
+        return gram, cross, square.reshape(K, d, d)
+
+    def gradient(self) -> Floats:
+        """The derivative of Σ w log P in the vector of free parameters."""
+        return dense.likelihood_gradient(self.residuals, self.machines, self.states)

@@ -1,0 +1,123 @@
+"""How long tables of hidden states are, and when they are too long: then theta functions serve instead."""
+
+import math
+
+import numpy as np
+
+from rtbm.common import Floats
+from rtbm.errors import TooManyTermsError
+from rtbm.theta.kernels import compiled
+from rtbm.training.statistics import dense
+from rtbm.training.statistics.blocks import Source
+from rtbm.training.statistics.dense import Machines, States
+from rtbm.training.statistics.states import tabulate
+from rtbm.training.statistics.sums import Evaluation, TableSums
+
+TABLE_TOLERANCE = 1e-7
+"""The error of the mean log P from omitted hidden states. A smaller one makes tables longer, and steps slower."""
+MAX_STATES, MAX_STATES_WIDE = 2**16, 2**11
+"""The most states of a machine in a table; beyond, theta functions are faster. MAX_STATES is for up to two features,
+where a block of points skips most states, and MAX_STATES_WIDE for more."""
+FIRST_ROOM = 64
+"""The states of a machine that fit into the first tables. They get more room by factors of 4."""
+MARGIN, SURPLUS = 3.0, 6.0
+"""Tables aim at exp(−MARGIN) of the tolerance, and are shortened when they are beyond exp(−SURPLUS) of it. Larger
+values make longer tables that change less often."""
+LEAST_OMITTED, FIRST_OMITTED, MOST_OMITTED = -60.0, math.log(1e-9), math.log(1e-3)
+"""Log of the omitted share of probability: lower limit, initial target, upper limit. Points that need longer tables are
+summed over states of their own."""
+
+
+class Tables:
+    """Tables of hidden states that follow machines during a fit, as long as the data need them.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        The numbers of machines, and of visible and hidden units.
+    tolerance : float, default=TABLE_TOLERANCE
+        A bound on the error of the mean log P.
+    max_states : int, default=None
+        The most states of a machine; None for MAX_STATES or MAX_STATES_WIDE.
+    """
+
+    def __init__(self, sizes: tuple[int, int, int], tolerance: float = TABLE_TOLERANCE, max_states: int | None = None):
+        self._sizes, self._tolerance = sizes, tolerance
+        self._allowed = np.full(sizes[0], FIRST_OMITTED)
+        self._log_scales = np.zeros(1 + sizes[0])
+        self._room, self._limit = FIRST_ROOM, max_states or (MAX_STATES if sizes[1] <= 2 else MAX_STATES_WIDE)
+        self._is_limited = False
+
+    def evaluate(self, vector: Floats, source: Source, wants_sums: bool = True) -> Evaluation:
+        """One pass over data whose weights have sum 1, or more until the tables are long enough.
+
+        A TooManyTermsError says that theta functions are faster, or that the parameters leave float64.
+        """
+        machines = dense.unpack_machines(vector, *self._sizes)
+        K = len(machines.F)
+        for _ in range(4):
+            function = self._sums(machines, wants_sums)
+            sums = source.add(function)
+            if not math.isfinite(sums[0]):
+                break
+            states = function.states
+            if function.far_tolerance or _adjust(
+                machines.log_weights, states.log_left_out, sums[1 : 2 + K], self._log_scales, self._allowed,
+                math.log(self._tolerance),
+            ):  # fmt: skip
+                residuals = sums[2 + K :].reshape(K, -1) if wants_sums else sums[:0]
+                return Evaluation(machines, states, float(sums[0]), residuals)
+            self._is_limited = bool((self._allowed <= LEAST_OMITTED).any())
+        raise TooManyTermsError(math.inf, self._limit)
+
+    def latest(self, vector: Floats) -> TableSums:
+        """The function of blocks with the tables of the last evaluation, without sums for derivatives."""
+        return self._sums(dense.unpack_machines(vector, *self._sizes), False)
+
+    def _sums(self, machines: Machines, wants_sums: bool) -> TableSums:
+        """The sums with tables that omit what is allowed, or else with the longest possible ones.
+
+        Once tables are shorter than they should be they stay so, since few points are too far out for them.
+        """
+        while True:
+            try:
+                states = self._tabulate(machines)
+            except TooManyTermsError:
+                if (self._allowed >= MOST_OMITTED).all():
+                    self._allowed, self._is_limited = np.full(len(self._allowed), FIRST_OMITTED), False
+                    raise
+                self._allowed, self._is_limited = np.minimum(self._allowed + 3.0, MOST_OMITTED), True
+            else:
+                tolerance = self._tolerance if self._is_limited else 0.0
+                return TableSums(machines, states, self._log_scales, wants_sums, tolerance)
+
+    def _tabulate(self, machines: Machines) -> States:
+        """The tables of machines, in as much room as they take."""
+        while True:
+            states = tabulate(machines, self._allowed, self._room)
+            if len(states.delta):
+                return states
+            if self._room == self._limit:
+                self._room = min(FIRST_ROOM, self._limit)
+                raise TooManyTermsError(math.inf, self._limit)
+            self._room = min(4 * self._room, self._limit)
+
+
+@compiled
+def _adjust(log_weights, log_left_out, errors, log_scales, allowed, log_tolerance):
+    """Whether tables were long enough; updates log_scales (1 + K,), and what the next tables may omit (K,).
+
+    `errors` (1 + K,) are Σ w/P, and the same times the highest peak of each machine, divided by exp(log_scales). With
+    what a table omits, the latter bound the error of the mean log P.
+    """
+    n_machines = len(allowed)
+    for k in range(n_machines + 1):
+        log_scales[k] = min(max(log_scales[k] + math.log(max(errors[k], 1e-300)), -1e4), 1e4)
+    accurate = True
+    for k in range(n_machines):
+        missing = log_weights[k] + log_left_out[k] + log_scales[k + 1]
+        slack = log_tolerance - math.log(n_machines) - missing
+        accurate = accurate and slack >= 0
+        if slack < 0 or slack > SURPLUS:
+            allowed[k] = min(max(allowed[k] + slack - MARGIN, LEAST_OMITTED), MOST_OMITTED)
+    return accurate
