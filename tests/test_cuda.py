@@ -87,7 +87,7 @@ def test_machines(is_diagonal: bool, n_hidden: int, phase: str) -> None:
     assert torch.allclose(there.log_prob(v.cuda()).cpu(), here.log_prob(v), rtol=0, atol=1e-10)
     for name in ("mean", "covariance_matrix"):
         assert torch.allclose(getattr(there, name).cpu(), getattr(here, name), atol=1e-9)
-    for name in ("score", "hidden_mean"):
+    for name in ("score_function", "hidden_mean"):
         assert torch.allclose(getattr(there, name)(v.cuda()).cpu(), getattr(here, name)(v), atol=1e-9)
     assert torch.allclose(there.cdf(v[:5].cuda()).cpu(), here.cdf(v[:5]), atol=1e-10)
     assert torch.allclose(there.entropy().cpu(), here.entropy(), atol=1e-8)
