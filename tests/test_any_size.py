@@ -74,7 +74,12 @@ def test_blocks_are_read_anew_where_memory_is_short(alone):
 
 @pytest.mark.parametrize(
     "options",
-    [{"n_components": 2}, {"solver": "em"}, {"coupling": "diagonal", "n_hidden": 4}, {"bounds": [None, (0, None)]}],
+    [
+        {"n_components": 2},
+        {"solver": "em"},
+        {"coupling": "diagonal", "n_hidden": 4, "tol": 1e-9},
+        {"bounds": [None, (0, None)]},
+    ],
 )
 def test_gaps_weights_and_bounds_in_blocks(options):
     rows = PLANE.copy()

@@ -1,4 +1,4 @@
-"""Starts of networks that listen to the data: first-layer units that are tuned to the frequencies in the target.
+"""Starts of networks from the data: first-layer units have the frequencies of the target.
 
 The periods of a theta unit are hard to learn from far away, since the loss has a minimum for each wrong number of
 periods. So the strongest frequencies of the target, beyond its trend, are found one after the other along straight
@@ -19,16 +19,17 @@ from rtbm.nn.theta_layer import ThetaLayer
 from rtbm.parameters import log_cholesky
 
 MAX_ROWS, MAX_FREQUENCIES, N_DIRECTIONS = 2000, 500, 12
+"""Rows, frequencies and random directions of the search. More take longer, and find weaker or faster waves."""
 REFINED = 37
-"""Frequencies around the strongest one of the grid that are looked at."""
+"""Frequencies around the strongest one of the grid that are tried. More are more accurate."""
 TUNED = {"I": (5.0, 8.0), "II": (4.0, 6.0)}
-"""Where q is drawn for a tuned unit: its ripple is strong, and almost a sine."""
+"""The range of q for a tuned unit, by phase. Its ripple is strong, and almost a sine."""
 STRAIGHT = {"I": (1.0, 2.5), "II": (0.3, 0.5)}
-"""Where q is drawn for a unit that is to be linear."""
+"""The range of q for a nearly linear unit, by phase."""
 NEGLIGIBLE = 1e-3
-"""The share of the variance that is not looked into any more."""
+"""The search ends when less than this share of the variance is left. Less finds weaker waves, and noise."""
 SIDE = 0.3
-"""The weights of units that do not carry the signal."""
+"""The scale of random weights in units that do not carry the signal."""
 
 
 class Tone(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the solvers minimise: the negative mean log-likelihood, and a prior that keeps it from chasing single points."""
+"""What the solvers minimise: the negative mean log-likelihood, and a prior that prevents peaks at single points."""
 
 import math
 from typing import NamedTuple
@@ -14,19 +14,19 @@ from rtbm.training.statistics import ArraySource, Evaluation, Likelihood, Source
 from rtbm.training.statistics.hidden import HiddenFamily
 
 RIGIDITY, STIFFNESS = 0.02, 10.0
-"""The prior on A, weak, with its mode at STIFFNESS · 1: hidden units that want to be binary, or that have nothing to
-do, would otherwise wander off to infinity or to zero."""
+"""The strength of the prior on A, and its mode STIFFNESS · 1. Without it, A goes to infinity for hidden units with two
+states, and to zero for hidden units without effect. A stronger one biases fits to few observations."""
 BITS = 40.0
-"""The same where hidden units are to be binary: other values have probabilities of exp(−40)."""
+"""The mode of A for binary hidden units. Other states then have probabilities of exp(−40); less lets them matter."""
 STEEPEST = 3.0
-"""The slope and the curvature of log P, for standardised data, from which on a smooth machine finds them large."""
-HOPELESS = 10.0
-"""A trial step that is certain to be so much worse than the best one is not evaluated."""
+"""The slope and curvature of log P, for standardised data, that `smoothness` penalises by ½. Less is smoother."""
+HOPELESS_RISE = 10.0
+"""A trial step is not evaluated if its objective exceeds the lowest one by more than this for certain."""
 SUM_BITS, COORDINATE_BITS = 34, 24
 """Values and gradients of sums over data in several places are rounded to multiples of 2^−SUM_BITS, and coordinates of
 L-BFGS there to so many bits. The order of summation changes the last bits of sums, and L-BFGS would magnify that."""
 RIPPLES = 0.2
-"""The prior on the ripples of diagonal machines, relative to that on the covariance of dense ones."""
+"""The prior on the ripples of diagonal machines, relative to that on the covariance of dense ones. More is smoother."""
 
 
 class Prior(NamedTuple):
@@ -168,17 +168,19 @@ class Objective:
         return value
 
     def _is_hopeless(self, vector: Tensor, penalty: float) -> bool:
-        """Whether the value is certain to exceed the lowest so far by HOPELESS: no density exceeds its highest peak.
+        """Whether the value certainly exceeds the lowest so far by HOPELESS_RISE: no density exceeds its highest peak.
 
         Trial steps of a line search may be so wild that the sums behind them are very long.
         """
-        if penalty < 1.0 or self.family.coupling != "dense" or not (self._is_complete and math.isfinite(self._lowest)):
+        if not (
+            self._is_complete and self.family.coupling == "dense" and penalty >= 1.0 and math.isfinite(self._lowest)
+        ):
             return False
         d, size = self.family.n_visible, self.family.n_machine_parameters
         widths = vector.detach().cpu().numpy()[: self.family.n_components * size].reshape(-1, size)
         diagonal = np.cumsum(np.arange(1, d + 1)) - 1 - d * (d + 1) // 2  # the logarithms of the diagonal of L
         log_peak = -float(widths[:, diagonal].sum(axis=1).min()) - 0.5 * d * math.log(2 * math.pi)
-        return penalty - log_peak > self._lowest + HOPELESS
+        return penalty - log_peak > self._lowest + HOPELESS_RISE
 
     def evaluate(self, vector: Tensor) -> tuple[float, Evaluation]:
         """The value, and the sums over the data behind it. A TooManyTermsError says that tables are too long."""

@@ -72,7 +72,7 @@ class Result:
 
 
 class Monitor:
-    """Follows a solver: keeps the history, and the best parameters on validation data, and says when to stop.
+    """Records the iterations of a solver and its best parameters on validation data, and decides when to stop.
 
     Parameters
     ----------

@@ -44,15 +44,15 @@ from rtbm.training.statistics.rows import (
 )
 
 NORMALISER_TOLERANCE = 1e-12
-"""The relative error of a normaliser: that of `RTBMDistribution` by default. Derivatives have a digit less."""
+"""The relative error of a normaliser, as in `RTBMDistribution`. Derivatives have a digit less. More is faster."""
 COVERED = -4.0
-"""A grid reaches far enough for a logarithm of the normaliser down to this; if it is lower, a larger grid follows."""
+"""The first grid is large enough if the log of the normaliser is above this, else a larger one follows."""
 SAMPLED = 16
 """One in so many nodes of a grid is evaluated first, to find the order of magnitude."""
 FEW_NODES = 2**12
 """Up to MAX_LATTICE_UNITS hidden units, the lattice sum of `DiagonalMachine` is faster than a grid with more nodes."""
 WIDEST = 128
-"""Points in a block."""
+"""Points in a block. Temporaries of more points would not stay in the cache."""
 BLOCK_ELEMENTS = 2**15
 """Blocks are narrower where the derivatives of all units would exceed this: they have to stay in the cache."""
 CHUNK_ELEMENTS, SMALLEST_CHUNK, LARGEST_CHUNK = 2**18, 2**10, 2**14
@@ -62,7 +62,7 @@ GROUP = 16
 FEW_COSINES = 10.0
 """From this q on, two cosines are enough: the third is exp(−4q) of the first."""
 NODES_PER_CELL, CELL_LENGTH = 28, 1.0
-"""In one dimension, points in a cell are replaced by so many Chebyshev nodes; the length of a cell is told in units of
+"""In one dimension, points in a cell are replaced by so many Chebyshev nodes; cells have this length in units of
 the distance to the nearest complex zero of a θ. Polynomials of that degree have an error below 1e-14 in such cells."""
 LEVELS_PER_OCTAVE, KEPT_LEVELS = 2, 4
 """Lengths of cells are powers of 2^(1/LEVELS_PER_OCTAVE), and the nodes of the last KEPT_LEVELS lengths are kept."""

@@ -25,14 +25,14 @@ from rtbm.training.statistics.rows import (
 
 CHUNK_POINTS = 2**14
 """Points with sums of their own, so that the number of threads does not change the result. Fewer cost time."""
-FEW_STATES, SOME_STATES = 256, 2048
+WIDE_STATES, MEDIUM_STATES = 256, 2048
 WIDE, MEDIUM, NARROW = 256, 64, 32
-"""Points in a block: WIDE up to FEW_STATES states, MEDIUM up to SOME_STATES, else NARROW. Temporaries of a block have
-to stay in the cache; narrower blocks take more time for each state."""
+"""Points in a block: WIDE up to WIDE_STATES states, MEDIUM up to MEDIUM_STATES, else NARROW. Temporaries of a block
+have to stay in the cache; narrower blocks take more time for each state."""
 SKIPPED = 45.0
 """States whose terms are at most exp(−SKIPPED) of the largest one, for all points of a block, are skipped. Less than
 about 37 costs digits."""
-REACH = 250.0
+POWER_REACH = 250.0
 """Terms are products of powers as long as no exponent exceeds this, and single exponentials beyond. Much more than this
 overflows float64."""
 
@@ -278,7 +278,7 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, lowest, far,
     n, p = x.shape
     n_machines, n_states, g = len(first) - 1, len(bias), delta.shape[1]
     size = 1 + g + g * g + p + p * g + p * p
-    width = WIDE if n_states <= FEW_STATES else MEDIUM if n_states <= SOME_STATES else NARROW
+    width = WIDE if n_states <= WIDE_STATES else MEDIUM if n_states <= MEDIUM_STATES else NARROW
     n_powers = 0
     for j in range(g):
         span = 0.0
@@ -327,7 +327,7 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, lowest, far,
                 best, top, reach = _plan_powers(
                     bias, centres, delta, slopes, k, active, begin_k, position, boxes[k], highest, spans
                 )
-                if reach < REACH:
+                if reach < POWER_REACH:
                     _log_term(w, bias, centres, best, y, p, COMMON + k)
                     _tabulate_powers(w, bits, slopes, k, boxes[k], spans, y, SPARE, POWERS, SHIFTED, MANTISSA)
                     _multiply_powers(

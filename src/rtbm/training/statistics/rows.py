@@ -14,8 +14,8 @@ LOWEST_ROW_EXPONENT = -700.0
 """Exponents are cut off here. Lower ones would underflow, which is slow."""
 ROOT_HALF = int(np.array(0.5**0.5).view(np.int64))
 ROUND_BITS = int(np.array(ROUND).view(np.int64))
-C2, C3, C4, C5, C6, C7 = 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040
-C8, C9, C10, C11, C12, C13 = C7 / 8, C7 / 72, C7 / 720, C7 / 7920, C7 / 95040, C7 / 1235520
+E2, E3, E4, E5, E6, E7 = 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720, 1 / 5040
+E8, E9, E10, E11, E12, E13 = E7 / 8, E7 / 72, E7 / 720, E7 / 7920, E7 / 95040, E7 / 1235520
 
 
 def reducing(function: Any) -> Any:
@@ -97,8 +97,8 @@ def exp_row(w, bits, source, target, shifted, mantissa):
         r = (e - k * LN2_HIGH) - k * LN2_LOW
         r2 = r * r
         r4 = r2 * r2
-        first = ((1.0 + r) + r2 * (C2 + C3 * r)) + r4 * ((C4 + C5 * r) + r2 * (C6 + C7 * r))
-        rest = ((C8 + C9 * r) + r2 * (C10 + C11 * r)) + r4 * (C12 + C13 * r)
+        first = ((1.0 + r) + r2 * (E2 + E3 * r)) + r4 * ((E4 + E5 * r) + r2 * (E6 + E7 * r))
+        rest = ((E8 + E9 * r) + r2 * (E10 + E11 * r)) + r4 * (E12 + E13 * r)
         w[shifted, b] = t
         w[mantissa, b] = first + (r4 * r4) * rest
     for b in range(w.shape[1]):

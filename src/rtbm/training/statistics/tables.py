@@ -15,9 +15,9 @@ from rtbm.training.statistics.sums import Evaluation, TableSums
 
 TABLE_TOLERANCE = 1e-7
 """The error of the mean log P from omitted hidden states. A smaller one makes tables longer, and steps slower."""
-MAX_STATES, MAX_STATES_WIDE = 2**16, 2**11
-"""The most states of a machine in a table; beyond, theta functions are faster. MAX_STATES is for up to two features,
-where a block of points skips most states, and MAX_STATES_WIDE for more."""
+TABLE_STATES, TABLE_STATES_WIDE = 2**16, 2**11
+"""The most states of a machine in a table; beyond, theta functions are faster. TABLE_STATES is for up to two features,
+where a block of points skips most states, and TABLE_STATES_WIDE for more."""
 FIRST_ROOM = 64
 """The states of a machine that fit into the first tables. They get more room by factors of 4."""
 MARGIN, SURPLUS = 3.0, 6.0
@@ -38,14 +38,14 @@ class Tables:
     tolerance : float, default=TABLE_TOLERANCE
         A bound on the error of the mean log P.
     max_states : int, default=None
-        The most states of a machine; None for MAX_STATES or MAX_STATES_WIDE.
+        The most states of a machine; None for TABLE_STATES or TABLE_STATES_WIDE.
     """
 
     def __init__(self, sizes: tuple[int, int, int], tolerance: float = TABLE_TOLERANCE, max_states: int | None = None):
         self._sizes, self._tolerance = sizes, tolerance
         self._allowed = np.full(sizes[0], FIRST_OMITTED)
         self._log_scales = np.zeros(1 + sizes[0])
-        self._room, self._limit = FIRST_ROOM, max_states or (MAX_STATES if sizes[1] <= 2 else MAX_STATES_WIDE)
+        self._room, self._limit = FIRST_ROOM, max_states or (TABLE_STATES if sizes[1] <= 2 else TABLE_STATES_WIDE)
         self._is_limited = False
 
     def evaluate(self, vector: Floats, source: Source, wants_sums: bool = True) -> Evaluation:

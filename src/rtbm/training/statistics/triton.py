@@ -19,7 +19,7 @@ try:
 except ImportError:  # plain torch takes over
     triton = None
 
-MAX_FEATURES = 4
+KERNEL_FEATURES = 4
 MANY_ENTRIES, ENTRIES = 64, 16
 """States times features of a tile, at most, if one tile holds all states, and else."""
 POINTS = 32
@@ -32,7 +32,7 @@ MOMENT_ROWS = 2**24
 
 def is_served(x: Tensor) -> bool:
     """Whether the kernels serve these points."""
-    return triton is not None and x.is_cuda and x.shape[1] <= MAX_FEATURES and x.dtype == torch.float64
+    return triton is not None and x.is_cuda and x.shape[1] <= KERNEL_FEATURES and x.dtype == torch.float64
 
 
 def sum_points(
