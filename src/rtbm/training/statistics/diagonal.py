@@ -23,12 +23,13 @@ from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats
 from rtbm.distributions.diagonal import MAX_LATTICE_UNITS, DiagonalMachine
-from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION, MAX_GRID_NODES, Envelope, make_grid, spacing_for
+from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION, MAX_GRID_NODES, spacing_for
 from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.parameters import Natural, constrain, unpack
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.kernels import ROUND, compiled
-from rtbm.theta.lattice import DIGIT
+from rtbm.theta.lattice import DIGIT, enumerate_points
+from rtbm.theta.truncation import squared_radius
 from rtbm.training.statistics.blocks import Block
 from rtbm.training.statistics.rows import (
     add_row,
@@ -417,16 +418,11 @@ def normalise_on_grid(machine: DiagonalMachines, wants_sums: bool) -> Normaliser
 
     Π θ is at most exp(log_peak) times its mean over the Gaussian of the machine, which is what the grid sums up.
     """
-    L, q, d = machine.L[0], machine.q[0], len(machine.L[0])
-    limit = MAX_GRID_NODES if len(q) > MAX_LATTICE_UNITS else FEW_NODES
-    root = L.T @ machine.W[0] / np.sqrt(q)
-    detail = L @ np.linalg.inv(np.eye(d) + root @ root.T) @ L.T
-    mean, covariance, finest = (torch.from_numpy(part) for part in (machine.mean[0], L @ L.T, detail))
+    limit = MAX_GRID_NODES if machine.q.shape[1] > MAX_LATTICE_UNITS else FEW_NODES
     peak, covered = _log_peak(machine), COVERED
     while True:
-        envelope = Envelope(mean, covariance, finest, peak - covered)
-        grid = make_grid(envelope, spacing_for(NORMALISER_TOLERANCE, d), NORMALISER_TOLERANCE, limit)
-        nodes, ones = grid.nodes.numpy(), np.ones(len(grid.nodes))
+        nodes, log_cell = _make_nodes(machine, peak - covered, limit)
+        ones = np.ones(len(nodes))
         sampled = nodes if not wants_sums else np.ascontiguousarray(nodes[::SAMPLED])
         values = np.empty((len(sampled), 1))
         sum_points(sampled, ones, machine, wants_sums=False, log_joint=values)
@@ -436,10 +432,26 @@ def normalise_on_grid(machine: DiagonalMachines, wants_sums: bool) -> Normaliser
             total = float(sums[0])
         else:
             total = float(np.exp(values - top).sum())
-        log_value = top + math.log(total) + grid.log_cell
+        log_value = top + math.log(total) + log_cell
         if not log_value < covered:
             return Normaliser(log_value, sums / total if wants_sums else 0.0)
         covered = log_value - 1.0
+
+
+def _make_nodes(machine: DiagonalMachines, log_peak: float, limit: int) -> tuple[Floats, float]:
+    """Nodes (n, d) of the grid, and the log of their cell: `rtbm.distributions.grid.make_grid` in numpy, for speed."""
+    L = machine.L[0]
+    root = L.T @ machine.W[0] / np.sqrt(machine.q[0])
+    curvature, directions = np.linalg.eigh(root @ root.T)
+    lengths = spacing_for(NORMALISER_TOLERANCE, len(L)) / np.sqrt(1 + np.maximum(curvature, 0.0))
+    if not (lengths > 0).all():
+        raise TooManyTermsError(math.inf, limit)
+    norms = lengths**2
+    log_total = 0.5 * float(np.log(TWO_PI / norms).sum()) - log_peak
+    radius2 = squared_radius(norms, log_total, NORMALISER_TOLERANCE / 2)
+    indices = enumerate_points(np.diag(lengths), radius2, np.zeros(len(L)), limit=limit)
+    log_cell = float(np.log(lengths).sum() + np.log(L.diagonal()).sum())
+    return machine.mean[0] + (indices * lengths) @ (L @ directions).T, log_cell
 
 
 def _log_peak(machine: DiagonalMachines) -> float:
