@@ -27,7 +27,7 @@ from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
 
 from rtbm import RTBMDensity, RTBMDensityCV, RTBMFeatures, datasets
-from rtbm.estimators.density.task import standardise
+from rtbm.estimators.density.standardise import standardise
 from rtbm.training import ArraySource, Family, Objective, Prior, make_solver, make_start
 from rtbm.training.coordinates import local_widths
 from rtbm.training.solvers import Monitor
