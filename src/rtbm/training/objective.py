@@ -70,7 +70,7 @@ class Prior(NamedTuple):
         """The penalty for uneven weights of neighbouring Gaussians; its derivative is added to the gradient."""
         L_A, centre, F = machines.L_A, machines.centre, machines.F
         (K, _, g), factor = F.shape, self.smoothness / STEEPEST**2
-        row, column = np.tril_indices(g)
+        row, column = dense.lower_triangle(g)
         A, lever = L_A @ L_A.mT, 0.5 - centre
         tilt = (A @ lever[:, :, None])[:, :, 0] / steps
         coupling = np.triu(A / np.outer(steps, steps), 1)

@@ -6,7 +6,7 @@ import numpy as np
 
 from rtbm.common import Floats
 from rtbm.training.statistics import Evaluation
-from rtbm.training.statistics.dense import Machines
+from rtbm.training.statistics.dense import Machines, lower_triangle
 from rtbm.training.statistics.hidden import HiddenFamily
 
 UNSCALED = np.empty(0)
@@ -41,7 +41,7 @@ class Scaling(NamedTuple):
         u = self.length * u
         K, d, _ = self.L.shape
         q, g = self.hidden.shape[1], self.centre.shape[1]
-        row, column = np.tril_indices(d)
+        row, column = lower_triangle(d)
         own = u[: len(u) - K].reshape(K, -1)
         by_hidden = self.hidden.mT @ own[:, :q, None]
         change = self.L @ own[:, q : q + d * (g + 1)].reshape(K, d, g + 1) @ self.visible
@@ -58,7 +58,7 @@ class Scaling(NamedTuple):
             return gradient
         K, d, _ = self.L.shape
         q, g = self.hidden.shape[1], self.centre.shape[1]
-        row, column = np.tril_indices(d)
+        row, column = lower_triangle(d)
         own = gradient[: len(gradient) - K].reshape(K, -1)
         by_hidden = self.hidden @ own[:, :q, None]
         by_F, by_mean = own[:, q : q + d * g].reshape(K, d, g), own[:, q + d * g : q + d * (g + 1), None]
@@ -83,7 +83,7 @@ def find_scaling(
     `total` is the number of observations, and `hidden` has the prior of one observation.
     """
     machines, d = evaluation.machines, evaluation.machines.F.shape[1]
-    row, column = np.tril_indices(d)
+    row, column = lower_triangle(d)
     shares = np.maximum(evaluation.residuals[:, 0], 1 / total)
     gram = evaluation.moments()[0]
     widths = np.sqrt(shares[:, None] * np.where(row == column, 2.0, 1.0))

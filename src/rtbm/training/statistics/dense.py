@@ -6,6 +6,7 @@ Cholesky factors of A and of the covariance, a machine is::
     P(h) ∝ exp(−½|L_Aᵀδ|²),    v = origin + Fδ + Lε,    origin = mean + F centre,    ε ~ N(0, 1)
 """
 
+import functools
 import itertools
 import math
 from typing import NamedTuple
@@ -16,6 +17,12 @@ from rtbm.common import TWO_PI, Floats
 from rtbm.theta.kernels import compiled
 
 LOG_TWO_PI = math.log(TWO_PI)
+
+
+@functools.cache
+def lower_triangle(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows and columns of the entries of a lower triangle (n, n); kept, because they are asked for in each step."""
+    return np.tril_indices(n)
 
 
 class Machines(NamedTuple):
@@ -115,7 +122,7 @@ def pack_machines(logits: Floats, L_A: Floats, centre: Floats, F: Floats, mean: 
 
 def _log_triangle(root: Floats) -> Floats:
     """The lower triangles (K, n(n + 1)/2) of matrices, with logarithms of the diagonals."""
-    row, column = np.tril_indices(root.shape[1])
+    row, column = lower_triangle(root.shape[1])
     entries = root[:, row, column]
     entries[:, row == column] = np.log(entries[:, row == column])
     return entries

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rtbm.common import Floats
-from rtbm.training.statistics.dense import States
+from rtbm.training.statistics.dense import States, lower_triangle
 
 
 class HiddenFamily:
@@ -22,7 +22,7 @@ class HiddenFamily:
         is_state = np.arange(counts.max()) < counts[:, None]
         delta = np.zeros((*is_state.shape, g))
         delta[is_state] = states.delta
-        self.row, self.column = np.tril_indices(g)
+        self.row, self.column = lower_triangle(g)
         self.n_scale = len(self.row)
         self._statistics = self.statistics_of(delta[..., :, None] * delta[..., None, :], delta)
         self._log_mask = np.where(is_state, 0.0, -np.inf)

@@ -135,14 +135,12 @@ class Evaluation(NamedTuple):
     def moments(self) -> tuple[Floats, Floats, Floats]:
         """Σ zzᵀ (K, g + 1, g + 1), Σ εzᵀ (K, d, g + 1) and Σ εεᵀ (K, d, d), for z = (δ, 1)."""
         K, d, g = self.machines.F.shape
-        total, first, second, noise, cross, square = np.split(
-            self.residuals, np.cumsum([1, g, g * g, d, d * g]), axis=1
-        )
-        gram = np.empty((K, g + 1, g + 1))
-        gram[:, :g, :g], gram[:, :g, g], gram[:, g, :g] = second.reshape(K, g, g), first, first
-        gram[:, g, g] = total[:, 0]
-        cross = np.concatenate([cross.reshape(K, d, g), noise[:, :, None]], axis=2)
-        return gram, cross, square.reshape(K, d, d)
+        hidden, visible = self.residuals[:, : 1 + g + g * g], self.residuals[:, 1 + g + g * g :]
+        gram, cross = np.empty((K, g + 1, g + 1)), np.empty((K, d, g + 1))
+        gram[:, g, g], gram[:, :g, g], gram[:, g, :g] = hidden[:, 0], hidden[:, 1 : 1 + g], hidden[:, 1 : 1 + g]
+        gram[:, :g, :g] = hidden[:, 1 + g :].reshape(K, g, g)
+        cross[:, :, g], cross[:, :, :g] = visible[:, :d], visible[:, d : d + d * g].reshape(K, d, g)
+        return gram, cross, visible[:, d + d * g :].reshape(K, d, d)
 
     def gradient(self) -> Floats:
         """The derivative of Σ w log P in the vector of free parameters."""
