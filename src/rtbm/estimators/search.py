@@ -1,6 +1,7 @@
 """Several starts of one solver, and the choice among their results."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -25,7 +26,7 @@ Report = Callable[[int, Record], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class Task(ABC):
     """What a search needs of a fit. It can be pickled for other processes."""
 
     solver: Solver
@@ -44,9 +45,9 @@ class Task:
         """The same task on a sample of its data, if they are many; else None."""
         return None
 
+    @abstractmethod
     def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
         """One start, or its continuation from a vector."""
-        raise NotImplementedError
 
 
 class Outcome(NamedTuple):

@@ -2,6 +2,7 @@
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -136,7 +137,7 @@ class Monitor:
 
 
 @dataclass(frozen=True)
-class Solver:
+class Solver(ABC):
     """A way to minimise an objective from a start. Each subclass is one method.
 
     Attributes
@@ -183,6 +184,6 @@ class Solver:
     knows_smoothness: ClassVar[bool] = False
     """Whether the solver respects the `smoothness` of the prior."""
 
+    @abstractmethod
     def minimise(self, objective: Any, start: Tensor, monitor: Monitor | None = None) -> Result:
         """Minimise an objective from a start vector (n_parameters,); `monitor` follows the iterations."""
-        raise NotImplementedError
