@@ -2,6 +2,7 @@ from rtbm import datasets as datasets
 from rtbm import nn as nn
 from rtbm import parameters as parameters
 from rtbm.distributions import BoundedDistribution as BoundedDistribution
+from rtbm.distributions import ConditionalDistribution as ConditionalDistribution
 from rtbm.distributions import ContinuousBoltzmannMachine as ContinuousBoltzmannMachine
 from rtbm.distributions import DiscreteGaussian as DiscreteGaussian
 from rtbm.distributions import Estimate as Estimate

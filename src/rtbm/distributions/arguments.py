@@ -155,18 +155,23 @@ def check_indices(indices: int | Iterable[int], n: int) -> list[int]:
 
 
 def check_known(values: Any, n: int, device: torch.device) -> tuple[list[int], list[int], Tensor]:
-    """The known and the other indices of a conditional, and the known values (known,)."""
+    """The known and the other indices of a conditional, and the known values (..., known)."""
     if not isinstance(values, Mapping):
         raise InvalidInputError(f"values must be a mapping {{index: value}}, got a {type(values).__name__}")
     known = check_indices(values.keys(), n)
     if len(known) == n:
         raise InvalidInputError("values must leave at least one coordinate free; log_prob(v) tells the density there")
-    numbers = [as_real(value, f"values[{key}]").double().to(device) for key, value in values.items()]
+    numbers = [as_real(value, f"values[{key}]", finite=False).double().to(device) for key, value in values.items()]
     for key, number in zip(values, numbers, strict=True):
-        if number.ndim:
-            raise InvalidInputError(f"values[{key}] must be one number, got shape {tuple(number.shape)}")
-    vector = torch.stack(numbers) if numbers else torch.zeros(0, dtype=torch.float64, device=device)
-    return known, [i for i in range(n) if i not in known], vector
+        if bool(number.isinf().any()) or (number.ndim == 0 and bool(number.isnan())):
+            raise InvalidInputError(f"values[{key}] must be finite, got {values[key]!r}")
+    try:
+        numbers = torch.broadcast_tensors(*numbers)
+    except RuntimeError:
+        shapes = {key: tuple(number.shape) for key, number in zip(values, numbers, strict=True)}
+        raise InvalidInputError(f"values must broadcast to one shape, got {shapes}") from None
+    rows = torch.stack(numbers, -1) if numbers else torch.zeros(0, dtype=torch.float64, device=device)
+    return known, [i for i in range(n) if i not in known], rows
 
 
 def check_map(M: Any, c: Any, n_visible: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, constraints, register_kl
 
-from rtbm.distributions.arguments import broadcast, check_corner, check_points, check_probabilities, dtype_of
+from rtbm.distributions.arguments import (
+    broadcast,
+    check_corner,
+    check_known,
+    check_points,
+    check_probabilities,
+    dtype_of,
+)
+from rtbm.distributions.conditional import ConditionalDistribution
+from rtbm.distributions.dense import DenseMachine
 from rtbm.distributions.evaluator import DistributionEvaluator
 from rtbm.distributions.integration.expectations import Estimate, Integrand, grid_expectation, sample_expectation
 from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION
@@ -77,9 +86,89 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
     def marginal(self, indices: int | Iterable[int]) -> Self:
         """The distribution of the coordinates `indices`, in that order."""
 
+    def conditional(self, values: Mapping[int, Any]) -> Any:
+        """The distribution of the other coordinates, in increasing order, given some: {index: value, …}.
+
+        Numbers give a machine or a mixture again. Tensors of numbers (...) give a batch of distributions, one for each
+        row, as a ConditionalDistribution; values that are NaN are then unknown.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
+        >>> given = machine.conditional({0: 0.7}).log_prob([0.3]) + machine.marginal(0).log_prob([0.7])
+        >>> bool((given - machine.log_prob([0.7, 0.3])).abs() < 1e-12)
+        True
+        >>> machine.conditional({0: torch.tensor([0.7, 1.0, 2.0])})
+        ConditionalDistribution(batch_shape=(3,), unknown=[1], known=[0])
+        """
+        known, others, numbers = check_known(values, self.n_visible, self._device)
+        if numbers.ndim > 1:
+            return self._conditionals(known, others, numbers)
+        return self._condition(known, others, numbers) if known else self
+
     @abstractmethod
-    def conditional(self, values: Mapping[int, Any]) -> Self:
-        """The distribution of the other coordinates, in increasing order, given some: {index: value, …}."""
+    def _condition(self, known: list[int], others: list[int], values: Tensor) -> Self:
+        """The distribution of v[others] given v[known] = values (known,)."""
+
+    @abstractmethod
+    def _dense_machines(self) -> tuple[Tensor, list[DenseMachine]]:
+        """The log-weights (K,) and the K machines of the density, as lattice sums."""
+
+    def _conditionals(self, known: list[int], others: list[int], values: Tensor) -> ConditionalDistribution:
+        return ConditionalDistribution(self, *self._dense_machines(), known, others, values)
+
+    def conditional_mean(self, values: Mapping[int, Any]) -> Tensor:
+        """E[v_u|v_k] (..., u) of the other coordinates, for known values {index: (...)}.
+
+        This and the methods below answer for many rows at once. Values that are NaN are unknown too::
+
+            E[v_u|v_k] = m_u + Σ_uk Σ_kk⁻¹ (v_k − m_k) + (F_u − Σ_uk Σ_kk⁻¹ F_k) E[h|v_k]
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
+        >>> machine.conditional_mean({0: [0.7, -1.0]}).shape
+        torch.Size([2, 1])
+        """
+        return self._batch(values).mean
+
+    def conditional_covariance(self, values: Mapping[int, Any]) -> Tensor:
+        """Cov[v_u|v_k] (..., u, u) of the other coordinates, for known values {index: (...)}."""
+        return self._batch(values).covariance_matrix
+
+    def conditional_log_prob(self, value: Any, values: Mapping[int, Any]) -> Tensor:
+        """log P(v_u|v_k) (...) at `value` (..., u), for known values {index: (...)}."""
+        return self._batch(values).log_prob(value)
+
+    def conditional_cdf(self, value: Any, values: Mapping[int, Any]) -> Tensor:
+        """P(v_u ≤ value|v_k) (...) at `value` (..., 1), for known values {index: (...)} of all but one coordinate."""
+        return self._batch(values).cdf(value)
+
+    def conditional_quantile(self, p: Any, values: Mapping[int, Any]) -> Tensor:
+        """The quantiles (*p, ..., 1) of probabilities p (*p), for known values of all but one coordinate.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
+        >>> machine.conditional_quantile([0.05, 0.5, 0.95], {0: [0.7, -1.0]}).shape
+        torch.Size([3, 2, 1])
+        """
+        return self._batch(values).icdf(p)
+
+    def conditional_sample(
+        self,
+        values: Mapping[int, Any],
+        sample_shape: Sequence[int] | int = (),
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Independent exact draws of shape sample_shape + (..., u), for known values {index: (...)}."""
+        return self._batch(values).sample(sample_shape, generator)
+
+    def _batch(self, values: Mapping[int, Any]) -> ConditionalDistribution:
+        return self._conditionals(*check_known(values, self.n_visible, self._device))
 
     @abstractmethod
     def affine(self, M: Any, c: Any = None) -> Self:

@@ -1,7 +1,7 @@
 """Distributions on intervals and half lines, by an exact change of variables to the whole line."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from rtbm.distributions.arguments import check_corner, check_indices, check_known, check_points
+from rtbm.distributions.conditional import ConditionalDistribution
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
 from rtbm.errors import InvalidInputError
@@ -48,12 +49,12 @@ class BoundedDistribution(Distribution):
     """The distribution of features with bounds, whose logarithms or logits have a machine or a mixture as density.
 
     Density, samples, distribution function, quantiles, marginals and conditionals are as exact as those of `base`.
-    Moments have no closed form: average over samples.
+    Means and variances are computed by quadrature.
 
     Parameters
     ----------
-    base : RTBMDistribution or RTBMMixture
-        The distribution of the transformed features, y (Nv,).
+    base : RTBMDistribution, RTBMMixture or ConditionalDistribution
+        The distribution of the transformed features, y (Nv,), or a batch of them.
     low, high : (Nv,)
         The bounds: −∞ and +∞ where there is none. See `to_line` for the transformation.
 
@@ -72,7 +73,7 @@ class BoundedDistribution(Distribution):
     support = constraints.real_vector
     has_rsample = False
 
-    def __init__(self, base: RTBMDistribution | RTBMMixture, low: Any, high: Any):
+    def __init__(self, base: RTBMDistribution | RTBMMixture | ConditionalDistribution, low: Any, high: Any):
         self.base = base
         self.low, self.high = (
             check_corner(end, name, base.n_visible, base.device) for end, name in ((low, "low"), (high, "high"))
@@ -81,7 +82,7 @@ class BoundedDistribution(Distribution):
             raise InvalidInputError(
                 f"low and high must be ({base.n_visible},) with low < high, got {low!r} and {high!r}"
             )
-        super().__init__(event_shape=torch.Size([base.n_visible]), validate_args=False)
+        super().__init__(base.batch_shape, torch.Size([base.n_visible]), validate_args=False)
 
     def __repr__(self) -> str:
         return f"BoundedDistribution({self.base!r}, low={self.low.tolist()}, high={self.high.tolist()})"
@@ -95,6 +96,25 @@ class BoundedDistribution(Distribution):
     def device(self) -> torch.device:
         """The device of the parameters."""
         return self.base.device
+
+    @property
+    def mean(self) -> Tensor:
+        """E[x] (..., Nv)."""
+        return self._expectations(lambda x: x)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each feature (..., Nv)."""
+        mean = self.mean
+        return self._expectations(lambda x: x.square()) - mean.square()
+
+    def _expectations(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        batch = self.base if isinstance(self.base, ConditionalDistribution) else self.base._batch({})
+
+        def column(i: int) -> Tensor:
+            return batch.marginal(i).expectation(lambda y: function(from_line(y, self.low[i], self.high[i])))
+
+        return torch.stack([column(i) for i in range(self.n_visible)], -1)
 
     def log_prob(self, value: Any) -> Tensor:
         """log P(x) (...) for x (..., Nv); −∞ outside of the bounds. NaN entries are integrated out."""
@@ -124,9 +144,11 @@ class BoundedDistribution(Distribution):
 
     def conditional(self, values: Mapping[int, Any]) -> "BoundedDistribution":
         """The distribution of the other features, given the values of some: {index: value}."""
+        if isinstance(self.base, ConditionalDistribution):
+            raise InvalidInputError("this is a batch of conditionals already: give all values to conditional at once")
         known, free, numbers = check_known(values, self.n_visible, self.device)
         y, log_slope = to_line(numbers, self.low[known], self.high[known])
-        if not bool(log_slope.isfinite()):
+        if not bool(log_slope.isfinite().all()):
             raise InvalidInputError(f"values must lie strictly inside the bounds, got {dict(values)}")
-        given = dict(zip(known, y, strict=True))
+        given = dict(zip(known, y.unbind(-1), strict=True))
         return BoundedDistribution(self.base.conditional(given), self.low[free], self.high[free])

@@ -90,9 +90,11 @@ class DenseMachine(Machine):
     """
 
     coupling = "dense"
+    local_lattice: Lattice
+    """The lattice parameters of k."""
 
     def __init__(self, lattice: Lattice, tolerance: float, basis: tuple[Tensor, Tensor] | None = None):
-        self._lattice, self.tolerance = lattice, tolerance
+        self.local_lattice, self.tolerance = lattice, tolerance
         self.n_visible, self.n_hidden = lattice.F.shape
         self.device = lattice.F.device
         identity = torch.eye(self.n_hidden, dtype=torch.float64, device=self.device)
@@ -108,14 +110,14 @@ class DenseMachine(Machine):
         n_visible, n_hidden = natural.W.shape
         with explained(n_visible, n_hidden, "dense"):
             reduced = reduce_sum(natural.Q, natural.W, torch.linalg.cholesky(natural.T))
-            b_h = _change_rows(natural.b_h[None], reduced.basis)[0]
+            b_h = change_rows(natural.b_h[None], reduced.basis)[0]
             lattice = natural_to_lattice(natural._replace(W=reduced.F, Q=reduced.A, b_h=b_h))
         return cls(lattice, tolerance, (reduced.dual, reduced.basis))
 
     @cached_with_graph
     def lattice(self) -> Lattice:
         """The lattice parameters of h."""
-        A, a, F, mean, covariance = self._lattice
+        A, a, F, mean, covariance = self.local_lattice
         return Lattice(self._dual @ A @ self._dual.mT, self._dual @ a, F @ self._dual.mT, mean, covariance)
 
     def natural(self, phase: str) -> Natural:
@@ -129,26 +131,33 @@ class DenseMachine(Machine):
     def mapped(self, function: Callable[[Tensor], Tensor]) -> "DenseMachine":
         """The same machine with a function applied to every parameter tensor."""
         basis = function(self._basis), function(self._dual)
-        return DenseMachine(map_tensors(self._lattice, function), self.tolerance, basis)
+        return DenseMachine(map_tensors(self.local_lattice, function), self.tolerance, basis)
+
+    def as_dense(self) -> "DenseMachine":
+        """The machine itself."""
+        return self
 
     @explains_failures
     def condition(self, known: list[int], others: list[int], values: Tensor) -> "DenseMachine":
         """The machine of v[others] given v[known] = values."""
-        lattice = condition_lattice(self._lattice, known, others, values)
+        lattice = condition_lattice(self.local_lattice, known, others, values)
         return DenseMachine(lattice, self.tolerance, (self._basis, self._dual))
 
     @explains_failures
     def transform(self, M: Tensor, c: Tensor) -> "DenseMachine":
         """The machine of Mv + c, with the same hidden units."""
-        return DenseMachine(transform_lattice(self._lattice, M, c), self.tolerance, (self._basis, self._dual))
+        return DenseMachine(transform_lattice(self.local_lattice, M, c), self.tolerance, (self._basis, self._dual))
 
     @explains_failures
     def log_density(self, v: Tensor) -> Tensor:
         """log P(v) (n,)."""
-        nearest, z, noise = self._posterior(v)
+        posterior = self.posterior(v)
+        return self.log_joint(posterior) + self.plan.log_theta(posterior.z)
+
+    def log_joint(self, posterior: Posterior) -> Tensor:
+        """log P(v, h) (n,) at the nearest h."""
         log_volume = self._L.diagonal().log().sum() + 0.5 * self.n_visible * math.log(TWO_PI)
-        log_normal = -0.5 * noise.square().sum(1) - log_volume
-        return self.prior.log_prob(nearest) + log_normal + self._plan.log_theta(z)
+        return self.prior.log_prob(posterior.nearest) - 0.5 * posterior.noise.square().sum(1) - log_volume
 
     @explains_failures
     def log_marginal(self, v: Tensor, present: list[int]) -> Tensor:
@@ -159,17 +168,17 @@ class DenseMachine(Machine):
     @explains_failures
     def score_function(self, v: Tensor) -> Tensor:
         """∇_v log P = −Σ⁻¹(v − mean − F E[h|v]) (n, Nv)."""
-        _, z, noise = self._posterior(v)
-        return (self._mean(z) @ self._reduced.root.mT - noise) @ self._whitening.mT
+        _, z, noise = self.posterior(v)
+        return (self._mean(z) @ self.reduced.root.mT - noise) @ self._whitening.mT
 
     @explains_failures
     def hidden_mean(self, v: Tensor, phase: str) -> Tensor:
         """E(h|v) (n, Nh) as the natural parameters of `phase` define it."""
-        nearest, z, _ = self._posterior(v)
+        nearest, z, _ = self.posterior(v)
         mean = self._mean(z)
         if phase == "I":
-            return (nearest + mean @ self._reduced.basis.mT) @ self._basis.mT
-        return (z - mean @ self._reduced.total) @ self._reduced.dual.mT @ self._dual.mT / TWO_PI
+            return (nearest + mean @ self.reduced.basis.mT) @ self._basis.mT
+        return (z - mean @ self.reduced.total) @ self.reduced.dual.mT @ self._dual.mT / TWO_PI
 
     @explains_failures
     def hidden_log_prob(self, h: Tensor, v: Tensor | None) -> Tensor:
@@ -177,9 +186,9 @@ class DenseMachine(Machine):
         k = h @ self._dual
         if v is None:
             return self.prior.log_prob(k)
-        nearest, z, _ = self._posterior(v)
-        x = (k - nearest) @ self._reduced.dual
-        return -0.5 * ((x @ self._reduced.total) * x).sum(1) + (x * z).sum(1) - self._plan.log_theta(z)
+        nearest, z, _ = self.posterior(v)
+        x = (k - nearest) @ self.reduced.dual
+        return -0.5 * ((x @ self.reduced.total) * x).sum(1) + (x * z).sum(1) - self.plan.log_theta(z)
 
     @explains_failures
     @torch.no_grad()
@@ -187,24 +196,24 @@ class DenseMachine(Machine):
         """n independent draws of v (n, Nv) and h (n, Nh)."""
         k = self.prior.sample((n,), generator)
         noise = torch.randn(n, self.n_visible, dtype=k.dtype, device=k.device, generator=generator)
-        v = torch.addmm(self._lattice.mean, k, self._lattice.F.mT).addmm_(noise, self._L.mT)
+        v = torch.addmm(self.local_lattice.mean, k, self.local_lattice.F.mT).addmm_(noise, self._L.mT)
         return v, k @ self._basis.mT
 
     @explains_failures
     def mean(self) -> Tensor:
         """E[v] = mean + F E[h] (Nv,)."""
-        return self._lattice.mean + self._lattice.F @ self.prior.mean
+        return self.local_lattice.mean + self.local_lattice.F @ self.prior.mean
 
     @explains_failures
     def covariance(self) -> Tensor:
         """Cov[v] = covariance + F Cov[h] Fᵀ (Nv, Nv)."""
-        return self._lattice.covariance + self.prior.image_covariance(self._lattice.F)
+        return self.local_lattice.covariance + self.prior.image_covariance(self.local_lattice.F)
 
     @explains_failures
     def log_mgf(self, t: Tensor) -> Tensor:
         """log E[exp(tᵀv)] (n,) for t (n, Nv)."""
-        quadratic = t @ self._lattice.mean + 0.5 * (t @ self._L).square().sum(1)
-        return quadratic + self.prior.log_mgf(t @ self._lattice.F)
+        quadratic = t @ self.local_lattice.mean + 0.5 * (t @ self._L).square().sum(1)
+        return quadratic + self.prior.log_mgf(t @ self.local_lattice.F)
 
     @explains_failures
     def box(self, low: Tensor, high: Tensor) -> Tensor:
@@ -220,7 +229,7 @@ class DenseMachine(Machine):
 
     def _sum_of_boxes(self, low: Tensor, high: Tensor, points: Tensor, log_prob: Tensor) -> Tensor:
         """Σ_h P(h) P(low < v < high | h) (n,), in blocks of hidden states that fit into memory."""
-        covariance, weights = self._lattice.covariance, log_prob.softmax(0)
+        covariance, weights = self.local_lattice.covariance, log_prob.softmax(0)
         nodes = nodes_per_box(covariance)
         if nodes > QUASI_MONTE_CARLO_NODES:
             kept = int((weights.detach().cumsum(0) < 1 - QUASI_MONTE_CARLO_TAIL).sum()) + 1
@@ -233,7 +242,7 @@ class DenseMachine(Machine):
         bounds, total = torch.stack([low, high], 1), torch.zeros_like(low[:, 0])
         block = max(1, CPU_ELEMENTS // nodes)
         for part, weight in zip(points.split(block), weights.split(block), strict=True):
-            centres = self._lattice.mean + part @ self._lattice.F.mT
+            centres = self.local_lattice.mean + part @ self.local_lattice.F.mT
             total = total + in_chunks(probability, bounds, [centres, weight, covariance], width=nodes * len(part))
         return total
 
@@ -248,7 +257,7 @@ class DenseMachine(Machine):
             points, log_prob = self.prior.table(limit)
         except TooManyTermsError:
             return self._quadrature
-        centres = self._lattice.mean + points @ self._lattice.F.mT
+        centres = self.local_lattice.mean + points @ self.local_lattice.F.mT
         return IntervalSum(centres[:, 0], log_prob.softmax(0), self._L[0, 0])
 
     @cached_with_graph
@@ -256,28 +265,29 @@ class DenseMachine(Machine):
         return BoxQuadrature(self.log_density, self.envelope(), self._wants_graph)
 
     def _wants_graph(self) -> bool:
-        return torch.is_grad_enabled() and any(part.requires_grad for part in self._lattice)
+        return torch.is_grad_enabled() and any(part.requires_grad for part in self.local_lattice)
 
     @explains_failures
     @torch.no_grad()
     def envelope(self) -> Envelope:
         """A Gaussian bound on the density, and the covariance of its finest detail."""
-        mean, covariance, centre = continuous_limit(self._lattice)
-        A, total = self._lattice.A, self._reduced.total
+        mean, covariance, centre = continuous_limit(self.local_lattice)
+        A, total = self.local_lattice.A, self.reduced.total
         distance = centre - centre.round()
         log_ratio = _log_root_det(total) - _log_root_det(A)
         log_prior = self.prior.log_prob(centre.round()[None])[0] + 0.5 * distance @ A @ distance
-        peak = self._plan.log_theta(torch.zeros_like(centre)) + log_ratio + log_prior
-        return Envelope(mean, covariance, self._lattice.covariance, float(peak))
+        peak = self.plan.log_theta(torch.zeros_like(centre)) + log_ratio + log_prior
+        return Envelope(mean, covariance, self.local_lattice.covariance, float(peak))
 
     @cached_with_graph
     def prior(self) -> DiscreteGaussian:
         """P(k), where h = Bk."""
-        return DiscreteGaussian(self._lattice.A, self._lattice.a, tolerance=self.tolerance)
+        return DiscreteGaussian(self.local_lattice.A, self.local_lattice.a, tolerance=self.tolerance)
 
-    def _posterior(self, v: Tensor) -> Posterior:
-        A, mean = self._lattice.A, self._lattice.mean
-        basis, _, _, F, _, root = self._reduced
+    def posterior(self, v: Tensor) -> Posterior:
+        """P(h|v) for rows v (n, Nv)."""
+        A, mean = self.local_lattice.A, self.local_lattice.mean
+        basis, _, _, F, _, root = self.reduced
         with torch.no_grad():
             k = nearest_plane((v - mean) @ self._gain + self._centre, self._plane)
             nearest = k @ basis.mT
@@ -286,18 +296,19 @@ class DenseMachine(Machine):
         return Posterior(nearest, noise @ root - slope @ basis, noise)
 
     def _mean(self, z: Tensor) -> Tensor:
-        mean = self._plan.moments(z, order=1).mean
+        mean = self.plan.moments(z, order=1).mean
         assert mean is not None
         return mean
 
     @cached_with_graph
-    def _plan(self) -> ThetaPlan:
-        return ThetaPlan(self._reduced.total, tolerance=self.tolerance)
+    def plan(self) -> ThetaPlan:
+        """The theta function of the posterior."""
+        return ThetaPlan(self.reduced.total, tolerance=self.tolerance)
 
     @cached_with_graph
     def _L(self) -> Tensor:
         """The Cholesky factor of the covariance."""
-        return torch.linalg.cholesky(self._lattice.covariance)
+        return torch.linalg.cholesky(self.local_lattice.covariance)
 
     @cached_with_graph
     def _whitening(self) -> Tensor:
@@ -305,21 +316,22 @@ class DenseMachine(Machine):
         return torch.linalg.solve_triangular(self._L, torch.eye(self.n_visible).to(self._L), upper=False).mT
 
     @cached_with_graph
-    def _reduced(self) -> ReducedBasis:
-        return reduce_sum(self._lattice.A, self._lattice.F, self._L)
+    def reduced(self) -> ReducedBasis:
+        """The matrix of the posterior, A + FᵀΣ⁻¹F, in a reduced basis."""
+        return reduce_sum(self.local_lattice.A, self.local_lattice.F, self._L)
 
     @cached_without_graph
     def _gain(self) -> Tensor:
         """The expectation of a real h given v, in the reduced basis, is (v − mean) @ gain + centre."""
-        return self._whitening @ solve(self._reduced.total, self._reduced.root.mT).mT
+        return self._whitening @ solve(self.reduced.total, self.reduced.root.mT).mT
 
     @cached_without_graph
     def _centre(self) -> Tensor:
-        return -solve(self._reduced.total, (self._reduced.basis.mT @ self._lattice.a)[:, None])[:, 0]
+        return -solve(self.reduced.total, (self.reduced.basis.mT @ self.local_lattice.a)[:, None])[:, 0]
 
     @cached_without_graph
     def _plane(self) -> Tensor:
-        R = torch.linalg.cholesky(self._reduced.total).mT
+        R = torch.linalg.cholesky(self.reduced.total).mT
         return (R / R.diagonal()[:, None]).triu(1)
 
 
@@ -333,19 +345,19 @@ def reduce_sum(A: Tensor, F: Tensor, L: Tensor) -> ReducedBasis:
         a, f, factor = A.cpu(), F.cpu(), L.cpu()
         U = np.eye(A.shape[0], dtype=np.int64)
         for _ in range(8):
-            root = torch.linalg.solve_triangular(factor, _change_rows(f, torch.from_numpy(U).double()), upper=False)
+            root = torch.linalg.solve_triangular(factor, change_rows(f, torch.from_numpy(U).double()), upper=False)
             step, _ = reduce_basis(change_basis(a.numpy(), U) + (root.mT @ root).numpy())
             if (step == np.eye(len(U))).all():
                 break
             U = U @ step
         dual = torch.from_numpy(integer_inverse(U).T).to(A)
         basis, gram = torch.from_numpy(U).to(A), torch.from_numpy(change_basis(a.numpy(), U)).to(A)
-    gram, weights = Congruence.apply(A, basis, gram), _change_rows(F, basis)
+    gram, weights = Congruence.apply(A, basis, gram), change_rows(F, basis)
     root = torch.linalg.solve_triangular(L, weights, upper=False)
     return ReducedBasis(basis, dual, gram, weights, gram + root.mT @ root, root)
 
 
-def _change_rows(rows: Tensor, U: Tensor) -> Tensor:
+def change_rows(rows: Tensor, U: Tensor) -> Tensor:
     """rows (n, g) @ U, without rounding of intermediate sums."""
     coarse, rest = exact_product(rows, torch.zeros_like(rows), U)
     return coarse + rest

@@ -93,6 +93,10 @@ class DiagonalMachine(Machine):
         """The same machine with a function applied to every parameter tensor."""
         return DiagonalMachine(map_tensors(self._natural, function), self.tolerance, self._max_lattice_units)
 
+    def as_dense(self) -> DenseMachine:
+        """The same density as a sum over the lattice of hidden states, for few hidden units."""
+        return DenseMachine(self.lattice, self.tolerance)
+
     @explains_failures
     def condition(self, known: list[int], others: list[int], values: Tensor) -> "DiagonalMachine":
         """The machine of v[others] given v[known] = values."""
@@ -103,7 +107,7 @@ class DiagonalMachine(Machine):
         """The machine of Mv + c: diagonal if M is square, else dense."""
         if M.shape[0] == M.shape[1]:
             return DiagonalMachine(transform_natural(self._natural, M, c), self.tolerance)
-        return self._as_dense().transform(M, c)
+        return self.as_dense().transform(M, c)
 
     @explains_failures
     def log_density(self, v: Tensor) -> Tensor:
@@ -259,10 +263,7 @@ class DiagonalMachine(Machine):
     @cached_with_graph
     def _dense(self) -> DenseMachine | None:
         """The dense machine that answers for integrals over v, or None where the grid does."""
-        return self._as_dense() if self._nodes is None else None
-
-    def _as_dense(self) -> DenseMachine:
-        return DenseMachine(self.lattice, self.tolerance)
+        return self.as_dense() if self._nodes is None else None
 
     @cached_without_graph
     def _nodes(self) -> Tensor | None:

@@ -90,6 +90,10 @@ class Machine(DistributionEvaluator):
         """The same machine with a function applied to every parameter tensor."""
 
     @abstractmethod
+    def as_dense(self) -> Any:
+        """The same density as a sum over the lattice of hidden states."""
+
+    @abstractmethod
     def condition(self, known: list[int], others: list[int], values: Tensor) -> "Machine":
         """The machine of v[others] given v[known] = values."""
 

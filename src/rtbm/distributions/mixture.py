@@ -1,14 +1,15 @@
 """Mixtures of Riemann-Theta Boltzmann machines."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rtbm.distributions.arguments import check_indices, check_known, check_points
+from rtbm.distributions.arguments import check_indices, check_points
 from rtbm.distributions.base import VisibleDistribution
+from rtbm.distributions.dense import DenseMachine
 from rtbm.distributions.evaluator import DistributionEvaluator
 from rtbm.distributions.integration.expectations import Component
 from rtbm.distributions.rtbm import RTBMDistribution
@@ -186,23 +187,17 @@ class RTBMMixture(VisibleDistribution[MixtureEvaluator]):
         chosen = check_indices(indices, self.n_visible)
         return self._map(lambda component: component.marginal(chosen))
 
-    def conditional(self, values: Mapping[int, Any]) -> "RTBMMixture":
-        """The distribution of the other coordinates given some. Components that predict those well gain weight.
-
-        Examples
-        --------
-        >>> part = RTBMDistribution([[1.0, 0.0], [0.0, 1.0]], [[0.0], [0.0]], [[1.0]], [2.0, 0.0], [0.0])
-        >>> other = RTBMDistribution([[1.0, 0.0], [0.0, 1.0]], [[0.0], [0.0]], [[1.0]], [-2.0, 0.0], [0.0])
-        >>> RTBMMixture([0.5, 0.5], [part, other]).conditional({0: 1.0}).weights.round(decimals=3)
-        tensor([0.0180, 0.9820], dtype=torch.float64)
-        """
-        known, _, vector = check_known(values, self.n_visible, self._device)
-        if not known:
-            return self
+    def _condition(self, known: list[int], others: list[int], values: Tensor) -> "RTBMMixture":
+        """Components that predict the known values well gain weight."""
         order = sorted(range(len(known)), key=known.__getitem__)
-        row, present = vector[order][None], sorted(known)
+        row, present = values[order][None], sorted(known)
         evidence = torch.stack([component._evaluator.log_marginal(row, present)[0] for component in self.components])
-        return self._map(lambda component: component.conditional(values), self._evaluator.log_weights + evidence)
+        return self._map(
+            lambda component: component._condition(known, others, values), self._evaluator.log_weights + evidence
+        )
+
+    def _dense_machines(self) -> tuple[Tensor, list[DenseMachine]]:
+        return self._evaluator.log_weights, [component._evaluator.as_dense() for component in self.components]
 
     def affine(self, M: Any, c: Any = None) -> "RTBMMixture":
         """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,)."""

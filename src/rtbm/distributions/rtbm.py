@@ -1,6 +1,6 @@
 """The Riemann-Theta Boltzmann machine as a probability distribution."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from rtbm.distributions.arguments import (
     broadcast,
     check_free,
     check_indices,
-    check_known,
     check_lattice,
     check_map,
     check_natural,
@@ -399,18 +398,11 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         selection = torch.eye(self.n_visible, dtype=torch.float64, device=self._device)[chosen]
         return self._derived(self._evaluator.transform(selection, selection.new_zeros(len(chosen))))
 
-    def conditional(self, values: Mapping[int, Any]) -> "RTBMDistribution":
-        """The distribution of the other coordinates, in increasing order, given some: {index: value, …}.
+    def _condition(self, known: list[int], others: list[int], values: Tensor) -> "RTBMDistribution":
+        return self._derived(self._evaluator.condition(known, others, values))
 
-        Examples
-        --------
-        >>> machine = RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
-        >>> given = machine.conditional({0: 0.7}).log_prob([0.3]) + machine.marginal(0).log_prob([0.7])
-        >>> bool((given - machine.log_prob([0.7, 0.3])).abs() < 1e-12)
-        True
-        """
-        known, others, vector = check_known(values, self.n_visible, self._device)
-        return self._derived(self._evaluator.condition(known, others, vector)) if known else self
+    def _dense_machines(self) -> tuple[Tensor, list[DenseMachine]]:
+        return torch.zeros(1, dtype=torch.float64, device=self._device), [self._evaluator.as_dense()]
 
     def affine(self, M: Any, c: Any = None) -> "RTBMDistribution":
         """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,): again a machine.

@@ -84,7 +84,7 @@ def interval(low: Tensor, high: Tensor) -> Tensor:
     """P(low < x < high) for a standard normal x, accurate in both tails."""
     flip = low > 0
     below, above = torch.where(flip, -high, low), torch.where(flip, -low, high)
-    return (_lower_tail(above) - _lower_tail(below)).clamp(min=0)
+    return (lower_tail(above) - lower_tail(below)).clamp(min=0)
 
 
 def _is_diagonal(matrix: Tensor) -> bool:
@@ -94,7 +94,8 @@ def _is_diagonal(matrix: Tensor) -> bool:
     return not bool((matrix.detach() - torch.diag(matrix.detach().diagonal())).any())
 
 
-def _lower_tail(x: Tensor) -> Tensor:
+def lower_tail(x: Tensor) -> Tensor:
+    """P(y < x) for a standard normal y, with all digits of small probabilities."""
     return 0.5 * torch.special.erfc(-math.sqrt(0.5) * x)  # torch's ndtr has no digits left below −8
 
 
@@ -128,7 +129,7 @@ def _genz_box(low: Tensor, high: Tensor, L: Tensor) -> Tensor:
         inside = interval(below, above)
         product = product * inside
         if i < n - 1:
-            level = (_lower_tail(below) + cube[:, i] * inside).clamp(1e-300, 1 - 1e-16)
+            level = (lower_tail(below) + cube[:, i] * inside).clamp(1e-300, 1 - 1e-16)
             drawn = torch.cat([drawn, torch.special.ndtri(level)[..., None]], -1)
     return product.mean(-1)
 

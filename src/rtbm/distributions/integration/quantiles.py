@@ -42,23 +42,61 @@ def invert_cdf(
     upper = p[active] > 0.5
     target = torch.where(upper, 1 - p[active], p[active])
     left, right, x = _first_bracket(target, upper, tail, density, low, high)
-    step = right - left
+    v[active] = refine_quantiles(
+        target, upper, left, right, x, lambda x, upper, _: (tail(x, upper), density(x)), finest, high - low
+    )
+    return v
+
+
+def refine_quantiles(
+    target: Tensor,
+    upper: Tensor,
+    left: Tensor,
+    right: Tensor,
+    x: Tensor,
+    tail_and_density: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+    finest: float,
+    width: float = 0.0,
+) -> Tensor:
+    """Newton steps inside shrinking brackets, from first guesses x (n,) to the points where a tail has its target.
+
+    The steps solve Φ⁻¹(tail) = Φ⁻¹(target), which is linear in x for a normal density.
+
+    Parameters
+    ----------
+    target : (n,)
+        The probability above the point where `upper`, and below it elsewhere.
+    upper : (n,)
+        Which tail counts.
+    left, right : (n,)
+        Brackets.
+    x : (n,)
+        First guesses inside them.
+    tail_and_density : callable
+        tail_and_density(x, upper, index) gives both (m,) at points x (m,) of the entries `index` (m,).
+    finest : float
+        The width of the finest detail of the density.
+    width : float, default=0.0
+        The steps also end when they are rounding errors relative to |x| + width.
+    """
+    v, active, step = x.clone(), torch.arange(len(x), device=x.device), right - left
+    goal = torch.special.ndtri(target)
     for _ in range(MAX_QUANTILE_STEPS):
         if len(active) == 0:
             break
-        excess = tail(x, upper) - target
-        error = torch.where(upper, -excess, excess)  # negative where x is too small
+        tail, density = tail_and_density(x, upper, active)
+        z = torch.special.ndtri(tail)
+        error = torch.where(upper, goal - z, z - goal)  # negative where x is too small
         left, right = torch.where(error < 0, x, left), torch.where(error < 0, right, x)
-        newton, half = -error / density(x), (left + right) / 2 - x
+        newton = -error * (-0.5 * z.square()).exp() / (math.sqrt(2 * math.pi) * density)
+        half = (left + right) / 2 - x
         done = newton.abs() <= 1e-8 * finest
         inside = (x + newton > left) & (x + newton < right)
         step = torch.where(done | (inside & (2 * newton.abs() <= step.abs())), newton, half)
         x = x + step
         v[active] = x
-        rest = ~done & (step.abs() > 4e-16 * (x.abs() + (high - low)))
-        active, upper, target, left, right, x, step = (
-            part[rest] for part in (active, upper, target, left, right, x, step)
-        )
+        rest = ~done & (step.abs() > 4e-16 * (x.abs() + width))
+        active, upper, goal, left, right, x, step = (part[rest] for part in (active, upper, goal, left, right, x, step))
     return v
 
 
