@@ -151,7 +151,7 @@ def test_hidden_expectations_of_missing_entries_need_the_first_phase():
 )
 def test_bounds_are_an_exact_change_of_variables(bounds, X):
     model = quick(bounds=bounds).fit(X)
-    low, high = make_bounds(bounds, X.shape[1]).low, make_bounds(bounds, X.shape[1]).high
+    low, high = make_bounds(bounds, range(X.shape[1])).low, make_bounds(bounds, range(X.shape[1])).high
     draws = model.sample(2000, random_state=0)
     assert ((draws > low) & (draws < high)).all()
     outside = np.where(np.isfinite(low), low - 1, np.where(np.isfinite(high), high + 1, 0))[None]

@@ -255,7 +255,9 @@ def _describe_bounded(distribution: BoundedDistribution) -> Described:
 
 
 def _restore_bounded(tensors: Tensors, description: Description) -> BoundedDistribution:
-    bounds = make_bounds(list(zip(description["low"], description["high"], strict=True)), len(description["low"]))
+    bounds = make_bounds(
+        list(zip(description["low"], description["high"], strict=True)), range(len(description["low"]))
+    )
     return BoundedDistribution(_restore(tensors, description["base"]), bounds.low, bounds.high)
 
 
@@ -418,7 +420,7 @@ def _restore_density(tensors: Tensors, description: Description) -> FittedDensit
     pairs = list(zip(saved["low"], saved["high"], strict=True))
     if len(pairs) != n or len(model._kept) != n or saved["n_features"] != len(constants):
         raise InvalidInputError(f"it must have {n} features like its density")
-    model._bounds = make_bounds(pairs, n)
+    model._bounds = make_bounds(pairs, range(n))
     model._set_distribution(distribution)
     model._set_summary(saved["summary"])
     if isinstance(model, RTBMDensityCV):

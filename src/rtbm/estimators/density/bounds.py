@@ -1,5 +1,6 @@
 """The argument `bounds`: what users may give, checks of data, and the way to the real line and back."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,16 +72,20 @@ class Bounds:
         return torch.from_numpy(self.low), torch.from_numpy(self.high)
 
 
-def make_bounds(bounds: Any, n_features: int) -> Bounds:
-    """The bounds that a user gave: None, one pair (low, high) for all features, or a list with a pair or None for each.
-
-    None within a pair stands for no bound.
+def make_bounds(bounds: Any, names: Sequence[Any]) -> Bounds:
+    """The bounds that a user gave: None, a pair (low, high) for all features, a list with a pair or None for each, or
+    a dictionary with pairs for some, by name or number. None within a pair stands for no bound.
 
     Examples
     --------
-    >>> make_bounds((0, None), 2).high
+    >>> make_bounds((0, None), ["age", "income"]).high
     array([inf, inf])
+    >>> make_bounds({"income": (0, None)}, ["age", "income"]).low
+    array([-inf,   0.])
     """
+    n_features = len(names)
+    if isinstance(bounds, Mapping):
+        bounds = _by_name(bounds, names)
     if bounds is None:
         return Bounds(np.full(n_features, -np.inf), np.full(n_features, np.inf))
     pairs = [bounds] * n_features if _is_pair(bounds) else bounds
@@ -93,6 +98,17 @@ def make_bounds(bounds: Any, n_features: int) -> Bounds:
     if len(pairs) != n_features or not (low < high).all():
         raise _wrong(bounds, n_features)
     return Bounds(low, high)
+
+
+def _by_name(bounds: Mapping[Any, Any], names: Sequence[Any]) -> list[Any]:
+    """A pair or None for each feature."""
+    pairs: list[Any] = [None] * len(names)
+    for feature, pair in bounds.items():
+        number = list(names).index(feature) if feature in names else feature
+        if not isinstance(number, int | np.integer) or not 0 <= number < len(names):
+            raise InvalidInputError(f"bounds: there is no feature {feature!r}, only {list(names)}")
+        pairs[int(number)] = pair
+    return pairs
 
 
 def _is_pair(bounds: Any) -> bool:
@@ -108,6 +124,6 @@ def _is_pair(bounds: Any) -> bool:
 
 def _wrong(bounds: Any, n_features: int) -> InvalidInputError:
     return InvalidInputError(
-        f"bounds must be None, one pair (low, high) with low < high, or a list of {n_features} such pairs or None, got "
-        f"{bounds!r}: use None for a side without a bound, as in (0, None)"
+        f"bounds must be None, one pair (low, high) with low < high, a list of {n_features} such pairs or None, or a "
+        f"dictionary {{feature: pair}}, got {bounds!r}: use None for a side without a bound, as in (0, None)"
     )

@@ -14,7 +14,8 @@ from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import check_flag, check_jobs, distinct_labelled, distinct_rows
 from rtbm.estimators.density.estimator import RTBMDensity
-from rtbm.estimators.density.fitted import FittedDensity, component_weights, components
+from rtbm.estimators.density.fitted import component_weights, components
+from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.sources import is_source
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
 from rtbm.estimators.progress import counting_bar
@@ -58,7 +59,7 @@ STACKING_ITERATIONS = 2000
 """EM iterations for the weights of candidates; they end earlier if the weights stand still."""
 
 
-class RTBMDensityCV(FittedDensity):
+class RTBMDensityCV(PredictingDensity):
     """A committee: a weighted average of machines of several sizes that cross-validation chooses.
 
     Each candidate is fitted once without each fold of the data, and judged by the likelihood of that fold. Candidates

@@ -26,7 +26,8 @@ from rtbm.estimators.checks import (
     warn_of_spikes,
 )
 from rtbm.estimators.density.fallback import Whole, find_simpler, without_strays
-from rtbm.estimators.density.fitted import FittedDensity, is_large
+from rtbm.estimators.density.fitted import is_large
+from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.sources import (
     AnySource,
     Described,
@@ -66,7 +67,7 @@ MODERATE = 12.0
 """Dense machines whose free parameters are all below this can be evaluated without a trial."""
 
 
-class RTBMDensity(FittedDensity):
+class RTBMDensity(PredictingDensity):
     """A density fitted by one Riemann-Theta Boltzmann machine, or by a mixture of them.
 
     The machine is fitted by penalised maximum likelihood from several data-driven starts. Its density, samples,

@@ -4,13 +4,14 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, NamedTuple, Self, TypeGuard
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin, clone
 from sklearn.utils import check_random_state
+from sklearn.utils._set_output import ADAPTERS_MANAGER, _get_output_config
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
@@ -54,6 +55,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     feature_names_in_: np.ndarray
     constants_: Floats
     _bounds: Bounds
+    _is_derived = False
 
     def _prepare(self, X: Any, sample_weight: Any) -> tuple[Floats, Floats]:
         """The rows (n, d) of checked data, and their weights (n,).
@@ -64,7 +66,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         X = np.where(weights[:, None] > 0, X, np.nan)
         self.constants_ = np.full(X.shape[1], np.nan)
-        make_bounds(self.bounds, X.shape[1]).check(X, self._names())
+        make_bounds(self.bounds, self._columns()).check(X, self._names())
         self._leave_out_constants(X)
         self._make_bounds()
         rows = X[:, self._kept]
@@ -79,9 +81,13 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             raise InvalidInputError(f"X: there is only one value of {listed(flat)}, so there is no density: {remedy}")
         self.constants_[constant] = np.fmax.reduce(X[:, constant], axis=0)
 
+    def _columns(self) -> Sequence[Any]:
+        """The names of all columns, or their numbers."""
+        return list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
+
     def _make_bounds(self) -> None:
         """The bounds of the features that are kept, from those of all."""
-        self._bounds = make_bounds(self.bounds, self.n_features_in_).subset(self._kept.tolist())
+        self._bounds = make_bounds(self.bounds, self._columns()).subset(self._kept.tolist())
 
     @property
     def _kept(self) -> np.ndarray:
@@ -167,16 +173,15 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         counted = weights > 0
         return float(weights[counted] @ log_prob[counted] / weights.sum())
 
-    def sample(self, n_samples: int = 1, random_state: Any = None) -> Floats:
-        """Independent exact draws (n_samples, n_features); by default they follow `random_state` of the estimator."""
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> Any:
+        """Independent exact draws (n_samples, n_features); by default they follow `random_state` of the estimator.
+
+        They are an array; or a data frame, if the estimator was fitted to one and `set_output` asks for it.
+        """
         check_is_fitted(self)
         check_integer(n_samples, "n_samples", 1)
-        source = check_random_state(self.random_state if random_state is None else random_state)
-        generator = torch.Generator(self._line_density.device).manual_seed(int(source.randint(2**31)))
-        draws = self._line_density.sample((n_samples,), generator=generator)
-        rows = np.tile(self.constants_, (n_samples, 1))
-        rows[:, self._kept] = self._bounds.from_line(draws.double().cpu().numpy())
-        return rows
+        draws = self._line_density.sample((n_samples,), generator=self._generator(random_state))
+        return self._framed(self._all_features(self._bounds.from_line(draws.double().cpu().numpy())))
 
     def transform(self, X: Any) -> Floats:
         """The expectations E(h|x) (n_samples, n_hidden · n_components) of the hidden units.
@@ -223,8 +228,11 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         indices = [self._index(feature) for feature in _as_list(features)]
         return self._derived(self._line_density.marginal(indices), indices)
 
-    def conditional(self, values: Mapping[Any, float]) -> Self:
-        """A fitted estimator for the other features, given the values of some: {number or name: value}.
+    def conditional(self, values: Mapping[Any, Any]) -> Any:
+        """The density of the other features, given the values of some: {number or name: value}.
+
+        Numbers give a fitted estimator. Arrays or series of numbers (n,), or a data frame of known columns, give the
+        distributions of all rows at once, with `mean`, `variance`, `log_prob`, `cdf`, `icdf` and `sample`.
 
         Examples
         --------
@@ -232,20 +240,60 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         >>> model = RTBMDensity(1, random_state=0).fit(datasets.correlated_gaussian.sample(500))
         >>> bool(abs(float(model.conditional({0: 2.0}).distribution_.mean) - 1.6) < 0.1)
         True
+        >>> model.conditional({0: [2.0, 0.0, 1.0]}).mean.shape
+        torch.Size([3, 1])
         """
         check_is_fitted(self)
+        if hasattr(values, "columns"):
+            values = {name: values[name] for name in values.columns}
         if not isinstance(values, Mapping):
-            raise InvalidInputError(f"values must be a dictionary {{feature: value}}, got a {type(values).__name__}")
-        known = {self._index(feature): _as_number(value, feature) for feature, value in values.items()}
+            raise InvalidInputError(
+                f"values must be a dictionary {{feature: value}} or a data frame, got a {type(values).__name__}"
+            )
+        known = {self._index(feature): _as_numbers(value, feature) for feature, value in values.items()}
         if len(known) < len(values):
             raise InvalidInputError(f"values must name each feature once, got {list(values)}")
+        try:
+            columns = np.broadcast_arrays(*known.values()) if known else []
+        except ValueError:
+            shapes = {feature: np.shape(value) for feature, value in values.items()}
+            raise InvalidInputError(f"values must have one length, got shapes {shapes}") from None
         n_features = len(self._kept)
-        row = np.full((1, n_features), np.nan)
-        row[0, list(known)] = list(known.values())
-        self._bounds.check(row, self._names())
-        line, _ = self._bounds.to_line(row)
+        rows = np.full((columns[0].size if columns else 1, n_features), np.nan)
+        for i, column in zip(known, columns, strict=True):
+            rows[:, i] = column.reshape(-1)
+        self._bounds.check(rows, self._names())
+        if columns and columns[0].ndim:
+            return self._condition_rows(rows, list(known))
+        line, _ = self._bounds.to_line(rows)
         rest = [i for i in range(n_features) if i not in known]
         return self._derived(self._line_density.conditional({i: float(line[0, i]) for i in known}), rest)
+
+    def _condition_rows(self, rows: Floats, known: list[int]) -> Any:
+        inside = rows.copy()
+        inside[:, [i for i in range(rows.shape[1]) if i not in known]] = np.nan
+        self._bounds.check(inside, self._names())
+        columns = torch.from_numpy(rows).to(self._line_density.device)
+        if not known:
+            raise InvalidInputError("X: all features have only one value, so there is nothing to predict from")
+        return self.distribution_.conditional({i: columns[:, i] for i in known})
+
+    def _generator(self, random_state: Any) -> torch.Generator:
+        source = check_random_state(self.random_state if random_state is None else random_state)
+        return torch.Generator(self._line_density.device).manual_seed(int(source.randint(2**31)))
+
+    def _all_features(self, rows: Floats) -> Floats:
+        """Rows with the features that were left out because they have only one value."""
+        everything = np.tile(self.constants_, (len(rows), 1))
+        everything[:, self._kept] = rows
+        return everything
+
+    def _framed(self, rows: Floats) -> Any:
+        """Rows as an array, or as the data frame that `set_output` asks for."""
+        container = _get_output_config("transform", self)["dense"]
+        if container == "default" or not hasattr(self, "feature_names_in_"):
+            return rows
+        return ADAPTERS_MANAGER.adapters[container].create_container(rows, rows, columns=self.feature_names_in_)
 
     def bic(self, X: Any) -> float:
         """The Bayesian information criterion on data: −2 log-likelihood + log(n) · parameters; lower is better.
@@ -277,7 +325,10 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def _check(self, X: Any, allow_nan: bool = True) -> Floats:
         check_is_fitted(self)
         finite = "allow-nan" if allow_nan else True
-        return validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)[:, self._kept]
+        with warnings.catch_warnings():
+            if self._is_derived:  # a marginal or conditional takes arrays and data frames
+                warnings.filterwarnings("ignore", "X does not have valid feature names")
+            return validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)[:, self._kept]
 
     def _names(self) -> list[str]:
         """The names of the features that the density describes."""
@@ -303,7 +354,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         model.n_features_in_, model.constants_ = len(indices), np.full(len(indices), np.nan)
         if hasattr(self, "feature_names_in_"):
             model.feature_names_in_ = self.feature_names_in_[self._kept[indices]]
-        model._bounds = self._bounds.subset(indices)
+        model._bounds, model._is_derived = self._bounds.subset(indices), True
         model._set_distribution(distribution)
         model._set_summary(self.summary_)
         return model
@@ -360,10 +411,15 @@ def gaussian_size(n_features: int) -> int:
     return n_features + n_features * (n_features + 1) // 2
 
 
-def _as_number(value: Any, feature: Any) -> float:
-    if not isinstance(value, Real) or not math.isfinite(value):
-        raise InvalidInputError(f"values[{feature!r}] must be a finite number, got {value!r}")
-    return float(value)
+def _as_numbers(value: Any, feature: Any) -> Floats:
+    """A finite number (), or a row of numbers (n,) that may be missing."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.array(np.inf)
+    if array.ndim > 1 or np.isinf(array).any() or (array.ndim == 0 and np.isnan(array)):
+        raise InvalidInputError(f"values[{feature!r}] must be a finite number or a row of numbers, got {value!r}")
+    return array
 
 
 def _as_list(features: Any) -> list[Any]:

@@ -1,0 +1,156 @@
+"""What a fitted density predicts: quantiles, missing values, some features from others, and the machine of a row."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from rtbm.common import Floats
+from rtbm.distributions import RTBMMixture
+from rtbm.distributions.missing import missing_patterns
+from rtbm.errors import InvalidInputError
+from rtbm.estimators.density.fitted import FittedDensity
+from rtbm.validation import check_choice
+
+IMPUTATIONS = ("mean", "sample")
+
+
+class PredictingDensity(FittedDensity):
+    """A fitted density with predictions for many rows at once."""
+
+    def pdf(self, X: Any) -> Floats:
+        """The density P(x) (n_samples,) of each row: exp of `score_samples`."""
+        return np.exp(self.score_samples(X))
+
+    def quantile(self, p: Any) -> Floats:
+        """The quantiles (...) of probabilities p (...), for a density of one feature.
+
+        Examples
+        --------
+        >>> from rtbm import RTBMDensity, datasets
+        >>> model = RTBMDensity(1, random_state=0).fit(datasets.gaussian.sample(2000))
+        >>> bool(abs(model.quantile(0.5) - np.median(datasets.gaussian.sample(2000))) < 0.1)
+        True
+        """
+        with torch.no_grad():
+            return self.distribution_.icdf(np.asarray(p, dtype=np.float64))[..., 0].cpu().numpy()
+
+    def predict_mean(self, X: Any, target: Any, return_std: bool = False) -> Any:
+        """E[target|other features] (n_samples,), and the standard deviation (n_samples,) if `return_std`.
+
+        Parameters
+        ----------
+        X : (n_samples, n_features)
+            Rows. The column of the target is not read; a data frame may lack it. NaN entries are unknown.
+        target : int or str
+            The number or name of the feature to predict.
+        return_std : bool, default=False
+            Whether to return the standard deviation too.
+
+        Examples
+        --------
+        >>> from rtbm import RTBMDensity, datasets
+        >>> model = RTBMDensity(1, random_state=0).fit(datasets.correlated_gaussian.sample(500))
+        >>> bool(abs(float(model.predict_mean([[2.0, np.nan]], 1)[0]) - 1.6) < 0.1)
+        True
+        """
+        with torch.no_grad():
+            given = self._given(X, target)
+            mean = given.mean[:, 0].cpu().numpy()
+            return (mean, given.variance[:, 0].clamp(min=0).sqrt().cpu().numpy()) if return_std else mean
+
+    def predict_quantiles(self, X: Any, target: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Floats:
+        """Quantiles (n_samples, n_quantiles) of the target given the other features; X and target as `predict_mean`.
+
+        Examples
+        --------
+        >>> from rtbm import RTBMDensity, datasets
+        >>> model = RTBMDensity(1, random_state=0).fit(datasets.correlated_gaussian.sample(500))
+        >>> model.predict_quantiles([[2.0, np.nan], [0.0, np.nan]], 1).shape
+        (2, 3)
+        """
+        with torch.no_grad():
+            return self._given(X, target).icdf(np.asarray(quantiles, dtype=np.float64))[..., 0].mT.cpu().numpy()
+
+    def _given(self, X: Any, target: Any) -> Any:
+        """The distributions of one feature given the others, one for each row."""
+        column = self._index(target)
+        rows = self._check(self._with_all_columns(X))
+        if rows.shape[1] == 1:
+            raise InvalidInputError(f"target={target!r} is the only feature: quantile(p) needs no others")
+        return self._condition_rows(rows, [i for i in range(rows.shape[1]) if i != column])
+
+    def _condition_first(self, X: Floats) -> Any:
+        """The distributions of the last columns given the first ones, X (n_samples, n_known)."""
+        width = X.shape[1]
+        rows = np.column_stack([X, np.full((len(X), self.n_features_in_ - width), np.nan)])
+        known = [i for i, column in enumerate(self._kept.tolist()) if column < width]
+        return self._condition_rows(rows[:, self._kept], known)
+
+    def _with_all_columns(self, X: Any) -> Any:
+        """X, with columns of NaN for features that a data frame lacks."""
+        names = getattr(self, "feature_names_in_", None)
+        if names is None or not hasattr(X, "reindex") or not set(X.columns) < set(names):
+            return X
+        return X.reindex(columns=list(names))
+
+    def impute(self, X: Any, method: str = "mean", random_state: Any = None) -> Any:
+        """X (n_samples, n_features) with missing entries filled in.
+
+        Parameters
+        ----------
+        X : (n_samples, n_features)
+            Rows with NaN entries.
+        method : "mean" or "sample", default="mean"
+            The mean of the missing entries given the others, or a draw from their joint conditional distribution.
+        random_state : int, RandomState or None, default=None
+            For repeatable draws. None follows `random_state` of the estimator.
+
+        Returns
+        -------
+        An array; a data frame if the estimator was fitted to one and `set_output` asks for it.
+
+        Examples
+        --------
+        >>> from rtbm import RTBMDensity, datasets
+        >>> model = RTBMDensity(1, random_state=0).fit(datasets.correlated_gaussian.sample(500))
+        >>> model.impute([[2.0, np.nan], [0.0, 1.0]]).shape
+        (2, 2)
+        """
+        check_choice(method, "method", IMPUTATIONS)
+        rows = self._check(X)
+        generator = self._generator(random_state)
+        filled = torch.from_numpy(rows.copy()).to(self._line_density.device)
+        with torch.no_grad():
+            for index, present, _ in missing_patterns(filled):
+                known = present.tolist()
+                missing = [i for i in range(filled.shape[1]) if i not in known]
+                if not known:
+                    raise InvalidInputError(
+                        f"X: row {int(index[0])} holds nothing but NaN, so there is nothing to impute from: leave it "
+                        "out, or draw rows with sample()"
+                    )
+                if missing:
+                    given = self._condition_rows(rows[index.cpu().numpy()], known)
+                    values = given.mean if method == "mean" else given.sample((), generator)
+                    filled[index[:, None], torch.tensor(missing)] = values.double()
+        return self._framed(self._all_features(filled.cpu().numpy()))
+
+    def predict_proba(self, X: Any) -> Floats:
+        """P(machine|x) (n_samples, n_machines): the responsibilities of the machines of a mixture.
+
+        NaN entries are integrated out. A single machine has probability 1.
+        """
+        rows = self._check(X)
+        line = self._bounds.to_line(rows)[0]
+        points = torch.from_numpy(line).to(self._line_density.device)
+        if not isinstance(self._line_density, RTBMMixture):
+            return np.ones((len(line), 1))
+        with torch.no_grad():
+            terms = [component.log_prob(points) for component in self._line_density.components]
+            return (torch.stack(terms, 1) + self._line_density.logits).softmax(1).cpu().numpy()
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The number (n_samples,) of the likeliest machine of the mixture."""
+        return self.predict_proba(X).argmax(axis=1)

@@ -1,0 +1,177 @@
+"""Regression by the conditionals of a joint density."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from rtbm.common import Floats
+from rtbm.errors import InvalidInputError, SpikeWarning
+from rtbm.estimators.checks import check_number, is_constant, warn_of_spikes
+from rtbm.estimators.density.committee import RTBMDensityCV
+from rtbm.estimators.density.fitted import FittedDensity
+from rtbm.validation import check_integer
+
+LARGEST_FOLDS = 5
+"""The folds of the default committee. With less than twice as many rows there are fewer folds."""
+
+
+class RTBMRegressor(RegressorMixin, BaseEstimator):
+    """Probabilistic regression: a density of features and targets together, and its exact conditionals p(y|x).
+
+    It predicts means, standard deviations, quantiles, intervals, densities and draws. Missing features are integrated
+    out, so X needs no imputation. Several targets are predicted jointly.
+
+    Parameters
+    ----------
+    density : RTBMDensity or RTBMDensityCV, default=None
+        The density of the columns (features, targets) to fit; None for a committee, `RTBMDensityCV()`.
+    random_state : int, RandomState or None, default=None
+        The same integer gives the same result. It is passed on to the default density.
+    n_jobs : int, default=None
+        The number of fits of the default density that run at the same time. -1 for all cores.
+    verbose : int, default=0
+        Whether the default density shows a progress bar.
+
+    Attributes
+    ----------
+    density_ : RTBMDensity or RTBMDensityCV
+        The fitted density of all columns: the features first, then the targets.
+    n_targets_, n_features_in_ : int
+        The number of targets and of features.
+
+    Examples
+    --------
+    >>> from rtbm import RTBMDensity, RTBMRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-3, 3, (500, 1))
+    >>> y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=500)
+    >>> model = RTBMRegressor(RTBMDensity(1, n_components=8, random_state=0)).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    >>> model.predict_interval([[0.0], [np.nan]], coverage=0.9).shape
+    (2, 2)
+    """
+
+    def __init__(self, density: Any = None, *, random_state: Any = None, n_jobs: int | None = None, verbose: int = 0):
+        self.density = density
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the joint density.
+
+        Parameters
+        ----------
+        X : (n_samples, n_features)
+            Features. NaN entries are missing.
+        y : (n_samples,) or (n_samples, n_targets)
+            Targets.
+        sample_weight : (n_samples,), default=None
+            A weight of k equals repeating the row k times; a weight of 0 drops it.
+        """
+        if self.density is not None and not isinstance(self.density, FittedDensity):
+            raise InvalidInputError(f"density must be None, an RTBMDensity or an RTBMDensityCV, got {self.density!r}")
+        self.__dict__.pop("density_", None)
+        options = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            validate_separately=(
+                {**options, "ensure_min_samples": 2},
+                {"dtype": np.float64, "ensure_2d": False},
+            ),
+        )
+        if len(X) != len(y):
+            raise InvalidInputError(f"X and y must have the same number of rows, got {len(X)} and {len(y)}")
+        targets = y.reshape(len(y), -1)
+        if is_constant(targets).any():
+            raise InvalidInputError("y: a target has only one value, so it has no density")
+        self._is_flat, self.n_targets_ = y.ndim == 1, targets.shape[1]
+        joint = np.column_stack([X, targets])
+        density = clone(self.density) if self.density is not None else self._committee(len(joint))
+        density.set_params(drop_constant=True)
+        warn_of_spikes(targets, [f"target {i}" for i in range(self.n_targets_)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SpikeWarning)  # features may be discrete
+            self.density_ = density.fit(joint, sample_weight=sample_weight)
+        return self
+
+    def _committee(self, n_samples: int) -> RTBMDensityCV:
+        folds = min(LARGEST_FOLDS, max(2, n_samples // 2))
+        return RTBMDensityCV(cv=folds, random_state=self.random_state, n_jobs=self.n_jobs, verbose=self.verbose)
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """E[y|x] (n_samples,) or (n_samples, n_targets), and the standard deviation if `return_std`."""
+        given = self._given(X)
+        with torch.no_grad():
+            mean = self._shaped(given.mean)
+            return (mean, self._shaped(given.variance.clamp(min=0).sqrt())) if return_std else mean
+
+    def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Floats:
+        """Quantiles (n_samples, n_quantiles) of y given x; (n_samples, n_targets, n_quantiles) for several targets."""
+        given, levels = self._given(X), np.asarray(quantiles, dtype=np.float64)
+        with torch.no_grad():
+            columns = [given.marginal(i).icdf(levels)[..., 0] for i in range(self.n_targets_)]
+        return self._shaped(torch.stack(columns, -1).permute(1, 2, 0), axis=1)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Floats:
+        """The central interval (n_samples, 2) that holds y with probability `coverage`, given x.
+
+        With several targets it is (n_samples, n_targets, 2), an interval for each.
+        """
+        check_number(coverage, "coverage", 0.0, 1.0, strict=True)
+        return self.predict_quantiles(X, ((1 - coverage) / 2, (1 + coverage) / 2))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Floats:
+        """Draws of y given x: (n_rows, n_samples), or (n_rows, n_targets, n_samples) for several targets.
+
+        Parameters
+        ----------
+        X : (n_rows, n_features)
+            Features.
+        n_samples : int, default=1
+            The number of draws for each row.
+        random_state : int, RandomState or None, default=0
+            The same integer gives the same draws.
+        """
+        check_integer(n_samples, "n_samples", 1)
+        given = self._given(X)
+        seed = int(check_random_state(random_state).randint(2**31))
+        draws = given.sample((n_samples,), torch.Generator(given.device).manual_seed(seed))
+        return self._shaped(draws.permute(1, 2, 0), axis=1)
+
+    def log_prob(self, X: Any, y: Any) -> Floats:
+        """log p(y|x) (n_samples,) of each row, jointly for several targets."""
+        given = self._given(X)
+        values = np.asarray(y, dtype=np.float64).reshape(given.batch_shape[0], -1)
+        if values.shape[1] != self.n_targets_ or not np.isfinite(values).all():
+            raise InvalidInputError(f"y must hold {self.n_targets_} finite numbers for each row of X")
+        with torch.no_grad():
+            return given.log_prob(torch.tensor(values, device=given.device)).cpu().numpy()
+
+    def _given(self, X: Any) -> Any:
+        """The distributions of the targets given the features, one for each row."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
+        return self.density_._condition_first(X)
+
+    def _shaped(self, result: torch.Tensor, axis: int = -1) -> Floats:
+        array = result.cpu().numpy()
+        return array.squeeze(axis) if self._is_flat else array
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.target_tags.multi_output = True
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "density_")

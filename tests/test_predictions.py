@@ -1,0 +1,281 @@
+"""What densities predict: regression, imputation, outliers, quantiles, bounds and frames by name."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rtbm import (
+    InvalidInputError,
+    RTBMDensity,
+    RTBMDensityCV,
+    RTBMDistribution,
+    RTBMOutlierDetector,
+    RTBMRegressor,
+    datasets,
+)
+
+pd = pytest.importorskip("pandas")
+
+
+def quick(n_hidden=1, **options):
+    return RTBMDensity(n_hidden, **{"n_init": 1, "random_state": 0, **options})
+
+
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([RTBMRegressor(quick()), RTBMOutlierDetector(quick())])
+def test_scikit_learn_conventions(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Two features and a target with noise that grows; the truth is known."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1500, 2))
+    y = x[:, 0] + 0.5 * x[:, 1] + 0.3 * rng.normal(size=1500)
+    return pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": y})
+
+
+@pytest.fixture(scope="module")
+def density(table):
+    return quick(n_components=2).fit(table)
+
+
+@pytest.fixture(scope="module")
+def regressor(table):
+    return RTBMRegressor(quick(n_components=2)).fit(table[["a", "b"]], table["y"])
+
+
+def test_regression_finds_mean_and_noise(regressor):
+    X = pd.DataFrame({"a": [0.0, 1.0], "b": [0.0, -1.0]})
+    mean, std = regressor.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, [0.0, 0.5], atol=0.06)
+    np.testing.assert_allclose(std, 0.3, atol=0.04)
+    interval = regressor.predict_interval(X, coverage=0.9)
+    np.testing.assert_allclose(interval, np.column_stack([mean - 1.645 * std, mean + 1.645 * std]), atol=0.06)
+    np.testing.assert_array_equal(regressor.predict_quantiles(X, [0.05, 0.95])[:, 0], interval[:, 0])
+
+
+def test_missing_features_widen_the_prediction(regressor):
+    X = pd.DataFrame({"a": [1.0, 1.0, np.nan], "b": [0.0, np.nan, np.nan]})
+    mean, std = regressor.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, [1.0, 1.0, 0.0], atol=0.1)
+    np.testing.assert_allclose(std, np.sqrt([0.09, 0.09 + 0.25, 0.09 + 0.25 + 1]), rtol=0.1)
+
+
+def test_densities_and_draws_of_targets_agree(regressor, table):
+    X, y = table[["a", "b"]].iloc[:400], table["y"].iloc[:400]
+    draws = regressor.sample_y(X, n_samples=3)
+    assert draws.shape == (400, 3)
+    np.testing.assert_array_equal(draws, regressor.sample_y(X, n_samples=3))
+    given = regressor.density_.distribution_.conditional({0: X["a"].to_numpy(), 1: X["b"].to_numpy()})
+    uniform = given.cdf(torch.from_numpy(draws.T.copy())[..., None]).numpy()
+    assert stats.kstest(uniform.reshape(-1), "uniform").pvalue > 1e-3
+    expected = given.log_prob(torch.tensor(y.to_numpy())[:, None]).numpy()
+    np.testing.assert_allclose(regressor.log_prob(X, y), expected, rtol=1e-12)
+
+
+def test_several_targets(table):
+    Y = np.column_stack([table["y"], -2 * table["a"] + np.sin(table["y"])])
+    model = RTBMRegressor(quick()).fit(table[["a", "b"]].to_numpy(), Y)
+    X = table[["a", "b"]].to_numpy()[:5]
+    assert model.predict(X).shape == (5, 2)
+    assert model.predict_quantiles(X, [0.1, 0.5, 0.9]).shape == (5, 2, 3)
+    assert model.predict_interval(X).shape == (5, 2, 2)
+    assert model.sample_y(X, 4).shape == (5, 2, 4)
+    assert model.log_prob(X, Y[:5]).shape == (5,)
+    assert model.score(X, Y[:5]) > 0.8
+
+
+def test_weights_repeat_rows(table):
+    X, y = table[["a", "b"]].to_numpy()[:60], table["y"].to_numpy()[:60]
+    weights = np.arange(60) % 3
+    weighted = RTBMRegressor(quick()).fit(X, y, sample_weight=weights)
+    repeated = RTBMRegressor(quick()).fit(np.repeat(X, weights, axis=0), np.repeat(y, weights))
+    np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-9, atol=1e-9)
+
+
+def test_constant_features_are_left_out(table):
+    X = np.column_stack([table["a"], np.full(len(table), 7.0)])
+    model = RTBMRegressor(quick()).fit(X, table["y"])
+    assert model.score(X, table["y"]) > 0.5
+
+
+def test_few_rows_take_fewer_folds():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(8, 1))
+    model = RTBMRegressor(random_state=0).fit(X, X[:, 0] + 0.1 * rng.normal(size=8))
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_bounds_of_targets(table):
+    positive = np.exp(table["y"].to_numpy())
+    density = quick(bounds=[None, None, (0, None)])
+    model = RTBMRegressor(density).fit(table[["a", "b"]].to_numpy(), positive)
+    X = np.array([[0.0, 0.0], [-3.0, -3.0]])
+    assert (model.predict_quantiles(X, [0.001, 0.5]) > 0).all()
+    np.testing.assert_allclose(model.predict(X), np.exp([0.045, -4.455]), rtol=0.15)  # a log-normal mean
+    assert model.predict(X, return_std=True)[1].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (lambda X, y: RTBMRegressor("committee").fit(X, y), "density must be"),
+        (lambda X, y: RTBMRegressor(quick()).fit(X, np.ones(len(y))), "only one value"),
+        (lambda X, y: RTBMRegressor(quick()).fit(X, y).predict_interval(X, 1.5), "coverage"),
+        (lambda X, y: RTBMRegressor(quick()).fit(X, y).log_prob(X, np.full(len(y), np.nan)), "finite"),
+        (lambda X, y: RTBMRegressor(quick()).fit(X * 0, y).predict(X), "nothing to predict from"),
+    ],
+)
+def test_bad_regression_arguments(table, action, message):
+    with pytest.raises(InvalidInputError, match=message):
+        action(table[["a", "b"]].to_numpy()[:100], table["y"].to_numpy()[:100])
+
+
+def test_predictions_by_name(density, table):
+    rows = table.iloc[:20]
+    mean, std = density.predict_mean(rows.drop(columns="y"), "y", return_std=True)
+    np.testing.assert_array_equal(mean, density.predict_mean(rows, "y"))  # the target itself is not read
+    given = density.conditional(rows[["a", "b"]])
+    np.testing.assert_allclose(mean, given.mean[:, 0].numpy(), rtol=1e-12)
+    np.testing.assert_allclose(std, given.stddev[:, 0].numpy(), rtol=1e-12)
+    quantiles = density.predict_quantiles(rows, "y", [0.1, 0.9])
+    assert quantiles.shape == (20, 2)
+    one = density.conditional({"a": rows["a"].iloc[3], "b": rows["b"].iloc[3]})
+    np.testing.assert_allclose(quantiles[3], one.quantile([0.1, 0.9]), rtol=1e-9)
+    series = density.conditional({"a": rows["a"], "b": rows["b"]})
+    torch.testing.assert_close(series.mean, given.mean)
+
+
+def test_imputation_by_mean_and_by_draws(density, table):
+    rows = table.iloc[:300].copy()
+    rows.iloc[:150, 2], rows.iloc[100:200, 0] = np.nan, np.nan
+    filled = density.impute(rows)
+    assert isinstance(filled, np.ndarray)
+    assert not np.isnan(filled).any()
+    known = rows.notna().to_numpy()
+    np.testing.assert_array_equal(filled[known], rows.to_numpy()[known])
+    np.testing.assert_allclose(filled[:100, 2], density.predict_mean(rows.iloc[:100], "y"), rtol=1e-10)
+    drawn = density.impute(rows, method="sample", random_state=1)
+    np.testing.assert_array_equal(drawn, density.impute(rows, method="sample", random_state=1))
+    given = density.conditional(rows[["a", "b"]].iloc[:100])
+    assert stats.kstest(given.cdf(torch.from_numpy(drawn[:100, 2:])).numpy(), "uniform").pvalue > 1e-3
+    both = density.conditional({"b": rows["b"].iloc[100:150]})  # a and y are drawn together
+    assert abs(np.corrcoef(drawn[100:150, 0], drawn[100:150, 2])[0, 1]) > 0.7
+    assert both.mean.shape == (50, 2)
+
+
+def test_imputed_tables_have_the_distribution_of_the_data(density):
+    draws = density.sample(3000, random_state=5)
+    gaps = draws.copy()
+    gaps[np.random.default_rng(0).random(draws.shape) < 0.3] = np.nan
+    gaps = gaps[~np.isnan(gaps).all(axis=1)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # arrays for an estimator that was fitted to a frame
+        filled = density.impute(gaps, method="sample", random_state=3)
+    for i in range(3):
+        assert stats.ks_2samp(filled[:, i], draws[:, i]).pvalue > 1e-3
+    np.testing.assert_allclose(np.cov(filled.T), np.cov(draws.T), atol=0.1)
+
+
+def test_frames_come_out_if_asked_for(density, table):
+    model = clone(density).set_output(transform="pandas").fit(table.iloc[:200])
+    assert list(model.sample(3).columns) == ["a", "b", "y"]
+    rows = table.iloc[:3].copy()
+    rows.iloc[0, 0] = np.nan
+    assert list(model.impute(rows).columns) == ["a", "b", "y"]
+    assert isinstance(density.sample(3), np.ndarray)
+
+
+def test_marginals_take_arrays_without_warnings(density):
+    marginal = density.marginal("y")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        log_prob = marginal.score_samples(np.zeros((2, 1)))
+        marginal.score_samples(pd.DataFrame({"y": [0.0]}))
+    np.testing.assert_allclose(marginal.pdf(np.zeros((2, 1))), np.exp(log_prob))
+    half = marginal.cdf(np.reshape(marginal.quantile([0.25, 0.5]), (-1, 1)))
+    np.testing.assert_allclose(half, [0.25, 0.5], atol=1e-10)
+
+
+def test_bounds_by_name(table):
+    frame = table.assign(income=np.exp(table["y"]))[["a", "income"]]
+    model = quick(bounds={"income": (0, None)}).fit(frame)
+    assert (model.sample(100)[:, 1] > 0).all()
+    np.testing.assert_allclose(
+        model.score_samples(frame), quick(bounds=[None, (0, None)]).fit(frame).score_samples(frame)
+    )
+    assert quick(bounds={1: (0, None)}).fit(frame).distribution_.low[1] == 0
+    with pytest.raises(InvalidInputError, match="there is no feature 'wealth'"):
+        quick(bounds={"wealth": (0, None)}).fit(frame)
+    filled = model.impute(pd.DataFrame({"a": [0.0, 1.0], "income": [np.nan, np.nan]}))
+    np.testing.assert_allclose(filled[:, 1], np.exp(np.array([0.0, 1.0]) + 0.34 / 2), rtol=0.15)
+
+
+def test_machines_of_rows(density, table):
+    probabilities = density.predict_proba(table.iloc[:50])
+    expected = density.distribution_.responsibilities(torch.from_numpy(table.iloc[:50].to_numpy())).numpy()
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-9)
+    np.testing.assert_array_equal(density.predict(table.iloc[:50]), probabilities.argmax(axis=1))
+    gap = table.iloc[:1].copy()
+    gap.iloc[0, 1] = np.nan
+    part = density.distribution_.marginal([0, 2])
+    expected = part.responsibilities(torch.from_numpy(gap[["a", "y"]].to_numpy())).numpy()
+    np.testing.assert_allclose(density.predict_proba(gap), expected, rtol=1e-9)
+    single = quick().fit(table)
+    assert (single.predict_proba(table) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (lambda d, t: d.predict_mean(t, "z"), "a feature must be"),
+        (lambda d, t: d.impute(t * np.nan), "row 0 holds nothing but NaN"),
+        (lambda d, t: d.impute(t, method="median"), "method must be"),
+        (lambda d, t: d.conditional({"a": [1.0, 2.0], "b": [1.0]}).mean, None),
+        (lambda d, t: d.conditional({"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0]}), "one length"),
+        (lambda d, t: d.conditional({"a": [1.0, np.inf]}), "finite"),
+        (lambda d, t: d.marginal("a").predict_mean(t[["a"]], "a"), "the only feature"),
+        (lambda d, t: d.quantile(0.5), "one visible unit"),
+    ],
+)
+def test_bad_prediction_arguments(density, table, action, message):
+    if message is None:
+        action(density, table.iloc[:3])
+        return
+    with pytest.raises(InvalidInputError, match=message):
+        action(density, table.iloc[:3])
+
+
+def test_outliers_are_the_rows_of_lowest_density(table):
+    rows = table.iloc[:400]
+    detector = RTBMOutlierDetector(quick(), contamination=0.05).fit(rows)
+    assert (detector.predict(rows) == -1).sum() == 20
+    np.testing.assert_array_equal(detector.predict(rows) == -1, detector.decision_function(rows) < 0)
+    assert detector.predict(pd.DataFrame({"a": [9.0, 0.0], "b": [9.0, 0.0], "y": [-9.0, 0.0]})).tolist() == [-1, 1]
+    with pytest.raises(InvalidInputError, match="contamination"):
+        RTBMOutlierDetector(quick(), contamination=0.7).fit(rows)
+
+
+def test_default_densities_are_committees():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(60, 1))
+    regressor = RTBMRegressor(random_state=0).fit(X, X[:, 0] + rng.normal(size=60))
+    assert isinstance(regressor.density_, RTBMDensityCV)
+    assert isinstance(RTBMOutlierDetector(random_state=0).fit(X).density_, RTBMDensityCV)
+
+
+def test_regression_by_one_gaussian_is_linear_regression():
+    x = datasets.correlated_gaussian.sample(500)
+    model = RTBMRegressor(quick(fallback="gaussian")).fit(x[:, :1], x[:, 1])
+    if not model.density_.is_gaussian_:
+        pytest.skip("the machine was better than a Gaussian")
+    slope, intercept = np.polyfit(x[:, 0], x[:, 1], 1)
+    np.testing.assert_allclose(model.predict(x[:, :1]), slope * x[:, 0] + intercept, atol=1e-6)
+    assert isinstance(model.density_.distribution_, RTBMDistribution)
