@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, constraints, register_kl
 
-from rtbm.distributions.arguments import broadcast, check_corner, check_points, check_probabilities, dtype_of
+from rtbm.distributions.arguments import (
+    broadcast,
+    check_corner,
+    check_indices,
+    check_known,
+    check_map,
+    check_points,
+    check_probabilities,
+    dtype_of,
+)
 from rtbm.distributions.evaluator import DistributionEvaluator
 from rtbm.distributions.integration.expectations import Estimate, Integrand, grid_expectation, sample_expectation
 from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION
@@ -74,28 +83,78 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         """E(h|v) (..., Nh) for v (..., Nv)."""
 
     @abstractmethod
-    def marginal(self, indices: int | Iterable[int]) -> Self:
-        """The distribution of the coordinates `indices`, in that order."""
-
-    @abstractmethod
-    def conditional(self, values: Mapping[int, Any]) -> Self:
-        """The distribution of the other coordinates, in increasing order, given some: {index: value, …}."""
-
-    @abstractmethod
-    def affine(self, M: Any, c: Any = None) -> Self:
-        """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,)."""
-
-    @abstractmethod
     def to_phase(self, phase: str) -> Self:
         """The same density with natural parameters in the given phase."""
 
     @abstractmethod
-    def detach(self) -> Self:
-        """The same distribution, detached from the autograd graph of its parameters."""
+    def _derived(self, evaluator: AnyEvaluator) -> Self:
+        """A distribution of the same kind, phase and dtype with another evaluator."""
 
     @abstractmethod
+    def _mapped(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype | None = None) -> Self:
+        """The same distribution with a function applied to every parameter tensor, and with results of `dtype`."""
+
+    def marginal(self, indices: int | Iterable[int]) -> Self:
+        """The distribution of the coordinates `indices`, in that order: machines with the same hidden units.
+
+        A diagonal machine becomes a dense one, so it should have few hidden units. With many, use `log_prob`, which
+        integrates over entries that are NaN.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
+        >>> machine.marginal(1)
+        RTBMDistribution(n_visible=1, n_hidden=1, coupling='dense', phase='I', dtype=torch.float64)
+        """
+        chosen = check_indices(indices, self.n_visible)
+        if not chosen:
+            raise InvalidInputError("indices must name at least one coordinate")
+        if chosen == list(range(self.n_visible)):
+            return self
+        selection = torch.eye(self.n_visible, dtype=torch.float64, device=self._device)[chosen]
+        return self._derived(self._evaluator.transform(selection, selection.new_zeros(len(chosen))))
+
+    def conditional(self, values: Mapping[int, Any]) -> Self:
+        """The distribution of the other coordinates, in increasing order, given some: {index: value, …}.
+
+        In a mixture, components that predict the given values well gain weight.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
+        >>> given = machine.conditional({0: 0.7}).log_prob([0.3]) + machine.marginal(0).log_prob([0.7])
+        >>> bool((given - machine.log_prob([0.7, 0.3])).abs() < 1e-12)
+        True
+        """
+        known, others, vector = check_known(values, self.n_visible, self._device)
+        return self._derived(self._evaluator.condition(known, others, vector)) if known else self
+
+    def affine(self, M: Any, c: Any = None) -> Self:
+        """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,).
+
+        A diagonal machine stays diagonal if M is square, else it becomes dense.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[0.5]], [[0.9]], [[2.0]], [0.0], [0.3])
+        >>> moved = machine.affine([[2.0]], [1.0])
+        >>> bool((moved.mean - (2 * machine.mean + 1)).abs() < 1e-12)
+        True
+        """
+        return self._derived(self._evaluator.transform(*check_map(M, c, self.n_visible, self._device)))
+
+    def detach(self) -> Self:
+        """The same distribution, detached from the autograd graph of its parameters."""
+        return self._mapped(torch.detach)
+
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """The same distribution on another device, or with results of another dtype."""
+        """The same distribution on another device, or with results of another dtype (float32 or float64)."""
+        if dtype not in (None, torch.float32, torch.float64):
+            raise InvalidInputError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+        return self._mapped(lambda tensor: tensor.to(device), dtype)
 
     def log_prob(self, value: Any) -> Tensor:
         """log P(v) (...) for v (..., Nv). Entries that are NaN count as missing, and are integrated out.

@@ -36,6 +36,14 @@ class DistributionEvaluator(ABC):
         """∇_v log P(v) (n, Nv)."""
 
     @abstractmethod
+    def condition(self, known: list[int], others: list[int], values: Tensor) -> Any:
+        """The evaluator of v[others] given v[known] = values."""
+
+    @abstractmethod
+    def transform(self, M: Tensor, c: Tensor) -> Any:
+        """The evaluator of Mv + c, for M (n, Nv) of full row rank."""
+
+    @abstractmethod
     def mean(self) -> Tensor:
         """E[v] (Nv,)."""
 
@@ -88,14 +96,6 @@ class Machine(DistributionEvaluator):
     @abstractmethod
     def mapped(self, function: Callable[[Tensor], Tensor]) -> "Machine":
         """The same machine with a function applied to every parameter tensor."""
-
-    @abstractmethod
-    def condition(self, known: list[int], others: list[int], values: Tensor) -> "Machine":
-        """The machine of v[others] given v[known] = values."""
-
-    @abstractmethod
-    def transform(self, M: Tensor, c: Tensor) -> "Machine":
-        """The machine of Mv + c, for M (n, Nv) of full row rank."""
 
     @abstractmethod
     def hidden_mean(self, v: Tensor, phase: str) -> Tensor:

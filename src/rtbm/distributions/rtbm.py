@@ -1,6 +1,6 @@
 """The Riemann-Theta Boltzmann machine as a probability distribution."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +11,7 @@ from rtbm.common import PHASES
 from rtbm.distributions.arguments import (
     broadcast,
     check_free,
-    check_indices,
-    check_known,
     check_lattice,
-    check_map,
     check_natural,
     check_points,
     check_reached,
@@ -31,6 +28,11 @@ from rtbm.errors import InvalidInputError
 from rtbm.parameters import Free, Lattice, Natural, constrain, map_tensors, solve
 from rtbm.theta.plan import ThetaPlan
 from rtbm.validation import as_shape, check_choice, check_integer, check_integers, check_tolerance
+
+
+def _natural_part(name: str, text: str) -> Any:
+    """A property that returns a copy of one of the paper's parameters."""
+    return property(lambda machine: getattr(machine.natural, name), doc=text)
 
 
 class RTBMDistribution(VisibleDistribution[Machine]):
@@ -189,30 +191,11 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         """The free parameters of this machine; see `rtbm.parameters`."""
         return map_tensors(self._evaluator.free(), self._copy)
 
-    @property
-    def T(self) -> Tensor:
-        """The couplings of the visible units (Nv, Nv)."""
-        return self.natural.T
-
-    @property
-    def W(self) -> Tensor:
-        """The couplings between visible and hidden units (Nv, Nh)."""
-        return self.natural.W
-
-    @property
-    def Q(self) -> Tensor:
-        """The couplings of the hidden units (Nh, Nh), or (Nh,) if diagonal."""
-        return self.natural.Q
-
-    @property
-    def b_v(self) -> Tensor:
-        """The biases of the visible units (Nv,)."""
-        return self.natural.b_v
-
-    @property
-    def b_h(self) -> Tensor:
-        """The biases of the hidden units (Nh,)."""
-        return self.natural.b_h
+    T = _natural_part("T", "The couplings of the visible units (Nv, Nv).")
+    W = _natural_part("W", "The couplings between visible and hidden units (Nv, Nh).")
+    Q = _natural_part("Q", "The couplings of the hidden units (Nh, Nh), or (Nh,) if diagonal.")
+    b_v = _natural_part("b_v", "The biases of the visible units (Nv,).")
+    b_h = _natural_part("b_h", "The biases of the hidden units (Nh,).")
 
     def _copy(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._dtype, copy=True)
@@ -230,18 +213,11 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         check_choice(phase, "phase", PHASES)
         return self if phase == self.phase else self._make(self._evaluator, phase, self._dtype)
 
-    def detach(self) -> "RTBMDistribution":
-        """The same machine, detached from the autograd graph of its parameters."""
-        return self._mapped(torch.detach, self._dtype)
+    def _derived(self, evaluator: Machine) -> "RTBMDistribution":
+        return self._make(evaluator, self._phase, self._dtype)
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "RTBMDistribution":
-        """The same machine on another device, or with results of another dtype (float32 or float64)."""
-        if dtype not in (None, torch.float32, torch.float64):
-            raise InvalidInputError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-        return self._mapped(lambda tensor: tensor.to(device), dtype or self._dtype)
-
-    def _mapped(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> "RTBMDistribution":
-        copy = self._make(self._evaluator.mapped(function), self._phase, dtype)
+    def _mapped(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype | None = None) -> "RTBMDistribution":
+        copy = self._make(self._evaluator.mapped(function), self._phase, dtype or self._dtype)
         copy._given = None if self._given is None else map_tensors(self._given, function)
         return copy
 
@@ -378,56 +354,6 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         draws = self._evaluator.sample_joint(shape.numel(), generator)
         v, h = (part.to(self._dtype).reshape(*shape, part.shape[1]) for part in draws)
         return v, h
-
-    def marginal(self, indices: int | Iterable[int]) -> "RTBMDistribution":
-        """The distribution of the coordinates `indices`, in that order: again a machine with the same hidden units.
-
-        A diagonal machine becomes a dense one, so it should have few hidden units. With many, use `log_prob`, which
-        integrates over entries that are NaN.
-
-        Examples
-        --------
-        >>> machine = RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
-        >>> machine.marginal(1)
-        RTBMDistribution(n_visible=1, n_hidden=1, coupling='dense', phase='I', dtype=torch.float64)
-        """
-        chosen = check_indices(indices, self.n_visible)
-        if not chosen:
-            raise InvalidInputError("indices must name at least one coordinate")
-        if chosen == list(range(self.n_visible)):
-            return self
-        selection = torch.eye(self.n_visible, dtype=torch.float64, device=self._device)[chosen]
-        return self._derived(self._evaluator.transform(selection, selection.new_zeros(len(chosen))))
-
-    def conditional(self, values: Mapping[int, Any]) -> "RTBMDistribution":
-        """The distribution of the other coordinates, in increasing order, given some: {index: value, …}.
-
-        Examples
-        --------
-        >>> machine = RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
-        >>> given = machine.conditional({0: 0.7}).log_prob([0.3]) + machine.marginal(0).log_prob([0.7])
-        >>> bool((given - machine.log_prob([0.7, 0.3])).abs() < 1e-12)
-        True
-        """
-        known, others, vector = check_known(values, self.n_visible, self._device)
-        return self._derived(self._evaluator.condition(known, others, vector)) if known else self
-
-    def affine(self, M: Any, c: Any = None) -> "RTBMDistribution":
-        """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,): again a machine.
-
-        A diagonal machine stays diagonal if M is square, else it becomes dense.
-
-        Examples
-        --------
-        >>> machine = RTBMDistribution([[0.5]], [[0.9]], [[2.0]], [0.0], [0.3])
-        >>> moved = machine.affine([[2.0]], [1.0])
-        >>> bool((moved.mean - (2 * machine.mean + 1)).abs() < 1e-12)
-        True
-        """
-        return self._derived(self._evaluator.transform(*check_map(M, c, self.n_visible, self._device)))
-
-    def _derived(self, machine: Machine) -> "RTBMDistribution":
-        return self._make(machine, self._phase, self._dtype)
 
     def _needs_first_phase(self, method: str) -> None:
         if self.phase == "II":
