@@ -11,7 +11,6 @@ from torch.distributions import Distribution, MultivariateNormal, constraints, r
 
 from rtbm.distributions.arguments import (
     broadcast,
-    check_corner,
     check_indices,
     check_known,
     check_map,
@@ -267,8 +266,8 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         >>> machine.box_probability([0.0], [float("inf")])
         tensor(0.5000, dtype=torch.float64)
         """
-        first = check_corner(low, "low", self.n_visible, self._device)
-        last = check_corner(high, "high", self.n_visible, self._device)
+        first = check_points(low, "low", self.n_visible, self._device, infinite=True)
+        last = check_points(high, "high", self.n_visible, self._device, infinite=True)
         first, last, shape = broadcast(first, last, "low and high")
         return self._shape(self._evaluator.box(first, torch.maximum(first, last)), shape, low, high)
 
@@ -282,7 +281,7 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         >>> machine.cdf([[-1.0], [0.0], [1.0]])
         tensor([0.1623, 0.5000, 0.8377], dtype=torch.float64)
         """
-        v = check_corner(value, "value", self.n_visible, self._device)
+        v = check_points(value, "value", self.n_visible, self._device, infinite=True)
         return self._by_rows(lambda rows: self._evaluator.box(torch.full_like(rows, -math.inf), rows), v, value)
 
     def icdf(self, value: Any) -> Tensor:

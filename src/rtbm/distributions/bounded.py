@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rtbm.distributions.arguments import check_corner, check_indices, check_known, check_points
+from rtbm.distributions.arguments import check_indices, check_known, check_points
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
 from rtbm.errors import InvalidInputError
@@ -75,7 +75,8 @@ class BoundedDistribution(Distribution):
     def __init__(self, base: RTBMDistribution | RTBMMixture, low: Any, high: Any):
         self.base = base
         self.low, self.high = (
-            check_corner(end, name, base.n_visible, base.device) for end, name in ((low, "low"), (high, "high"))
+            check_points(end, name, base.n_visible, base.device, infinite=True)
+            for end, name in ((low, "low"), (high, "high"))
         )
         if self.low.ndim != 1 or self.high.ndim != 1 or not bool((self.low < self.high).all()):
             raise InvalidInputError(
@@ -108,7 +109,7 @@ class BoundedDistribution(Distribution):
 
     def cdf(self, value: Any) -> Tensor:
         """P(all coordinates are below x) (...) for x (..., Nv)."""
-        x = check_corner(value, "value", self.n_visible, self.device)
+        x = check_points(value, "value", self.n_visible, self.device, infinite=True)
         y = to_line(x, self.low, self.high)[0]
         y = torch.where(x <= self.low, -math.inf, torch.where(x >= self.high, math.inf, y))
         return self.base.cdf(y)

@@ -28,6 +28,17 @@ def cached_without_graph(function: Callable[[Any], Value]) -> "cached_property[V
     return _cached(function, grad=False)
 
 
+def cached_unless_graph(function: Callable[[Any], Value]) -> Any:
+    """A property that is cached without autograd graph; where `self._wants_graph()`, it is computed at each access."""
+    fixed = _cached(function, grad=False)
+    fixed.__set_name__(object, f"fixed {function.__name__}")
+
+    def compute(self: Any) -> Value:
+        return function(self) if self._wants_graph() else fixed.__get__(self)
+
+    return property(compute, doc=function.__doc__)
+
+
 def _cached(function: Callable[[Any], Value], grad: bool) -> "cached_property[Value]":
     def compute(self: Any) -> Value:
         with torch.inference_mode(False), torch.set_grad_enabled(grad):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI
-from rtbm.distributions.caching import cached_with_graph, cached_without_graph, ordinary_tensors
+from rtbm.distributions.caching import cached_unless_graph, cached_with_graph, cached_without_graph, ordinary_tensors
 from rtbm.distributions.dense import DenseMachine
 from rtbm.distributions.evaluator import Machine, explains_failures
 from rtbm.distributions.integration.boxes import BoxQuadrature
@@ -99,7 +99,7 @@ class DiagonalMachine(Machine):
         return DiagonalMachine(condition_natural(self._natural, known, others, values), self.tolerance)
 
     @explains_failures
-    def transform(self, M: Tensor, c: Tensor) -> Machine:
+    def transform(self, M: Tensor, c: Tensor) -> "DiagonalMachine | DenseMachine":
         """The machine of Mv + c: diagonal if M is square, else dense."""
         if M.shape[0] == M.shape[1]:
             return DiagonalMachine(transform_natural(self._natural, M, c), self.tolerance)
@@ -118,9 +118,7 @@ class DiagonalMachine(Machine):
     @explains_failures
     def log_normalizer(self) -> Tensor:
         """log of the average () of the periodic factor over the Gaussian."""
-        if self._wants_graph():
-            return self.log_average(self._offset[None])[0]
-        return self._fixed_log_normalizer
+        return self._log_normalizer
 
     @explains_failures
     def score_function(self, v: Tensor) -> Tensor:
@@ -151,16 +149,15 @@ class DiagonalMachine(Machine):
         """E[v] (Nv,)."""
         if self._dense is not None:
             return self._dense.mean()
-        nodes, weights = self._weighted_nodes()
-        return weights @ nodes
+        return self._node_weights @ self._nodes
 
     @explains_failures
     def covariance(self) -> Tensor:
         """Cov[v] (Nv, Nv)."""
         if self._dense is not None:
             return self._dense.covariance()
-        nodes, weights = self._weighted_nodes()
-        centred = nodes - weights @ nodes
+        weights = self._node_weights
+        centred = self._nodes - weights @ self._nodes
         return centred.mT @ (weights[:, None] * centred)
 
     @explains_failures
@@ -206,9 +203,10 @@ class DiagonalMachine(Machine):
         return v, torch.cat(parts)
 
     @explains_failures
+    @torch.no_grad()
     def envelope(self) -> Envelope:
         """A Gaussian bound on the density, and the covariance of its finest detail."""
-        return self._dense.envelope() if self._dense is not None else self._envelope(float(self._fixed_log_normalizer))
+        return self._dense.envelope() if self._dense is not None else self._envelope(float(self._log_normalizer))
 
     def log_average(self, offsets: Tensor) -> Tensor:
         """log of the mean of θ̃(i(Wᵀ(v − mean) + offset)|Q) over v ~ N(mean, T⁻¹) (n,), for any offsets (n, Nh).
@@ -271,23 +269,15 @@ class DiagonalMachine(Machine):
             self.log_normalizer()  # the grid reaches far enough only after this, or turns out to be too large
         return None if self.grid is None else self.grid.nodes
 
-    def _weighted_nodes(self) -> tuple[Tensor, Tensor]:
-        """The nodes (n, Nv), and their probabilities (n,)."""
-        assert self._nodes is not None
-        weights = self._node_weights() if self._wants_graph() else self._fixed_node_weights
-        return self._nodes, weights
+    @cached_unless_graph
+    def _log_normalizer(self) -> Tensor:
+        return self.log_average(self._offset[None])[0]
 
+    @cached_unless_graph
     def _node_weights(self) -> Tensor:
+        """The probabilities (n,) of the nodes."""
         assert self._nodes is not None
         return self.log_unnormalized(self._nodes).softmax(0)
-
-    @cached_without_graph
-    def _fixed_node_weights(self) -> Tensor:
-        return self._node_weights()
-
-    @cached_without_graph
-    def _fixed_log_normalizer(self) -> Tensor:
-        return self.log_average(self._offset[None])[0]
 
     @cached_with_graph
     def _quadrature(self) -> BoxQuadrature:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ from torch import Tensor
 from rtbm.distributions.integration.expectations import Component
 from rtbm.distributions.integration.grid import Envelope
 from rtbm.errors import NormalizerError, NotPositiveDefiniteError, TooManyNodesError, TooManyTermsError
-from rtbm.parameters import Free, Lattice, Natural
 
 Result = TypeVar("Result")
 
@@ -69,7 +68,7 @@ class DistributionEvaluator(ABC):
 
 
 class Machine(DistributionEvaluator):
-    """One Riemann-Theta Boltzmann machine: visible units as every evaluator, and hidden units.
+    """What `DenseMachine` and `DiagonalMachine` share. Both have the same methods, also for the hidden units.
 
     Hidden states h are those of phase I, integers with probabilities, except where `phase` says otherwise.
     """
@@ -80,31 +79,6 @@ class Machine(DistributionEvaluator):
     device: torch.device
     tolerance: float
 
-    @property
-    @abstractmethod
-    def lattice(self) -> Lattice:
-        """The lattice parameters."""
-
-    @abstractmethod
-    def natural(self, phase: str) -> Natural:
-        """The natural parameters in the given phase."""
-
-    @abstractmethod
-    def free(self) -> Free:
-        """The free parameters."""
-
-    @abstractmethod
-    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Machine":
-        """The same machine with a function applied to every parameter tensor."""
-
-    @abstractmethod
-    def hidden_mean(self, v: Tensor, phase: str) -> Tensor:
-        """E(h|v) (n, Nh) as the natural parameters of `phase` define it."""
-
-    @abstractmethod
-    def hidden_log_prob(self, h: Tensor, v: Tensor | None) -> Tensor:
-        """log P(h|v) (n,), or log P(h) (n,) without v, for integers h (n, Nh)."""
-
     @abstractmethod
     def sample_joint(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """n independent draws of v (n, Nv) and h (n, Nh)."""
@@ -112,11 +86,6 @@ class Machine(DistributionEvaluator):
     @abstractmethod
     def envelope(self) -> Envelope:
         """A Gaussian bound on the density, and the covariance of its finest detail."""
-
-    @classmethod
-    @abstractmethod
-    def from_natural(cls, natural: Natural, tolerance: float) -> Self:
-        """The machine of natural parameters in either phase."""
 
     def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
         """n independent draws (n, Nv)."""

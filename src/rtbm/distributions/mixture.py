@@ -9,9 +9,9 @@ from torch import Tensor
 
 from rtbm.distributions.arguments import check_points
 from rtbm.distributions.base import VisibleDistribution
-from rtbm.distributions.evaluator import DistributionEvaluator, Machine
+from rtbm.distributions.evaluator import DistributionEvaluator
 from rtbm.distributions.integration.expectations import Component
-from rtbm.distributions.rtbm import RTBMDistribution
+from rtbm.distributions.rtbm import Machine, RTBMDistribution
 from rtbm.errors import InvalidInputError
 from rtbm.validation import as_real, check_device, check_vector
 

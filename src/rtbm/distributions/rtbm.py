@@ -21,13 +21,15 @@ from rtbm.distributions.caching import cached_with_graph, ordinary_tensors
 from rtbm.distributions.continuous import ContinuousBoltzmannMachine
 from rtbm.distributions.dense import DenseMachine
 from rtbm.distributions.diagonal import DiagonalMachine
-from rtbm.distributions.evaluator import Machine, explains_failures
+from rtbm.distributions.evaluator import explains_failures
 from rtbm.distributions.integration.expectations import Estimate
 from rtbm.distributions.sampling.annealing import anneal
 from rtbm.errors import InvalidInputError
 from rtbm.parameters import Free, Lattice, Natural, constrain, map_tensors, solve
 from rtbm.theta.plan import ThetaPlan
 from rtbm.validation import as_shape, check_choice, check_integer, check_integers, check_tolerance
+
+Machine = DenseMachine | DiagonalMachine
 
 
 def _natural_part(name: str, text: str) -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from rtbm.distributions.caching import cached_without_graph
+from rtbm.distributions.caching import cached_unless_graph
 from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION, MAX_GRID_NODES, Envelope
 from rtbm.errors import TooManyNodesError
 from rtbm.theta.chunks import in_chunks
@@ -218,7 +218,7 @@ class BoxQuadrature:
 
     def _interval(self, low: Tensor, high: Tensor) -> Tensor:
         """In one dimension: two pieces of panels, and the whole panels between them."""
-        edges, mass = self._make_panels() if self._wants_graph() else self._fixed_panels
+        edges, mass = self._panels
         n = len(mass)
         start, stop = low.clamp(edges[0], edges[-1]), high.clamp(edges[0], edges[-1])
         first = torch.searchsorted(edges, low.detach().contiguous()) - 1  # −1 and n: outside of all panels
@@ -237,11 +237,8 @@ class BoxQuadrature:
         index = needed.nonzero()[:, 0]
         return torch.zeros_like(start).index_put((index,), self._integrate(start[index], stop[index]))
 
-    @cached_without_graph
-    def _fixed_panels(self) -> tuple[Tensor, Tensor]:
-        return self._make_panels()
-
-    def _make_panels(self) -> tuple[Tensor, Tensor]:
+    @cached_unless_graph
+    def _panels(self) -> tuple[Tensor, Tensor]:
         """Edges of the panels (k + 1,) in one dimension, and the probability of each (k,)."""
         if self.n_line_nodes > MAX_LINE_NODES:
             raise TooManyNodesError(self.n_line_nodes, MAX_LINE_NODES)
