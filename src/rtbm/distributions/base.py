@@ -18,6 +18,7 @@ from rtbm.distributions.arguments import (
     check_probabilities,
     dtype_of,
 )
+from rtbm.distributions.caching import forwarded
 from rtbm.distributions.evaluator import DistributionEvaluator
 from rtbm.distributions.integration.expectations import Estimate, Integrand, grid_expectation, sample_expectation
 from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION
@@ -47,20 +48,13 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         self._evaluator, self._dtype, self._device = evaluator, dtype, device
         super().__init__(event_shape=torch.Size([n_visible]), validate_args=False)
 
+    dtype: torch.dtype = forwarded("_dtype", "The dtype of the parameters.")
+    device: torch.device = forwarded("_device", "The device of the parameters.")
+
     @property
     def n_visible(self) -> int:
         """The number of visible units."""
         return self.event_shape[0]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the parameters."""
-        return self._dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the parameters."""
-        return self._device
 
     @property
     def mean(self) -> Tensor:
@@ -167,8 +161,7 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         >>> bool((machine.log_prob([[nan, 0.3]]) - present).abs() < 1e-12)
         True
         """
-        v = check_points(value, "value", self.n_visible, self._device, missing=True)
-        return self._by_rows(self._log_incomplete, v, value)
+        return self._by_rows(self._log_incomplete, value, missing=True)
 
     def _log_incomplete(self, rows: Tensor) -> Tensor:
         """log P (n,) of rows (n, Nv) with missing entries."""
@@ -214,8 +207,7 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         >>> normal.score_function([[2.0]])  # −v
         tensor([[-2.]], dtype=torch.float64)
         """
-        v = check_points(value, "value", self.n_visible, self._device)
-        return self._by_rows(self._evaluator.score_function, v, value)
+        return self._by_rows(self._evaluator.score_function, value)
 
     def log_mgf(self, t: Any) -> Tensor:
         """The cumulant-generating function log E[exp(tᵀv)] (...) for t (..., Nv).
@@ -226,7 +218,7 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         >>> rtbm.RTBMDistribution([[1.0]], [[0.0]], [[1.0]], [0.0], [0.0]).log_mgf([2.0])  # a standard normal: ½t²
         tensor(2., dtype=torch.float64)
         """
-        return self._by_rows(self._evaluator.log_mgf, check_points(t, "t", self.n_visible, self._device), t)
+        return self._by_rows(self._evaluator.log_mgf, t, "t")
 
     def cumulant(self, order: int) -> Tensor:
         """The cumulant tensor of the given order (Nv, …, Nv): the derivative of `log_mgf` of that order at zero.
@@ -281,8 +273,8 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         >>> machine.cdf([[-1.0], [0.0], [1.0]])
         tensor([0.1623, 0.5000, 0.8377], dtype=torch.float64)
         """
-        v = check_points(value, "value", self.n_visible, self._device, infinite=True)
-        return self._by_rows(lambda rows: self._evaluator.box(torch.full_like(rows, -math.inf), rows), v, value)
+        box = self._evaluator.box
+        return self._by_rows(lambda rows: box(torch.full_like(rows, -math.inf), rows), value, infinite=True)
 
     def icdf(self, value: Any) -> Tensor:
         """The quantiles v (..., 1) of probabilities p (...) in one dimension: the inverse of `cdf`.
@@ -304,9 +296,11 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         with torch.no_grad():
             v = invert_cdf(flat.detach(), self._tail, self._density, *self._quantile_range(flat.detach()))
         if torch.is_grad_enabled() and (flat.requires_grad or self.mean.requires_grad):
-            inside = v.isfinite()
+            inside, upper = v.isfinite(), flat.detach() > 0.5
             for _ in range(2):  # Newton steps of length zero that carry the first and second derivatives
-                step = self._newton_step(flat, torch.where(inside, v, self.mean.detach()))
+                x = torch.where(inside, v, self.mean.detach())
+                excess = self._tail(x, upper) - torch.where(upper, 1 - flat, flat)
+                step = torch.where(upper, excess, -excess) / self._density(x)
                 v = v + torch.where(inside, step - step.detach(), 0.0)
         return self._shape(v, (*p.shape, 1), value)
 
@@ -321,11 +315,6 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
             ends += [float(mean) - reach, float(mean) + reach]
             widths.append(float(detail) ** 0.5)
         return min(ends), max(ends), min(widths)
-
-    def _newton_step(self, p: Tensor, v: Tensor) -> Tensor:
-        upper = p.detach() > 0.5
-        excess = self._tail(v, upper) - torch.where(upper, 1 - p, p)
-        return torch.where(upper, excess, -excess) / self._density(v)
 
     def _tail(self, v: Tensor, upper: Tensor) -> Tensor:
         """The probability above v where `upper`, and below v elsewhere."""
@@ -449,9 +438,12 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         value, error = sample_expectation(rows, self._evaluator.log_density, function)
         return Estimate(value.to(self._dtype), error.to(self._dtype))
 
-    def _by_rows(self, function: Callable[[Tensor], Tensor], points: Tensor, value: Any) -> Tensor:
-        """Apply a function of rows (n, d) with results (n, …) to points (..., d), given by the user as `value`."""
-        result = function(points.reshape(-1, points.shape[-1]))
+    def _by_rows(
+        self, function: Callable[[Tensor], Tensor], value: Any, name: str = "value", **allowed: bool
+    ) -> Tensor:
+        """Apply a function of rows (n, Nv) with results (n, …) to an argument (..., Nv), which is checked."""
+        points = check_points(value, name, self.n_visible, self._device, **allowed)
+        result = function(points.reshape(-1, self.n_visible))
         return self._shape(result, (*points.shape[:-1], *result.shape[1:]), value)
 
     def _shape(self, result: Tensor, shape: Sequence[int], *values: Any) -> Tensor:
@@ -466,7 +458,5 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         raise NotImplementedError("machines are not batched: draw samples of any shape instead of expanding")
 
 
-@register_kl(VisibleDistribution, VisibleDistribution)
-@register_kl(VisibleDistribution, MultivariateNormal)
-def _kl_from_machine(p: VisibleDistribution, q: Distribution) -> Tensor:
-    return p.kl(q)
+register_kl(VisibleDistribution, VisibleDistribution)(VisibleDistribution.kl)
+register_kl(VisibleDistribution, MultivariateNormal)(VisibleDistribution.kl)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from rtbm.distributions.arguments import check_indices, check_known, check_points
+from rtbm.distributions.caching import forwarded
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
 from rtbm.errors import InvalidInputError
@@ -87,15 +88,8 @@ class BoundedDistribution(Distribution):
     def __repr__(self) -> str:
         return f"BoundedDistribution({self.base!r}, low={self.low.tolist()}, high={self.high.tolist()})"
 
-    @property
-    def n_visible(self) -> int:
-        """The number of features."""
-        return self.base.n_visible
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the parameters."""
-        return self.base.device
+    n_visible: int = forwarded("base.n_visible", "The number of features.")
+    device: torch.device = forwarded("base.device", "The device of the parameters.")
 
     def log_prob(self, value: Any) -> Tensor:
         """log P(x) (...) for x (..., Nv); −∞ outside of the bounds. NaN entries are integrated out."""

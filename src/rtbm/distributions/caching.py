@@ -1,13 +1,19 @@
-"""Cached properties that do not depend on the autograd mode in which they are first computed."""
+"""Properties that forward, and cached ones that do not depend on the autograd mode in which they are computed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
 
 Value = TypeVar("Value")
+
+
+def forwarded(path: str, text: str) -> Any:
+    """A read-only property with the value of another attribute, such as "natural.T", and with its own docstring."""
+    return property(attrgetter(path), doc=text)
 
 
 @contextmanager

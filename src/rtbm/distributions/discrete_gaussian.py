@@ -71,7 +71,7 @@ class DiscreteGaussian(Distribution):
         self._given_A = self.A.double().clone()
         self._A = Congruence.apply(self._given_A, self._U, torch.as_tensor(gram, device=self.A.device))
         self._given_a = self.a.double().clone()
-        centre = -np.linalg.solve(gram, self._a.detach().cpu().numpy())
+        centre = -np.linalg.solve(gram, self._reduce(self._given_a).detach().cpu().numpy())
         self._origin = torch.as_tensor(nearest_point(cholesky(gram), centre), device=self.A.device)
         self.origin = self._U @ self._origin
         self._exact_bias = self._exact_slope(self.origin)
@@ -88,12 +88,13 @@ class DiscreteGaussian(Distribution):
     @property
     def log_normalizer(self) -> Tensor:
         """log Σ_h exp(−½hᵀAh − aᵀh) = log θ̃(a|A), differentiable in A and a."""
-        return (self._moments[0] - self._origin @ (0.5 * self._A @ self._origin + self._a)).to(self._dtype)
+        energy = self._origin @ (0.5 * self._A @ self._origin + self._reduce(self._given_a))
+        return (self._moments[0] - energy).to(self._dtype)
 
     @property
     def mean(self) -> Tensor:
         """E[h] (g,)."""
-        return (self._U @ self._origin + self._U @ self._moments[1]).to(self._dtype)
+        return (self.origin + self._U @ self._moments[1]).to(self._dtype)
 
     @property
     def covariance_matrix(self) -> Tensor:
@@ -189,11 +190,6 @@ class DiscreteGaussian(Distribution):
         A, a, n = (x.detach().cpu().numpy() for x in (self._given_A, self._given_a, point))
         return torch.as_tensor(exact_shift((A + A.T) / 2, n, a), device=self.A.device)
 
-    @property
-    def _a(self) -> Tensor:
-        """Uᵀa (g,)."""
-        return self._reduce(self._given_a)
-
     def _reduce(self, vector: Tensor) -> Tensor:
         """Uᵀ times a vector (g,) or the rows of a matrix (n, g), without rounding of intermediate sums."""
         rows = vector.reshape(-1, len(self.a))
@@ -231,6 +227,4 @@ class DiscreteGaussian(Distribution):
         return make_sampler(*self._local_parameters(), self.a.device)
 
 
-@register_kl(DiscreteGaussian, DiscreteGaussian)
-def _kl_discrete_gaussian(p: DiscreteGaussian, q: DiscreteGaussian) -> Tensor:
-    return p.kl(q)
+register_kl(DiscreteGaussian, DiscreteGaussian)(DiscreteGaussian.kl)

@@ -3,6 +3,7 @@
 Arguments and results are float64 tensors on one device. Rows v (n, Nv) are finite and checked by the caller.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,6 +79,12 @@ class Machine(DistributionEvaluator):
     n_hidden: int
     device: torch.device
     tolerance: float
+
+    def __init_subclass__(cls) -> None:
+        """Let every public method explain its failures."""
+        for name, method in list(vars(cls).items()):
+            if inspect.isfunction(method) and not name.startswith("_"):
+                setattr(cls, name, explains_failures(method))
 
     @abstractmethod
     def sample_joint(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rtbm.distributions.arguments import check_points
 from rtbm.distributions.base import VisibleDistribution
 from rtbm.distributions.evaluator import DistributionEvaluator
 from rtbm.distributions.integration.expectations import Component
@@ -188,8 +187,7 @@ class RTBMMixture(VisibleDistribution[MixtureEvaluator]):
         >>> RTBMMixture([0.25, 0.75], [part, part]).responsibilities([0.3])
         tensor([0.2500, 0.7500], dtype=torch.float64)
         """
-        v = check_points(value, "value", self.n_visible, self._device)
-        return self._by_rows(self._evaluator.responsibilities, v, value)
+        return self._by_rows(self._evaluator.responsibilities, value)
 
     def hidden_mean(self, value: Any) -> Tensor:
         """E(h|v) of every component, one after the other (..., ΣNh), for v (..., Nv)."""

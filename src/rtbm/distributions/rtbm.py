@@ -17,7 +17,7 @@ from rtbm.distributions.arguments import (
     check_reached,
 )
 from rtbm.distributions.base import VisibleDistribution
-from rtbm.distributions.caching import cached_with_graph, ordinary_tensors
+from rtbm.distributions.caching import cached_with_graph, forwarded, ordinary_tensors
 from rtbm.distributions.continuous import ContinuousBoltzmannMachine
 from rtbm.distributions.dense import DenseMachine
 from rtbm.distributions.diagonal import DiagonalMachine
@@ -30,11 +30,6 @@ from rtbm.theta.plan import ThetaPlan
 from rtbm.validation import as_shape, check_choice, check_integer, check_integers, check_tolerance
 
 Machine = DenseMachine | DiagonalMachine
-
-
-def _natural_part(name: str, text: str) -> Any:
-    """A property that returns a copy of one of the paper's parameters."""
-    return property(lambda machine: getattr(machine.natural, name), doc=text)
 
 
 class RTBMDistribution(VisibleDistribution[Machine]):
@@ -117,7 +112,6 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         >>> two_peaks.mean.abs() < 1e-12, two_peaks.variance.round(decimals=2)
         (tensor([True]), tensor([5.], dtype=torch.float64))
         """
-        check_choice(phase, "phase", PHASES)
         lattice, dtype = check_lattice(A, a, F, mean, covariance)
         return cls._make(DenseMachine(lattice, check_tolerance(tolerance)), phase, dtype)
 
@@ -131,7 +125,6 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         >>> RTBMDistribution.from_free(unpack(torch.zeros(5), 1, 1))
         RTBMDistribution(n_visible=1, n_hidden=1, coupling='dense', phase='I', dtype=torch.float32)
         """
-        check_choice(phase, "phase", PHASES)
         with ordinary_tensors():
             checked, dtype = check_free(free)
             parameters = constrain(checked)
@@ -143,6 +136,7 @@ class RTBMDistribution(VisibleDistribution[Machine]):
 
     @classmethod
     def _make(cls, machine: Machine, phase: str, dtype: torch.dtype) -> "RTBMDistribution":
+        check_choice(phase, "phase", PHASES)
         distribution = cls.__new__(cls)
         distribution._set(machine, phase, dtype)
         return distribution
@@ -158,25 +152,17 @@ class RTBMDistribution(VisibleDistribution[Machine]):
             f"phase={self.phase!r}, dtype={self._dtype})"
         )
 
-    @property
-    def n_hidden(self) -> int:
-        """The number of hidden units."""
-        return self._evaluator.n_hidden
-
-    @property
-    def coupling(self) -> str:
-        """Either "dense" or "diagonal", the shape of Q."""
-        return self._evaluator.coupling
-
-    @property
-    def phase(self) -> str:
-        """Either "I" or "II", the phase of the natural parameters and of `hidden_mean`."""
-        return self._phase
-
-    @property
-    def tolerance(self) -> float:
-        """The bound on the relative truncation error of each theta function."""
-        return self._evaluator.tolerance
+    n_hidden: int = forwarded("_evaluator.n_hidden", "The number of hidden units.")
+    coupling: str = forwarded("_evaluator.coupling", 'Either "dense" or "diagonal", the shape of Q.')
+    phase: str = forwarded("_phase", 'Either "I" or "II", the phase of the natural parameters and of `hidden_mean`.')
+    tolerance: float = forwarded(
+        "_evaluator.tolerance", "The bound on the relative truncation error of each theta function."
+    )
+    T: Tensor = forwarded("natural.T", "The couplings of the visible units (Nv, Nv).")
+    W: Tensor = forwarded("natural.W", "The couplings between visible and hidden units (Nv, Nh).")
+    Q: Tensor = forwarded("natural.Q", "The couplings of the hidden units (Nh, Nh), or (Nh,) if diagonal.")
+    b_v: Tensor = forwarded("natural.b_v", "The biases of the visible units (Nv,).")
+    b_h: Tensor = forwarded("natural.b_h", "The biases of the hidden units (Nh,).")
 
     @property
     def natural(self) -> Natural:
@@ -193,12 +179,6 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         """The free parameters of this machine; see `rtbm.parameters`."""
         return map_tensors(self._evaluator.free(), self._copy)
 
-    T = _natural_part("T", "The couplings of the visible units (Nv, Nv).")
-    W = _natural_part("W", "The couplings between visible and hidden units (Nv, Nh).")
-    Q = _natural_part("Q", "The couplings of the hidden units (Nh, Nh), or (Nh,) if diagonal.")
-    b_v = _natural_part("b_v", "The biases of the visible units (Nv,).")
-    b_h = _natural_part("b_h", "The biases of the hidden units (Nh,).")
-
     def _copy(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._dtype, copy=True)
 
@@ -212,7 +192,6 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         >>> bool((other.log_prob([1.0]) - machine.log_prob([1.0])).abs() < 1e-12), other.Q
         (True, tensor([[19.7392]], dtype=torch.float64))
         """
-        check_choice(phase, "phase", PHASES)
         return self if phase == self.phase else self._make(self._evaluator, phase, self._dtype)
 
     def _derived(self, evaluator: Machine) -> "RTBMDistribution":
@@ -248,8 +227,7 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         >>> bool((machine.log_prob([1.0]) + machine.free_energy([1.0]) + machine.log_normalizer).abs() < 1e-12)
         True
         """
-        v = check_points(value, "value", self.n_visible, self._device)
-        return self._by_rows(self._free_energy, v, value)
+        return self._by_rows(self._free_energy, value)
 
     @explains_failures
     def _free_energy(self, rows: Tensor) -> Tensor:
@@ -319,8 +297,7 @@ class RTBMDistribution(VisibleDistribution[Machine]):
                 [0.5000],
                 [1.0000]], dtype=torch.float64)
         """
-        v = check_points(value, "value", self.n_visible, self._device)
-        return self._by_rows(lambda rows: self._evaluator.hidden_mean(rows, self._phase), v, value)
+        return self._by_rows(lambda rows: self._evaluator.hidden_mean(rows, self._phase), value)
 
     def hidden_log_prob(self, h: Any, v: Any = None) -> Tensor:
         """log P(h) (...), or log P(h|v) (...), for integers h (..., Nh) and v (..., Nv) that broadcast (phase I only).
@@ -334,7 +311,8 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         self._needs_first_phase("hidden_log_prob")
         states = check_integers(check_points(h, "h", self.n_hidden, self._device), "h")
         if v is None:
-            return self._by_rows(lambda rows: self._evaluator.hidden_log_prob(rows, None), states, h)
+            log_prob = self._evaluator.hidden_log_prob(states.reshape(-1, self.n_hidden), None)
+            return self._shape(log_prob, states.shape[:-1], h)
         points = check_points(v, "v", self.n_visible, self._device)
         rows, given, shape = broadcast(states, points, "h and v")
         return self._shape(self._evaluator.hidden_log_prob(rows, given), shape, h, v)

@@ -156,7 +156,10 @@ class IntervalSum:
     def _sum(self, low: Tensor, high: Tensor, cutoff: float) -> Tensor:
         if len(low) == 0:
             return low
-        a, b, c, d = self._ranges(low, high, cutoff)
+        reach, centres = cutoff * float(self._width.detach()), self._centres.detach()
+        ends = low.detach() - reach, low.detach() + reach, high.detach() - reach, high.detach() + reach
+        a, b, c, d = (torch.searchsorted(centres, end.contiguous()) for end in ends)
+        b, c = torch.where(b < c, b, d), torch.where(b < c, c, d)  # a to b near low, c to d near high, b to c between
         total = _between(self._below, self._above, b, c)
         for start, stop in ((a, b), (c, d)):
             size = int((stop - start).max())
@@ -164,13 +167,6 @@ class IntervalSum:
             if size:
                 total = total + in_chunks(self._near, rows, [self._centres, self._weights, self._width], width=size)
         return total
-
-    def _ranges(self, low: Tensor, high: Tensor, cutoff: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Components a to b are near `low`, c to d are near `high`, and b to c lie between the bounds."""
-        reach, centres = cutoff * float(self._width.detach()), self._centres.detach()
-        ends = low.detach() - reach, low.detach() + reach, high.detach() - reach, high.detach() + reach
-        a, b, c, d = (torch.searchsorted(centres, end.contiguous()) for end in ends)
-        return a, torch.where(b < c, b, d), torch.where(b < c, c, d), d
 
     @staticmethod
     def _near(rows: Tensor, centres: Tensor, weights: Tensor, width: Tensor) -> Tensor:
@@ -185,17 +181,10 @@ class IntervalSum:
 
 
 class BoxQuadrature:
-    """P(low < v < high) by Gauss-Legendre quadrature of a density, in up to three dimensions.
+    """P(low < v < high) by Gauss-Legendre quadrature of a density with an envelope, in up to three dimensions.
 
-    Parameters
-    ----------
-    log_density : callable
-        log P (n,) of rows (n, Nv).
-    envelope : Envelope
-        A bound on the density, and its finest detail.
-    wants_graph : callable
-        Whether results are to be differentiable in the parameters of the density. If not, the panels of one dimension
-        are integrated once.
+    wants_graph() tells whether results are to be differentiable in the parameters of the density. If not, the panels of
+    one dimension are integrated once.
     """
 
     def __init__(self, log_density: Callable[[Tensor], Tensor], envelope: Envelope, wants_graph: Callable[[], bool]):

@@ -22,20 +22,10 @@ def invert_cdf(
 ) -> Tensor:
     """The quantiles v (n,) with P(x < v) = p, for p (n,): Newton steps inside shrinking brackets.
 
-    Parameters
-    ----------
-    p : (n,)
-        Probabilities. The quantiles of 0 and 1 are −∞ and ∞.
-    tail : callable
-        tail(v, upper) is the probability above v where `upper`, and below v elsewhere. The smaller of the two is
-        compared with p or 1 − p, so that quantiles keep their digits in both tails.
-    density : callable
-        P(v) (n,) for v (n,).
-    low, high : float
-        All quantiles of p between 0 and 1 must lie between them.
-    finest : float
-        The width of the finest detail of the density. After a Newton step of 1e-8 of it, the remaining error is below
-        rounding.
+    tail(v, upper) is the probability above v where `upper`, and below v elsewhere. The smaller of the two is compared
+    with p or 1 − p, so that quantiles keep their digits in both tails. All quantiles of p between 0 and 1 must lie
+    between `low` and `high`. `finest` is the width of the finest detail of the density: after a Newton step of 1e-8 of
+    it, the remaining error is below rounding.
     """
     v = torch.where(p < 0.5, -math.inf, math.inf).to(p)
     active = ((p > 0) & (p < 1)).nonzero()[:, 0]

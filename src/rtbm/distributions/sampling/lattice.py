@@ -112,20 +112,9 @@ def make_sampler(
 ) -> BlockSampler:
     """An exact sampler for the matrix A (g, g) and the centre c (g,).
 
-    Each block of A that is coupled has a sampler of its own. All coordinates without couplings share one.
-
-    Parameters
-    ----------
-    A : (g, g)
-        The matrix of the exponent.
-    centre : (g,)
-        The centre c.
-    device : torch.device
-        Where draws are made.
-    max_listed : int, default=MAX_LISTED_POINTS
-        Blocks with more points than this are sampled by Klein's sampler.
-    max_proposals : int, default=MAX_PROPOSALS
-        Klein's sampler raises a SamplingError when it accepts less than one proposal in this many.
+    Each block of A that is coupled has a sampler of its own. All coordinates without couplings share one. Blocks with
+    more than `max_listed` points are sampled by Klein's sampler, which raises a SamplingError when it accepts less than
+    one proposal in `max_proposals`.
     """
     components = connected_components(A != 0)
     groups = [c for c in components if len(c) > 1]
