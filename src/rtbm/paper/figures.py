@@ -128,9 +128,7 @@ def draw_expectations(outcome: Outcome) -> Figure:
     )
 
 
-def _draw_phases(
-    machines: Mapping[str, list[Any]], label: str, panel: Callable[[Any, RTBMDistribution], Any]
-) -> Figure:
+def _draw_phases(machines: Mapping[str, list[Any]], label: str, panel: Callable[..., Any]) -> Figure:
     """A row of panels for each phase, and a panel for each machine."""
     figure, axes = plt.subplots(2, 3, figsize=(11, 5.6), layout="constrained")
     for row, (phase, parameters) in zip(axes, machines.items(), strict=True):

@@ -55,13 +55,7 @@ def fingerprint() -> str:
 
 
 class Parts:
-    """The results of finished jobs, one file each. Results of other code count as missing.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the files are; it is created with the first one.
-    """
+    """The results of finished jobs, one file each in a folder. Results of other code count as missing."""
 
     def __init__(self, folder: Path):
         self._folder, self._fingerprint = folder, fingerprint()
