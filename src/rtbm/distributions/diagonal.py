@@ -96,7 +96,7 @@ class DiagonalMachine(Machine):
         """The machine of Mv + c: diagonal if M is square, else dense."""
         if M.shape[0] == M.shape[1]:
             return DiagonalMachine(transform_natural(self._natural, M, c), self.tolerance)
-        return self._as_dense().transform(M, c)
+        return DenseMachine(self.lattice, self.tolerance).transform(M, c)
 
     def log_density(self, v: Tensor) -> Tensor:
         """log P(v) (n,)."""
@@ -235,10 +235,7 @@ class DiagonalMachine(Machine):
     @cached_with_graph
     def _dense(self) -> DenseMachine | None:
         """The dense machine that answers for integrals over v, or None where the grid does."""
-        return self._as_dense() if self._nodes is None else None
-
-    def _as_dense(self) -> DenseMachine:
-        return DenseMachine(self.lattice, self.tolerance)
+        return DenseMachine(self.lattice, self.tolerance) if self._nodes is None else None
 
     @cached_without_graph
     def _nodes(self) -> Tensor | None:

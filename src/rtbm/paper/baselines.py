@@ -116,10 +116,6 @@ class StandardisedDensity:
         """log P (n,)."""
         return self.log_prob_standard(self._standard(X)).double().numpy() - np.log(self._scale).sum()
 
-    def score(self, X: Floats) -> float:
-        """The mean of log P."""
-        return float(self.score_samples(X).mean())
-
     def _standard(self, X: Floats) -> Tensor:
         return torch.from_numpy((X - self._mean) / self._scale)
 

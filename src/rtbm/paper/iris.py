@@ -1,7 +1,6 @@
 """The paper's section 5: Iris by a single layer 4:3, of theta units or of tanh, trained by full-batch Adam.
 
-40 % of the data are for testing. Every repetition has its own split and initial values, the same for both kinds of
-units. Outputs are trained towards 1 for the class and 0 for the others; the largest output is the prediction.
+Outputs are trained towards 1 for the class and 0 for the others; the largest output is the prediction.
 """
 
 import itertools

@@ -1,8 +1,4 @@
-"""The paper's table of nine densities: machines beside mixtures, kernels, a binary Boltzmann machine and a flow.
-
-The score is the paper's: the mean squared difference from the true density, at the centres of the 50 (50×50) bins of a
-histogram of the sample. The likelihood is that of 10,000 other points.
-"""
+"""The paper's table of nine densities: machines beside mixtures, kernels, a binary Boltzmann machine and a flow."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
