@@ -66,7 +66,8 @@ class MixtureEvaluator(DistributionEvaluator):
         order = sorted(range(len(known)), key=known.__getitem__)
         row, present = values[order][None], sorted(known)
         evidence = torch.stack([part.log_marginal(row, present)[0] for part in self.parts])
-        return MixtureEvaluator(self.log_weights + evidence, [p.condition(known, others, values) for p in self.parts])
+        log_weights = (self.log_weights + evidence).log_softmax(0)
+        return MixtureEvaluator(log_weights, [part.condition(known, others, values) for part in self.parts])
 
     def transform(self, M: Tensor, c: Tensor) -> "MixtureEvaluator":
         """The mixture of Mv + c."""
