@@ -35,9 +35,9 @@ CONTOUR_WIDTHS = {0.99: 0.8, 0.9: 1.4, 0.5: 2.2}
 """Line widths of the contours, by the share of the probability that each encloses."""
 OUTLIER_SHARE = 0.001
 """Share of the rows, on either side of a feature, that does not extend the axes."""
-MAX_NORMALS, FAINTEST = 2000, 1e-12
-"""Most normal components that are summed one by one, and the smallest weight of one that counts. Up to this number the
-sum is faster than log θ̃ of each machine."""
+MAX_NORMALS, FAINTEST, INVISIBLE_SHARE = 2000, 1e-12, 1e-5
+"""Most normal components that are summed one by one, the smallest weight of one that counts, and the probability that
+their sum may leave out. Up to this number the sum is faster than log θ̃ of each machine."""
 
 
 class Component(NamedTuple):
@@ -339,7 +339,7 @@ class _Subject:
         self.bounds = distribution if isinstance(distribution, BoundedDistribution) else None
         self.draws = self._draw()
         normals = normal_components(density, FAINTEST)
-        is_complete = len(normals) <= MAX_NORMALS and sum(part.weight for part in normals) > 1 - 1e-5
+        is_complete = len(normals) <= MAX_NORMALS and sum(part.weight for part in normals) > 1 - INVISIBLE_SHARE
         self.normals = normals if is_complete else None
         self.rows = None if data is None else np.asarray(data, dtype=np.float64)
         if self.rows is not None:

@@ -80,7 +80,7 @@ class Parts:
 
 
 class Run(NamedTuple):
-    """An experiment with a number of seeds, full or quick, and the parts that are kept of it (None: none are)."""
+    """A run of an experiment: its number of seeds, full or quick, and where finished parts are kept (None: nowhere)."""
 
     experiment: Experiment
     seeds: int
