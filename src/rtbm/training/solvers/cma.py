@@ -30,9 +30,7 @@ class CMA(Solver):
     unit: ClassVar[str] = "generation"
     knows_smoothness: ClassVar[bool] = True
 
-    def minimise(self, objective: Any, start: torch.Tensor, monitor: Monitor | None = None) -> Result:
-        """Minimise from a start."""
-        monitor = monitor or Monitor()
+    def _minimise(self, objective: Any, start: torch.Tensor, monitor: Monitor) -> Result:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks of the package on its optional dependencies
             import cma as package  # here, so that nothing else needs it

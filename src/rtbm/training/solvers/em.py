@@ -37,9 +37,7 @@ class EM(Solver):
     name: ClassVar[str] = "em"
     takes_full_passes: ClassVar[bool] = True
 
-    def minimise(self, objective: Objective, start: Tensor, monitor: Monitor | None = None) -> Result:
-        """Minimise from a start."""
-        monitor = monitor or Monitor()
+    def _minimise(self, objective: Objective, start: Tensor, monitor: Monitor) -> Result:
         if objective.family.coupling != "dense":
             raise InvalidInputError('solver="em" needs coupling="dense": the states of a diagonal machine are not few')
         try:

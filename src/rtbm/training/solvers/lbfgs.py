@@ -39,9 +39,7 @@ class LBFGS(Solver):
     takes_full_passes: ClassVar[bool] = True
     knows_smoothness: ClassVar[bool] = True
 
-    def minimise(self, objective: Any, start: Tensor, monitor: Monitor | None = None) -> Result:
-        """Minimise from a start."""
-        monitor = monitor or Monitor()
+    def _minimise(self, objective: Any, start: Tensor, monitor: Monitor) -> Result:
         if getattr(objective, "is_scaled", False):
             try:
                 value, evaluation = objective.evaluate(start)
