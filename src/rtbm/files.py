@@ -391,7 +391,7 @@ class _NpyFile:
     has_names = False
     index: Sequence[str] = ()
 
-    def __init__(self, path: Path, block_rows: int | None = None):
+    def __init__(self, path: Path, block_rows: int = BLOCK_ROWS):
         try:
             array = np.lib.format.open_memmap(path, mode="r")  # refuses archives (.npz) and pickles
         except (OSError, EOFError, ValueError) as error:
@@ -404,7 +404,7 @@ class _NpyFile:
             raise FileError(f"{path}: must hold numbers of shape (n,) or (n, d), got {array.dtype} {array.shape}")
         self._path, self._array = path, array[:, None] if array.ndim == 1 else array
         self.n_rows, width = (int(size) for size in self._array.shape)
-        self.columns, self._block_rows = [str(i) for i in range(width)], block_rows or BLOCK_ROWS
+        self.columns, self._block_rows = [str(i) for i in range(width)], block_rows
         self.n_blocks = math.ceil(self.n_rows / self._block_rows)
 
     def read(self, chosen: list[str], left_out: dict[str, str] | None) -> tuple[Floats, list[str]]:
@@ -438,7 +438,7 @@ class _ParquetFile:
 
     has_names = True
 
-    def __init__(self, path: Path, block_rows: int | None = None):
+    def __init__(self, path: Path, block_rows: int = BLOCK_ROWS):
         from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile
 
@@ -546,7 +546,7 @@ class FileRows:
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
-        block_rows: int | None = None,
+        block_rows: int = BLOCK_ROWS,
     ):
         self.path = existing_table(path)
         if table_kind(self.path) not in STREAMED_FILES:

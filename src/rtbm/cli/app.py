@@ -403,7 +403,9 @@ def _draw(model: Any, rows: "Floats | None", path: Path) -> None:
 
 def main() -> None:
     """Run the command. Errors of the library end it with one line and exit code 1."""
-    warnings.showwarning = lambda message, *_: errors.print(f"warning: {message}")
+    warnings.showwarning = lambda message, *_: errors.print(
+        f"warning: {message}".replace("raise max_iter or tol", "raise --iterations")
+    )
     try:
         app()
     except (RTBMError, ValueError, OSError, RuntimeError, MemoryError) as error:

@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from rtbm.common import Floats
 from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import check_flag, check_jobs, distinct_labelled, distinct_rows
+from rtbm.estimators.checks import check_flag, check_jobs, distinct_labelled, distinct_rows, forget, keep_arguments
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.density.fitted import FittedDensity, component_weights, components
 from rtbm.estimators.density.sources import is_source
@@ -129,21 +129,12 @@ class RTBMDensityCV(FittedDensity):
         n_jobs: int | None = None,
         verbose: int = 0,
     ):
-        self.candidates = candidates
-        self.cv = cv
-        self.combine = combine
-        self.phase = phase
-        self.bounds = bounds
-        self.drop_constant = drop_constant
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+        keep_arguments(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the density to data; X, y and sample_weight as for `RTBMDensity`."""
         self._check_parameters()
-        for name in ("_line_density", "candidates_", "held_out_", "candidate_weights_"):
-            self.__dict__.pop(name, None)  # so that a failed refit leaves no stale state
+        forget(self, "_line_density")
         if is_source(X):
             raise InvalidInputError(
                 "X: a committee needs all data in memory, as an array: load them or a sample of them, or fit a single "

@@ -48,7 +48,7 @@ def find_simpler(
     """
     if fallback is None or not task.solver.maximises_likelihood:
         return None
-    family, objective = task.family, task.objective(task.family)
+    family, objective = task.family, task.objective()
     x, weights = objective.x, objective.weights
     n = total or objective.total
     has_missing = bool(x.isnan().any())
@@ -77,7 +77,7 @@ def without_strays(task: DensityTask, vector: Tensor) -> Tensor:
     family = task.family
     if family.n_components == 1 or not task.solver.maximises_likelihood:
         return vector
-    objective = task.objective(family)
+    objective = task.objective()
     with torch.no_grad():
         explained = objective.weights @ _log_joint(objective, vector).softmax(1) * objective.total
         machines, logits = family.split(vector)
