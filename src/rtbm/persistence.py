@@ -188,16 +188,16 @@ def _restore(tensors: Tensors, description: Description) -> Any:
     return KINDS[description["kind"]].restore(tensors, description)
 
 
-def _describe_all(models: Sequence[Any], prefix: str = "") -> tuple[Tensors, list[Description]]:
+def _describe_all(models: Sequence[Any]) -> tuple[Tensors, list[Description]]:
     """Several models: tensors whose names begin with their numbers, and their descriptions."""
     described = [_describe(model) for model in models]
-    tensors = {f"{prefix}{i}.{name}": tensor for i, (part, _) in enumerate(described) for name, tensor in part.items()}
+    tensors = {f"{i}.{name}": tensor for i, (part, _) in enumerate(described) for name, tensor in part.items()}
     return tensors, [description for _, description in described]
 
 
-def _restore_all(tensors: Tensors, descriptions: list[Description], prefix: str = "") -> list[Any]:
+def _restore_all(tensors: Tensors, descriptions: list[Description]) -> list[Any]:
     """The models of what `_describe_all` gave."""
-    return [_restore(_part(tensors, f"{prefix}{i}."), part) for i, part in enumerate(descriptions)]
+    return [_restore(_part(tensors, f"{i}."), part) for i, part in enumerate(descriptions)]
 
 
 def _part(tensors: Tensors, prefix: str) -> Tensors:

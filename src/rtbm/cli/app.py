@@ -134,8 +134,10 @@ def fit(
     if stream and (data is None or solver not in STREAMED_SOLVERS):
         raise typer.BadParameter("--stream needs a file and --solver lbfgs, em or adam", param_hint="--stream")
     stream = stream or (solver in STREAMED_SOLVERS and _is_large(data, columns))
+    from rtbm.cli.output import summary_table
     from rtbm.cli.processes import is_first_process, process_group
     from rtbm.estimators import RTBMDensity
+    from rtbm.persistence import save
 
     with process_group(device):
         model = RTBMDensity(
@@ -160,8 +162,14 @@ def fit(
             model.fit_stream(data, _split(columns))
         else:
             rows = _fit_rows(model, data, columns, header=header, separator=separator, decimal=decimal)
-        if is_first_process():
-            _finish(model, None if stream else rows, output, picture, quiet)
+        if not is_first_process():
+            return
+        save(model, output)
+        if picture is not None:
+            _draw(model, None if stream else rows, picture)
+        if not quiet:
+            console.print(summary_table(model, "the fit"), soft_wrap=False)
+            console.print(f"model: {output}" + (f", picture: {picture}" if picture else ""))
 
 
 def _fit_rows(model: Any, data: Path | None, columns: str | None, **text_format: Any) -> "Floats":
@@ -176,19 +184,6 @@ def _fit_rows(model: Any, data: Path | None, columns: str | None, **text_format:
     model.set_feature_names(found.names)
     model.summary_["left_out"] = dict(found.left_out)
     return found.values
-
-
-def _finish(model: Any, rows: "Floats | None", output: Path, picture: Path | None, quiet: bool) -> None:
-    """Save and show a fitted model."""
-    from rtbm.cli.output import summary_table
-    from rtbm.persistence import save
-
-    save(model, output)
-    if picture is not None:
-        _draw(model, rows, picture)
-    if not quiet:
-        console.print(summary_table(model, "the fit"), soft_wrap=False)
-        console.print(f"model: {output}" + (f", picture: {picture}" if picture else ""))
 
 
 @app.command()

@@ -34,7 +34,7 @@ def progress_bar(
             update(completed=runs - 1, state=f"{where} step {record.step} {value}{known}")
 
         yield report
-        update(total=runs or n_runs, completed=runs or n_runs)
+        update(completed=runs or n_runs)
 
 
 @contextlib.contextmanager
@@ -46,21 +46,13 @@ def counting_bar(total: int, title: str, shown: bool) -> Iterator[Callable[[], N
     if not shown:
         yield lambda: None
         return
-    count = 0
     with _bar(title, total, 20) as update:
-
-        def advance() -> None:
-            nonlocal count
-            count += 1
-            update(completed=count)
-
-        yield advance
-        update(total=count)
+        yield lambda: update(advance=1)
 
 
 @contextlib.contextmanager
 def _bar(title: str, total: int, width: int, *texts: str) -> Iterator[Callable[..., None]]:
-    """A bar with further texts after the count; yields the function that updates it."""
+    """A bar with further texts after the count; yields the function that updates it. The bar ends full."""
     from rich.console import Console  # here, since only verbose fits need it
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -68,3 +60,4 @@ def _bar(title: str, total: int, width: int, *texts: str) -> Iterator[Callable[.
     with Progress(*columns, *map(TextColumn, texts), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total, state="")
         yield lambda **changes: bar.update(task, **changes)
+        bar.update(task, total=bar.tasks[0].completed)

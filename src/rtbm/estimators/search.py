@@ -31,6 +31,8 @@ Report = Callable[[int, Record], None]
 class Task(ABC):
     """What a search needs of a fit. It can be pickled for other processes."""
 
+    data: Any  # a tuple of arrays, of which the first has a row for each observation
+    validation: Any  # the same, or None
     solver: Solver
     n_init: int
     patience: int
@@ -48,9 +50,9 @@ class Task(ABC):
         return None
 
     @property
-    @abstractmethod
     def n_rows(self) -> int:
         """The number of rows of the training data."""
+        return len(self.data[0])
 
     @abstractmethod
     def objective(self) -> Any:

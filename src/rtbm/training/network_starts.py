@@ -81,7 +81,9 @@ def tune(network: nn.Module, x: Floats, y: Floats, weights: Floats, seed: int, g
     if any(layer.out_features < n_outputs for layer in rest):
         return False
     rng = np.random.default_rng(seed)
-    x, y, weights = _some(x, y, weights, rng)
+    if len(x) > MAX_ROWS:
+        rows = np.sort(rng.choice(len(x), MAX_ROWS, replace=False))
+        x, y, weights = x[rows], y[rows], weights[rows]
     tones = find_tones(x, y, weights, max(1, first.out_features - 1), rng, greedy)  # one unit is for the trend
     if not tones:
         return False
@@ -128,11 +130,6 @@ def find_tones(
         tones.append(Tone(direction, float(frequency), phase))
         known = np.hstack([known, sine[:, None], cosine[:, None]])
     return tones
-
-
-def _some(x: Floats, y: Floats, weights: Floats, rng: np.random.Generator) -> tuple[Floats, Floats, Floats]:
-    rows = np.arange(len(x)) if len(x) <= MAX_ROWS else np.sort(rng.choice(len(x), MAX_ROWS, replace=False))
-    return x[rows], y[rows], weights[rows]
 
 
 def _directions(d: int, rng: np.random.Generator) -> Floats:

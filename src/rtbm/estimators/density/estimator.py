@@ -40,6 +40,7 @@ from rtbm.estimators.density.standardise import Standardised, from_standard, lik
 from rtbm.estimators.density.streaming import (
     Line,
     LineBatches,
+    Preparation,
     fit_exactly,
     fit_stream,
     open_batches,
@@ -228,23 +229,16 @@ class RTBMDensity(FittedDensity):
         rows, weights = distinct_rows(*self._prepare(X, sample_weight))
         line, log_slope = self._bounds.to_line(rows)
         seed = self._seed()
-        data, validation = self._standardise(line, weights, log_slope, seed)
+        training, held_out = split_rows(len(line), self.validation_fraction, seed)
+        has_missing, validation = bool(np.isnan(line).any()), None
+        data = standardise(line[training], weights[training], log_slope[training], self._names(), has_missing)
+        if len(held_out):
+            validation = like(data, line[held_out], weights[held_out], log_slope[held_out])
         task = self._task(data, validation, seed)
         with self._progress(count_runs(task)) as report:
             outcome = search(replace(task, report=report))
         self._keep(task, outcome)
         return self
-
-    def _standardise(
-        self, line: Floats, weights: Floats, log_slope: Floats, seed: int
-    ) -> tuple[Standardised, Standardised | None]:
-        """Training data, and validation data in the same coordinates if there are any."""
-        training, held_out = split_rows(len(line), self.validation_fraction, seed)
-        has_missing = bool(np.isnan(line).any())
-        data = standardise(line[training], weights[training], log_slope[training], self._names(), has_missing)
-        if not len(held_out):
-            return data, None
-        return data, like(data, line[held_out], weights[held_out], log_slope[held_out])
 
     def _seed(self) -> int:
         """The seed of everything random, the same in all processes."""
@@ -347,7 +341,9 @@ class RTBMDensity(FittedDensity):
         data = standardise_sample(seen, self._names())
         task = self._task(data, None, seed)
         with self._progress(count_runs(task) + 1) as report:
-            result = fit_stream(replace(task, report=report), LineBatches(batches, line, data), seen.total)
+            result = fit_stream(
+                replace(task, report=report), LineBatches(batches, Preparation(line, data.mean, data.root)), seen.total
+            )
         self._keep(task, Outcome([result], 0), seen.total)
         self.summary_["left_out"] = dict(described.left_out)
 
@@ -363,16 +359,16 @@ class RTBMDensity(FittedDensity):
         `total` is the number of observations and `whole` what is known of them, if the data of the task are a sample.
         """
         best = self._evaluable(task, outcome.results[outcome.best])
-        simpler = find_simpler(task, best.vector, self.fallback, total, whole)
-        vector = without_strays(task, best.vector if simpler is None else simpler.vector)
+        vector, n_gaussians = find_simpler(task, best.vector, self.fallback, total, whole)
+        vector = without_strays(task, vector)
         self.results_, self.history_ = outcome.results, best.history
         self._set_distribution(self._density(task, vector))
         self._fit_result = task.family, vector, task.data.mean, task.data.root
         known = {
             "n_hidden": task.n_hidden,
-            "members": [[task.n_components, simpler.n_gaussians if simpler else 0]],
+            "members": [[task.n_components, n_gaussians]],
             "n_observations": total or float(task.data.weights.sum()),
-            "is_gaussian": simpler is not None,
+            "is_gaussian": n_gaussians > 0,
         }
         self._set_summary(known | outcome.summary(task.solver.max_iter))
 
@@ -423,7 +419,7 @@ class RTBMDensity(FittedDensity):
             f"the solver {result.solver!r} ended at a density that cannot be evaluated ({reason}). The fit is an "
             "earlier iteration of it: raise regularization",
             RuntimeWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
         return replace(result, vector=vector)
 

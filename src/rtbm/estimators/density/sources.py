@@ -10,6 +10,7 @@ import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,7 +22,7 @@ from torch import Tensor
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
 from rtbm.files import FileRows
-from rtbm.training.batches import Batches, LoaderBatches
+from rtbm.training.batches import Batch, Batches, LoaderBatches
 from rtbm.training.distributed import (
     attempt,
     broadcast_object,
@@ -115,14 +116,14 @@ def open_source(X: Any, columns: Sequence[str] | None = None, weights: Any = Non
     rank, world = rank_and_world()
     if is_path(X):
         file = FileRows(X, columns, rank=rank, world=world)
-        return Rows(lambda: itertools.starmap(Chunk, file.in_order(CHUNK_ROWS)), describe_file(file), is_numbered=True)
+        return Rows(lambda: itertools.starmap(Chunk, file.in_order(CHUNK_ROWS)), describe_file(file), rank, True)
     if not isinstance(X, np.ndarray):
         return batch_rows(X if hasattr(X, "epoch") else LoaderBatches(X))
     if weights is not None and np.shape(weights) != (len(X),):
         raise InvalidInputError(f"sample_weight must have shape ({len(X)},), got {np.shape(weights)}")
     known = None if weights is None else to_floats(weights)
     share = range(len(X) * rank // world, len(X) * (rank + 1) // world)
-    return Rows(partial(_array_chunks, X, known, share), Described(X.shape[1]), is_numbered=True)
+    return Rows(partial(_array_chunks, X, known, share), Described(X.shape[1]), rank, True)
 
 
 def describe_file(file: FileRows) -> Described:
@@ -144,32 +145,32 @@ def batch_rows(batches: Batches, described: Described | None = None) -> "Rows":
         if first is not None and first.ndim != 2:
             raise InvalidInputError(f"source must give batches of shape (rows, n_features), got {tuple(first.shape)}")
         described = Described(None if first is None else int(first.shape[1]))
-    return Rows(lambda: regroup((to_floats(x), to_floats(weights)) for x, weights in batches.epoch(0)), described)
+    rank, world = rank_and_world()
+    return Rows(lambda: regroup(map(_floats, batches.epoch(0))), described, rank, is_numbered=world == 1)
 
 
 def regroup(items: Iterable[tuple[Floats, Floats | None]]) -> Iterator[Chunk]:
     """Rows and weights of any length as chunks of about CHUNK_ROWS rows, numbered from 0."""
     held: list[tuple[Floats, Floats]] = []
     begin, size = 0, 0
+
+    def joined() -> Chunk:
+        return Chunk(
+            begin, *(parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in zip(*held, strict=True))
+        )
+
     for rows, weights in items:
         weights = np.ones(len(rows)) if weights is None else weights
         check_shapes(rows, weights, held[0][0].shape[1] if held else None)
         for i in range(0, len(rows), CHUNK_ROWS):
             part = rows[i : i + CHUNK_ROWS], weights[i : i + CHUNK_ROWS]
             if held and size + len(part[0]) > CHUNK_ROWS:
-                yield _joined(begin, held)
+                yield joined()
                 begin, size, held = begin + size, 0, []
             held.append(part)
             size += len(part[0])
     if held:
-        yield _joined(begin, held)
-
-
-def _joined(begin: int, parts: list[tuple[Floats, Floats]]) -> Chunk:
-    if len(parts) == 1:
-        return Chunk(begin, *parts[0])
-    rows, weights = zip(*parts, strict=True)
-    return Chunk(begin, np.concatenate(rows), np.concatenate(weights))
+        yield joined()
 
 
 def check_shapes(rows: np.ndarray, weights: np.ndarray, width: int | None) -> None:
@@ -181,6 +182,10 @@ def check_shapes(rows: np.ndarray, weights: np.ndarray, width: int | None) -> No
         )
 
 
+def _floats(batch: Batch) -> tuple[Floats, Floats]:
+    return to_floats(batch[0]), to_floats(batch[1])
+
+
 def to_floats(value: Any) -> Floats:
     """An array, a tensor or a data frame in float64."""
     if isinstance(value, Tensor):
@@ -188,37 +193,20 @@ def to_floats(value: Any) -> Floats:
     return np.asarray(value, dtype=np.float64)
 
 
+@dataclass
 class Rows:
-    """The rows of one part: of this process, or of a partition of a Dask collection.
+    """The rows of one part: of this process, or of a partition of a Dask collection."""
 
-    Parameters
-    ----------
-    chunks : function
-        Gives an iterator over chunks, for each pass.
-    described : Described
-        The columns.
-    number : int, default=None
-        That of this part; None for the rank of the process.
-    is_numbered : bool, default=False
-        Whether the row numbers of chunks count over all processes, and not within this part.
-    """
-
-    def __init__(
-        self,
-        chunks: Callable[[], Iterator[Chunk]],
-        described: Described,
-        number: int | None = None,
-        is_numbered: bool = False,
-    ):
-        self._chunks, self.described = chunks, described
-        self._number = rank_and_world()[0] if number is None else number
-        self.is_numbered = is_numbered or not is_distributed()
-        self._prepare: Prepare | None = None
-        self._kept: list[list[Block]] | None = None
+    chunks: Callable[[], Iterator[Chunk]]  # called for each pass
+    described: Described
+    number: int  # of this part
+    is_numbered: bool  # whether the row numbers of chunks count over all parts, and not within this one
+    _prepare: Prepare | None = None
+    _kept: list[list[Block]] | None = None
 
     def gather(self, function: Look) -> list[Any]:
         """The result of a function, in a list."""
-        return [function(self._number, _readable(self._chunks()))]
+        return [function(self.number, _readable(self.chunks()))]
 
     def prepare(self, function: Prepare) -> None:
         """Set the function that turns chunks into blocks."""
@@ -231,17 +219,22 @@ class Rows:
             total = total + function(blocks)
         return total
 
-    def blocks(self, keeps_all: bool = False) -> Iterator[list[Block]]:
-        """The blocks, a chunk at a time. They are kept if all of them are small enough, or if `keeps_all`."""
+    def keep(self, function: Prepare) -> "Rows":
+        """These rows, with all blocks that a function makes of the chunks."""
+        self._kept = list(_readable(map(function, self.chunks())))
+        return self
+
+    def blocks(self) -> Iterator[list[Block]]:
+        """The blocks, a chunk at a time. They are kept if all of them are small enough."""
         if self._kept is not None:
             yield from self._kept
             return
         kept: list[list[Block]] | None = []
         size = 0
-        for blocks in _readable(map(self._prepare, self._chunks())):  # type: ignore[arg-type]
+        for blocks in _readable(map(self._prepare, self.chunks())):  # type: ignore[arg-type]
             yield blocks
             size += sum(block.points.nbytes + block.weights.nbytes for block in blocks)
-            if kept is not None and (keeps_all or size <= _most_kept(blocks)):
+            if kept is not None and size <= _most_kept(blocks):
                 kept.append(blocks)
             else:
                 kept = None
@@ -393,7 +386,7 @@ class DaskRows(_Parts):
         if self._client is None:
             self._prepare = function
         else:
-            self._parts = self._submit(_with_blocks, function)
+            self._parts = self._submit("keep", function)
             self._wait(self._parts)
 
     def _ask(self, name: str, argument: Any) -> list[Any]:
@@ -403,13 +396,13 @@ class DaskRows(_Parts):
             call = dask.delayed(_answer)
             arguments = self.described, name, argument, self._prepare
             return list(dask.compute(*(call(i, part, *arguments) for i, part in enumerate(self._parts))))
-        futures = self._submit(_answer, name, argument)
+        futures = self._submit(name, argument)
         self._wait(futures)
         return self._client.gather(futures)
 
-    def _submit(self, task: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def _submit(self, *question: Any) -> list[Any]:
         return [
-            self._client.submit(task, i, part, self.described, *arguments, workers=[self._holders[i]], pure=False)
+            self._client.submit(_answer, i, part, self.described, *question, workers=[self._holders[i]], pure=False)
             for i, part in enumerate(self._parts)
         ]
 
@@ -438,25 +431,12 @@ class DaskRows(_Parts):
 AnySource = Rows | Team | DaskRows
 
 
-def _part_rows(number: int, part: Any, described: Described) -> Rows:
-    """A partition of a Dask collection as `Rows`, which it is already if its blocks have been made."""
-    return part if isinstance(part, Rows) else Rows(partial(_part_chunks, part, described.names), described, number)
-
-
-def _with_blocks(number: int, part: Any, described: Described, prepare: Prepare) -> Rows:
-    """A partition that keeps its blocks."""
-    rows = _part_rows(number, part, described)
-    rows.prepare(prepare)
-    for _ in rows.blocks(keeps_all=True):
-        pass
-    return rows
-
-
 def _answer(
     number: int, part: Any, described: Described, name: str, argument: Any, prepare: Prepare | None = None
 ) -> Any:
-    """What a method of `Rows` returns for a partition."""
-    rows = _part_rows(number, part, described)
+    """What a method of `Rows` returns for a partition, which is `Rows` already if a worker keeps its blocks."""
+    chunks = partial(_part_chunks, part, described.names)
+    rows = part if isinstance(part, Rows) else Rows(chunks, described, number, is_numbered=False)
     if prepare is not None:
         rows.prepare(prepare)
     return getattr(rows, name)(argument)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,19 +76,23 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Preparation:
-    """Turns chunks of rows into blocks of standardised points on a device."""
+    """Turns chunks of rows into standardised points, and into blocks of them on a device."""
 
     line: Line
     mean: Floats
     root: Floats
-    total: float
-    device: str | None
+    total: float = 1.0
+    device: str | None = None
+
+    def points(self, chunk: Chunk) -> Batch:
+        """The points of a chunk, and their weights divided by the total."""
+        rows, weights, *_ = self.line(chunk)
+        z = np.ascontiguousarray(to_standard(rows, self.mean, self.root))
+        return torch.from_numpy(z), torch.from_numpy(weights / self.total)
 
     def __call__(self, chunk: Chunk) -> list[Block]:
         """The blocks of a chunk; the weights of all blocks have sum 1."""
-        rows, weights, *_ = self.line(chunk)
-        z = np.ascontiguousarray(to_standard(rows, self.mean, self.root))
-        x, w = (torch.from_numpy(part).to(self.device or "cpu") for part in (z, weights / self.total))
+        x, w = (part.to(self.device or "cpu") for part in self.points(chunk))
         return [block._replace(rows=np.empty(0, dtype=int)) for block in make_blocks(x, w)]  # nobody asks for them
 
 
@@ -148,11 +153,10 @@ class Survey:
                 continue
             keys = _keys(chunk.begin + offset, len(chunk.rows), self.seed)[kept]
             near = keys <= last
-            sample = seen.sample.plus(Sample(keys[near], rows[near], weights[near], log_slope[near]))
-            last = sample.keys.max() if len(sample.keys) == SCREENED_ROWS else last
-            missing = bool(np.isnan(rows).any())
-            own = Seen(float(weights.sum()), MomentSums.of(rows, weights), float(weights @ log_slope), missing, empty)
-            seen = seen.plus(own)._replace(sample=sample)
+            sample = Sample(keys[near], rows[near], weights[near], log_slope[near])
+            sums, missing = MomentSums.of(rows, weights), bool(np.isnan(rows).any())
+            seen = seen.plus(Seen(float(weights.sum()), sums, float(weights @ log_slope), missing, sample))
+            last = seen.sample.keys.max() if len(seen.sample.keys) == SCREENED_ROWS else last
         return seen
 
 
@@ -182,9 +186,7 @@ def survey(source: AnySource, line: Line, seed: int) -> Seen:
 
 def _joint(parts: list[Seen]) -> Seen:
     """The results for all parts together, with a sorted sample."""
-    seen = parts[0]
-    for part in parts[1:]:
-        seen = seen.plus(part)
+    seen = reduce(Seen.plus, parts)
     if len(seen.sample.keys) < 2:
         raise InvalidInputError(f"there are {len(seen.sample.keys)} rows of positive weight: at least 2 are needed")
     order = np.lexsort(seen.sample.rows.T[::-1])
@@ -271,16 +273,13 @@ def survey_batches(rows: Rows, line: Line, seed: int) -> Seen:
 class LineBatches:
     """Batches with bounds removed and the standardisation applied."""
 
-    def __init__(self, batches: Batches, line: Line, data: Standardised):
-        self._batches, self._line, self._data = batches, line, data
+    def __init__(self, batches: Batches, prepare: Preparation):
+        self._batches, self._prepare = batches, prepare
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of one epoch."""
-        for points, weights in self._batches.epoch(number):
-            rows, w, *_ = self._line(Chunk(0, to_floats(points), to_floats(weights)))
-            if len(rows):
-                z = to_standard(rows, self._data.mean, self._data.root)
-                yield torch.from_numpy(np.ascontiguousarray(z)), torch.from_numpy(np.ascontiguousarray(w))
+        """The batches of one epoch, without empty ones."""
+        chunks = (Chunk(0, to_floats(points), to_floats(weights)) for points, weights in self._batches.epoch(number))
+        return (batch for batch in map(self._prepare.points, chunks) if len(batch[0]))
 
 
 def fit_stream(task: DensityTask, batches: LineBatches, total: float) -> Result:

@@ -53,11 +53,6 @@ class DensityTask(Task):
         """Whether starts that run at the same time are threads of one process."""
         return self.n_rows <= THREADED_ROWS
 
-    @property
-    def n_rows(self) -> int:
-        """The number of rows of the training data."""
-        return len(self.data.z)
-
     def objective(self) -> Objective:
         """The objective on the training data."""
         return Objective(self.family, self._source, self.prior)
@@ -80,22 +75,19 @@ class DensityTask(Task):
     def monitor(self, report: Callable[[Record], None] | None) -> Monitor:
         """A monitor that reports likelihoods in the units of the original data."""
         shift = self.data.log_volume if self.solver.maximises_likelihood else 0.0
-        return Monitor(None if self.validation is None else self._validate, self.patience, report, shift)
+        if self.validation is None:
+            return Monitor(None, self.patience, report, shift)
+        x, weights = self._tensor(self.validation.z), self._tensor(self.validation.weights)
+        log_volume = self.validation.log_volume
 
-    @cached_property
-    def _held_out(self) -> tuple[Tensor, Tensor, float]:
-        """The validation data, their weights, and their `log_volume`."""
-        z, weights, *_, log_volume = self.validation  # type: ignore[misc]
-        return self._tensor(z), self._tensor(weights), log_volume
+        def validate(vector: Tensor) -> float:
+            with torch.no_grad():
+                try:
+                    return float(weights @ self.family.log_prob(vector, x) / weights.sum()) - log_volume
+                except FAILURES:  # out of reach of float64 for some of these points
+                    return -math.inf
 
-    def _validate(self, vector: Tensor) -> float:
-        """The mean log-likelihood of the validation data."""
-        x, weights, log_volume = self._held_out
-        with torch.no_grad():
-            try:
-                return float(weights @ self.family.log_prob(vector, x) / weights.sum()) - log_volume
-            except FAILURES:  # out of reach of float64 for some of these points
-                return -math.inf
+        return Monitor(validate, self.patience, report, shift)
 
     def start(self, index: int) -> Tensor:
         """The vector of a start."""

@@ -17,9 +17,6 @@ from rtbm.estimators.features.transformer import RTBMFeatures
 
 CLASSIFIERS = ("logistic", "bayes")
 
-Labelled = tuple[Floats, np.ndarray, Any]
-"""Rows, labels, and weights or None."""
-
 
 def _has(method: str) -> Any:
     """Whether the classifier has a method: the fitted one, or the one that would be fitted."""
@@ -108,23 +105,20 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
             raise InvalidInputError(f"sample_weight: the classifier {classifier!r} takes none: leave it at None")
         forget(self, "_log_prior", "_has_classifier")
         X, y, weights = check_labelled(self, X, y, sample_weight)
-        distinct = distinct_labelled(X, y, weights)
+        rows, labels, sums = distinct_labelled(X, y, weights)
         try:
-            self._fit(distinct[0], distinct[2], distinct[1] if self._is_supervised() else None)
+            self._fit(rows, sums, labels if self._is_supervised() else None)
             if classifier is not None:
-                self._fit_classifier(classifier, distinct, (X, y, None if sample_weight is None else weights))
+                self._centre, self._scale = column_moments(self._features(rows), sums)
+                if isinstance(self.classifier, str):  # other classifiers see the rows as they were given
+                    X, y, weights = rows, labels, sums
+                options = {} if sample_weight is None and X is not rows else {"sample_weight": weights}
+                self.classifier_ = classifier.fit(self._standardised(self._features(X)), y, **options)
         except BaseException:
             forget(self, "_log_prior", "_has_classifier")
             raise
-        self.classes_, self._has_classifier = np.unique(y), classifier is not None
+        self.classes_, self._has_classifier = np.unique(labels), classifier is not None
         return self
-
-    def _fit_classifier(self, classifier: Any, distinct: Labelled, given: Labelled) -> None:
-        """Logistic regression sees distinct rows with weights, and other classifiers the rows as they were given."""
-        self._centre, self._scale = column_moments(self._features(distinct[0]), distinct[2])
-        X, y, weights = distinct if isinstance(self.classifier, str) else given
-        options = {} if weights is None else {"sample_weight": weights}
-        self.classifier_ = classifier.fit(self._standardised(self._features(X)), y, **options)
 
     def predict(self, X: Any) -> np.ndarray:
         """The labels (n_samples,)."""

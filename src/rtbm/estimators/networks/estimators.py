@@ -43,6 +43,7 @@ PREDICTED_ROWS = 2**16
 class ThetaNet(BaseEstimator):
     """The base class of ThetaNetRegressor and ThetaNetClassifier."""
 
+    loss = "squared_error"
     n_features_in_: int
     module_: nn.Sequential
 
@@ -71,10 +72,6 @@ class ThetaNet(BaseEstimator):
     ):
         keep_arguments(self, locals())
 
-    @property
-    def _loss(self) -> str:
-        return "squared_error"
-
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "module_")
 
@@ -88,7 +85,7 @@ class ThetaNet(BaseEstimator):
         training, held_out = self._split(rows[:, d:], seed)
         centre, scale = column_moments(rows[training, :d], weights[training])
         offset, unit = column_moments(rows[training, d:], weights[training])
-        if self.output_activation != "linear" or self._loss != "squared_error":
+        if self.output_activation != "linear" or self.loss != "squared_error":
             offset, unit = 0 * offset, 0 * unit + 1
         rows = (rows - np.concatenate([centre, offset])) / np.concatenate([scale, unit])
         parts = [NetworkRows(rows[i, :d], rows[i, d:], weights[i]) for i in (training, held_out)]
@@ -131,7 +128,7 @@ class ThetaNet(BaseEstimator):
             coupling=self.coupling,
             initialization=self.initialization,
             dropout=float(self.dropout),
-            loss=self._loss,
+            loss=self.loss,
             alpha=float(self.alpha),
             data=data,
             validation=validation,
@@ -328,8 +325,6 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
     (True, (2, 3))
     """
 
-    loss: str
-
     def __init__(
         self,
         hidden_layer_sizes: Sequence[int] = (8,),
@@ -355,10 +350,6 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
         verbose: int = 0,
     ):
         keep_arguments(self, locals())
-
-    @property
-    def _loss(self) -> str:
-        return self.loss
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train the network on X (n_samples, n_features) and labels y (n_samples,).

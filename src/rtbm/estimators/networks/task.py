@@ -62,11 +62,6 @@ class NetworkTask(Task):
             tune(network, *self.data, seed=self.solver.seed + index, greedy=index == 0)
         return parameters_to_vector(network.parameters()).detach().to(self.device or "cpu")
 
-    @property
-    def n_rows(self) -> int:
-        """The number of rows of the training data."""
-        return len(self.data.x)
-
     def objective(self) -> NetworkObjective:
         """The penalised loss of the training data."""
         return self._objective(self.data, self.alpha)

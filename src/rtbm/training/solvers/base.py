@@ -15,6 +15,9 @@ MAX_ITER = "max_iter"
 EARLY_STOPPING = "early stopping"
 STALLED = "no further progress"
 SCHEDULE = "schedule completed"
+INFINITE = 1e10
+"""Stands for the objective where parameters leave float64, unless objectives are that large themselves: line searches
+then turn back, and the packages behind the solvers take no infinities."""
 FINAL_RATE = 0.01
 """The last learning rate of an EpochSolver, as a share of the first. A larger one ends with noisier parameters."""
 
@@ -73,6 +76,11 @@ class Result:
     def converged(self) -> bool:
         """Whether it stopped by itself, and not because its iterations were used up."""
         return self.reason != MAX_ITER
+
+
+def cap_for(first: float) -> float:
+    """What stands for infinite objectives where the first one is known."""
+    return max(INFINITE, 10 * abs(first)) if math.isfinite(first) else INFINITE
 
 
 class Monitor:

@@ -8,10 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, Monitor, Result, Solver
-
-LARGEST_VALUE = 1e10
-"""Stands for infinite values, unless finite ones are that large: the package takes no infinities."""
+from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, Monitor, Result, Solver, cap_for
 
 
 @dataclass(frozen=True)
@@ -47,13 +44,13 @@ class CMA(Solver):
         }
         strategy = package.CMAEvolutionStrategy(start.cpu().numpy(), self.spread, options)
         first = objective.value(start)
-        large = max(LARGEST_VALUE, 10 * abs(first)) if math.isfinite(first) else LARGEST_VALUE
+        cap = cap_for(first)
         monitor(start, first)
         best, lowest, reason = start, math.inf, CONVERGED
         while not strategy.stop():
             candidates = strategy.ask()
             values = [objective.value(torch.from_numpy(candidate).to(start)) for candidate in candidates]
-            strategy.tell(candidates, [min(value, large) for value in values])
+            strategy.tell(candidates, [min(value, cap) for value in values])
             if min(values) < lowest:
                 lowest = min(values)
                 best = torch.from_numpy(candidates[values.index(lowest)].copy()).to(start)

@@ -41,27 +41,22 @@ class EM(Solver):
         if objective.family.coupling != "dense":
             raise InvalidInputError('solver="em" needs coupling="dense": the states of a diagonal machine are not few')
         try:
-            value, evaluation = objective.evaluate(start)
+            known = objective.evaluate(start)
         except TooManyTermsError as error:
             raise InvalidInputError(
                 f'solver="em" sums over tables of hidden states, which would need more than {error.limit} states here: '
                 'use fewer hidden units, or solver="lbfgs"'
             ) from None
-        monitor(start, value)
-        vector, reason = iterate(objective, start, value, evaluation, monitor, self.max_iter, self.tol)
+        monitor(start, known[0])
+        vector, reason = iterate(objective, start, known, monitor, self.max_iter, self.tol)
         return monitor.result(vector, reason, objective.evaluations, self.name)
 
 
 def iterate(
-    objective: Objective,
-    vector: Tensor,
-    value: float,
-    evaluation: Evaluation,
-    monitor: Monitor,
-    max_iter: int,
-    tol: float,
+    objective: Objective, vector: Tensor, known: tuple[float, Evaluation], monitor: Monitor, max_iter: int, tol: float
 ) -> tuple[Tensor, str]:
-    """Iterations from a vector, where value and sums are known: where they end, and why."""
+    """Iterations from a vector, whose value and sums are known: where they end, and why."""
+    value, evaluation = known
     for _ in range(max_iter):
         try:
             updated = maximise(objective, evaluation)
