@@ -136,7 +136,9 @@ def fit(
     stream = stream or (solver in STREAMED_SOLVERS and _is_large(data, columns))
     from rtbm.cli.output import summary_table
     from rtbm.cli.processes import is_first_process, process_group
+    from rtbm.datasets import gamma
     from rtbm.estimators import RTBMDensity
+    from rtbm.files import FileData, read_table
     from rtbm.persistence import save
 
     with process_group(device):
@@ -161,29 +163,21 @@ def fit(
         if stream:
             model.fit_stream(data, _split(columns))
         else:
-            rows = _fit_rows(model, data, columns, header=header, separator=separator, decimal=decimal)
+            text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
+            found = FileData(gamma.sample(), None) if data is None else read_table(data, _split(columns), **text_format)
+            with _columns_by_name(found.names):
+                model.fit(found.values)
+            model.summary_["log_likelihood"] = model.score(found.values)
+            model.set_feature_names(found.names)
+            model.summary_["left_out"] = dict(found.left_out)
         if not is_first_process():
             return
         save(model, output)
         if picture is not None:
-            _draw(model, None if stream else rows, picture)
+            _draw(model, None if stream else found.values, picture)
         if not quiet:
             console.print(summary_table(model, "the fit"), soft_wrap=False)
             console.print(f"model: {output}" + (f", picture: {picture}" if picture else ""))
-
-
-def _fit_rows(model: Any, data: Path | None, columns: str | None, **text_format: Any) -> "Floats":
-    """Fit a model to all rows of a file, or to the paper's gamma sample, and return the rows."""
-    from rtbm.datasets import gamma
-    from rtbm.files import FileData, read_table
-
-    found = FileData(gamma.sample(), None) if data is None else read_table(data, _split(columns), **text_format)
-    with _columns_by_name(found.names):
-        model.fit(found.values)
-    model.summary_["log_likelihood"] = model.score(found.values)
-    model.set_feature_names(found.names)
-    model.summary_["left_out"] = dict(found.left_out)
-    return found.values
 
 
 @app.command()

@@ -20,8 +20,8 @@ either save time, and more often miss the best optimum."""
 FINALISTS = 3
 OUTPERFORMED = "outperformed by other starts"
 POLISHING_TOL = 0.1
-"""The tolerance of steps with all data, relative to that on a sample: they start near the optimum, where steps are
-small, and would else end before it."""
+"""The tolerance with all data, as a share of the tolerance on a sample. These iterations start near the optimum, where
+each one gains little; a larger value stops them too early."""
 
 Report = Callable[[int, Record], None]
 """Called with the number of a start and each of its records."""
@@ -135,7 +135,7 @@ def search(task: Task) -> Outcome:
     """Run all starts, and take the best by validation if there is any, else by the objective.
 
     Where the task has a smaller version, on a sample of its data, all starts run there. Only the best one then goes on
-    with all data, from a fit that is as good as one.
+    with all data, and starts near the optimum.
     """
     smaller = task.smaller()
     if smaller is None:

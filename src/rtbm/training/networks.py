@@ -18,9 +18,10 @@ from rtbm.training.solvers import CMA, LBFGS
 from rtbm.training.solvers.base import EpochSolver, Monitor, Result, Solver
 
 NETWORK_BATCH = 128
-"""Rows in a batch of Adam."""
+"""Rows in a batch of Adam, by default. Smaller batches make more steps an epoch, with noisier gradients."""
 CMA_SPREAD = 0.01
-"""Small, for starts that are tuned to the data; the strategy widens it by itself where that helps."""
+"""The standard deviation of the first generation. It is small, because starts are tuned to the data; CMA-ES widens it
+where that helps."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """The loss of each row (n,), of outputs and targets (n, n_outputs)."""
@@ -139,7 +140,8 @@ class NetworkObjective:
 class NetworkAdam(EpochSolver):
     """Adam, with a step for every batch of shuffled rows and a falling learning rate, for `max_iter` epochs.
 
-    Rows are drawn by their weights: a heavy row comes often, rather than with a large gradient, which Adam would level.
+    Rows are drawn by their weights. A heavy row is drawn often; a larger gradient instead would have little effect,
+    because Adam divides gradients by their size.
     """
 
     max_iter: int = 300

@@ -65,7 +65,7 @@ def find_simpler(
 def without_strays(task: DensityTask, vector: Tensor) -> Tensor:
     """Replace machines of a mixture that explain almost no data by the Gaussian of the data.
 
-    Nothing holds such a machine where it is: the prior drives its covariance to infinity, and out of float64.
+    No data hold such a machine in its place, so the prior drives its covariance to infinity, out of float64.
     """
     family = task.family
     if family.n_components == 1 or not task.solver.maximises_likelihood:

@@ -37,13 +37,13 @@ from rtbm.training.statistics import Block
 CHUNK_ROWS = 2**17
 """Rows that are read and prepared at a time. Fewer cost time in Python, and more only memory."""
 PATIENCE = 2.0
-"""Seconds between looks at whether Dask's workers are alive."""
+"""Seconds between checks that Dask's workers are alive. More notice a dead worker later."""
 
 Result = TypeVar("Result")
 
 
 class Unreadable(Exception):  # noqa: N818
-    """Wraps an error of data, which must not pass for a step of a solver that failed."""
+    """Wraps an error while data are read. It is not an RTBMError, because solvers take those for failed steps."""
 
 
 class Chunk(NamedTuple):
@@ -110,7 +110,7 @@ def is_source(X: Any) -> bool:
 def open_source(X: Any, columns: Sequence[str] | None = None, weights: Any = None) -> "Rows | DaskRows":
     """The data of this process. Processes share a file or a memory map, and have blocks of their own."""
     if columns is not None and not is_path(X):
-        raise InvalidInputError("columns are those of a file: choose those of other data before")
+        raise InvalidInputError("columns is for files: select the columns of other data before the fit")
     if is_dask(X):
         return DaskRows(X)
     rank, world = rank_and_world()
@@ -149,18 +149,16 @@ def batch_rows(batches: Batches, described: Described | None = None) -> "Rows":
     return Rows(lambda: regroup(map(_floats, batches.epoch(0))), described, rank, is_numbered=world == 1)
 
 
-def regroup(items: Iterable[tuple[Floats, Floats | None]]) -> Iterator[Chunk]:
+def regroup(items: Iterable[tuple[Floats, Floats]]) -> Iterator[Chunk]:
     """Rows and weights of any length as chunks of about CHUNK_ROWS rows, numbered from 0."""
     held: list[tuple[Floats, Floats]] = []
     begin, size = 0, 0
 
     def joined() -> Chunk:
-        return Chunk(
-            begin, *(parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in zip(*held, strict=True))
-        )
+        rows, weights = (parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in zip(*held, strict=True))
+        return Chunk(begin, rows, weights)
 
     for rows, weights in items:
-        weights = np.ones(len(rows)) if weights is None else weights
         check_shapes(rows, weights, held[0][0].shape[1] if held else None)
         for i in range(0, len(rows), CHUNK_ROWS):
             part = rows[i : i + CHUNK_ROWS], weights[i : i + CHUNK_ROWS]
@@ -242,7 +240,7 @@ class Rows:
 
 
 def _most_kept(blocks: list[Block]) -> int:
-    """The bytes of blocks that may stay in memory: on a GPU half of what is free now."""
+    """The bytes of blocks that may stay in memory: on a GPU half of its memory."""
     if not blocks or blocks[0].is_compiled or not blocks[0].points.is_cuda:
         return memory_limit()
     return max(memory_limit(), torch.cuda.get_device_properties(blocks[0].points.device).total_memory // 2)
@@ -270,9 +268,6 @@ def plain_errors() -> Iterator[None]:
 class _Parts(ABC):
     """Data in several parts, which are asked as `Rows`."""
 
-    described: Described
-    is_numbered: bool
-
     def gather(self, function: Look) -> list[Any]:
         """The results of a function for all parts."""
         return list(itertools.chain(*self._ask("gather", function)))
@@ -298,7 +293,7 @@ class Team(_Parts):
     """
 
     def __init__(self, rows: Rows):
-        self._rows, self.described, self.is_numbered = rows, rows.described, rows.is_numbered
+        self._rows, self.is_numbered = rows, rows.is_numbered
 
     def _ask(self, name: str, argument: Any) -> list[Any]:
         broadcast_object((name, argument))
@@ -449,7 +444,7 @@ def _part_chunks(part: Any, names: list[str] | None) -> Iterator[Chunk]:
             f"{', '.join(map(str, part.columns))}"
         )
     rows = to_floats(part) if names is None else part.to_numpy(dtype=np.float64, na_value=np.nan)
-    return regroup([(rows[:, None] if rows.ndim == 1 else rows, None)])
+    return regroup([(rows[:, None] if rows.ndim == 1 else rows, np.ones(len(rows)))])
 
 
 def _numeric(collection: Any) -> tuple[Described, Any]:

@@ -178,21 +178,21 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     ) -> list[RTBMDensity]:
         options = self._density_options() | {"fallback": None}
 
-        def fits() -> Iterator[tuple[dict[str, Any], Floats, Floats]]:
+        def calls() -> Iterator[Any]:
+            fit = joblib.delayed(_fit_density)
             for i, part in enumerate(patches):
                 chosen = options | {"random_state": (seed + i) % 2**32}
                 if len(members) == 1:
-                    yield chosen, X[:, part], weights
+                    yield fit(chosen, X[:, part], weights)
                     continue
                 widths = _typical_variances(X[:, part], weights, members)
                 for member in members:
-                    yield chosen, *_spread_out(X[member][:, part], weights[member], widths)
+                    yield fit(chosen, *_spread_out(X[member][:, part], weights[member], widths))
 
         n_machines = len(patches) * len(members)
         fitted, unfinished = [], 0
         with progress_bar(n_machines, unit="machine", shown=bool(self.verbose)) as report, without_warnings():
-            calls = (joblib.delayed(_fit_density)(*fit) for fit in fits())
-            for i, density in enumerate(in_parallel(self.n_jobs, calls, len(X) <= THREADED_ROWS)):
+            for i, density in enumerate(in_parallel(self.n_jobs, calls(), len(X) <= THREADED_ROWS)):
                 if report is not None:
                     report(i, density.history_[-1])
                 fitted.append(density)

@@ -122,9 +122,10 @@ class ThetaNet(BaseEstimator):
         self.converged_, self.loss_ = summary["converged"], summary["loss"]
 
     def _task(self, data: NetworkRows, validation: NetworkRows | None, seed: int) -> NetworkTask:
+        sizes, activations = self._layers()
         return NetworkTask(
-            sizes=(*(int(size) for size in self._sizes()), data.target.shape[1]),
-            activations=(*self._activations(), self.output_activation),
+            sizes=(*sizes, data.target.shape[1]),
+            activations=(*activations, self.output_activation),
             coupling=self.coupling,
             initialization=self.initialization,
             dropout=float(self.dropout),
@@ -135,39 +136,33 @@ class ThetaNet(BaseEstimator):
             **task_options(self, NETWORK_SOLVERS, seed),
         )
 
-    def _sizes(self) -> tuple[Any, ...]:
-        sizes = self.hidden_layer_sizes
-        if isinstance(sizes, Integral):
-            return (sizes,)
-        if not isinstance(sizes, list | tuple | range | np.ndarray):
+    def _layers(self) -> tuple[list[int], list[str]]:
+        """The sizes and kinds of the hidden layers, checked."""
+        sizes, names = self.hidden_layer_sizes, self.activation
+        if not isinstance(sizes, Integral | list | tuple | range | np.ndarray):
             raise InvalidInputError(f"hidden_layer_sizes must be a list of integers, as (3, 3, 2), got {sizes!r}")
-        return tuple(sizes)
-
-    def _activations(self) -> tuple[str, ...]:
-        names = self.activation
-        if isinstance(names, str):
-            return (names,) * len(self._sizes())
-        if not isinstance(names, list | tuple | np.ndarray):
+        sizes = [sizes] if isinstance(sizes, Integral) else sizes
+        if not isinstance(names, str | list | tuple | np.ndarray):
             raise InvalidInputError(f"activation must be a name or a list of names, got {names!r}")
-        return tuple(names)
+        names = [names] * len(sizes) if isinstance(names, str) else names
+        checked = [check_integer(size, "hidden_layer_sizes", 1) for size in sizes]
+        if len(names) != len(sizes):
+            raise InvalidInputError(
+                f"activation must be one name, or one for each of the {len(sizes)} hidden layers, got {tuple(names)!r}"
+            )
+        return checked, [check_choice(name, "activation", ACTIVATIONS) for name in names]
 
     def _check_parameters(self) -> None:
-        for size in self._sizes():
-            check_integer(size, "hidden_layer_sizes", 1)
-        names = self._activations()
-        if len(names) != len(self._sizes()):
-            raise InvalidInputError(
-                f"activation must be one name, or one for each of the {len(self._sizes())} hidden layers, got {names!r}"
-            )
-        for name in names:
-            check_choice(name, "activation", ACTIVATIONS)
+        self._layers()
         check_choice(self.output_activation, "output_activation", ACTIVATIONS)
         check_choice(self.initialization, "initialization", INITIALIZATIONS)
         check_search(self, NETWORK_SOLVERS)
         check_number(self.alpha, "alpha", 0.0, 1e9)
         check_number(self.dropout, "dropout", 0.0, 0.99)
         if self.dropout and self.solver != "adam":
-            raise InvalidInputError(f"dropout needs solver='adam', which bears noise, got solver={self.solver!r}")
+            raise InvalidInputError(
+                f"dropout needs solver='adam', since its gradients are random, got solver={self.solver!r}"
+            )
 
     def _outputs(self, X: Any) -> Floats:
         """The outputs (n, n_outputs) of the network for data (n, d)."""

@@ -25,8 +25,8 @@ LARGEST_GRADIENT = 10.0
 class Adam(EpochSolver):
     """Adam on batches.
 
-    Under torch.distributed the gradients of all processes are added before each step, so that with the same rows in
-    their batches together they take the steps of one process.
+    Under torch.distributed the gradients of all processes are added before each step. Processes that share the rows of
+    each batch take the steps of a single process.
     """
 
     max_iter: int = 500
@@ -94,13 +94,11 @@ def _sums(family: Family, vector: Tensor, batch: Batch | None) -> Tensor:
         return result
     x, weights = (part.to(vector.device) for part in batch)
     result[2] = 1.0
-    if not len(x):
-        return result
     try:
-        total = float(weights.sum())
-        value, gradient = Likelihood(family, ArraySource(x, weights)).with_gradient(vector)
+        if len(x):
+            total = float(weights.sum())
+            value, gradient = Likelihood(family, ArraySource(x, weights)).with_gradient(vector)
+            result[0], result[1], result[4:] = -total * value, total, -total * torch.from_numpy(gradient)
     except FAILURES:
         result[3] = 1.0
-        return result
-    result[0], result[1], result[4:] = -total * value, total, -total * torch.from_numpy(gradient)
     return result

@@ -21,8 +21,9 @@ NEWTON_STEPS, NEWTON_GAIN = 3, 1e-7
 gain about the square. More cost time and hardly improve it, since the next M-step goes on."""
 HALVINGS = 12
 """Trials of a Newton step. The last ones are steps of 0, so that one machine does not stop the others."""
-SMALLEST_SHARE = 1e-3
-"""The M-step leaves a machine as it is whose share is less than so many observations: they determine nothing."""
+LEAST_OBSERVATIONS = 1e-3
+"""The M-step does not change machines whose share of the data is less than this many observations, since so few
+determine nothing. Larger values leave more machines of a mixture where they started."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def maximise(objective: Objective, evaluation: Evaluation) -> Tensor:
     machines, shares = evaluation.machines, evaluation.residuals[:, 0] * objective.total
     F, mean, covariance = _regression(objective, evaluation)
     L_A, centre = _fit_hidden(evaluation, objective.total)
-    kept = shares < SMALLEST_SHARE
+    kept = shares < LEAST_OBSERVATIONS
     for new, old in ((L_A, machines.L_A), (centre, machines.centre), (F, machines.F), (mean, machines.mean)):
         new[kept] = old[kept]
     L = machines.L.copy()
