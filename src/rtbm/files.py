@@ -20,6 +20,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, NoReturn
@@ -552,16 +553,13 @@ class FileRows:
         if table_kind(self.path) not in STREAMED_FILES:
             raise FileError(f"{self.path}: only .npy and .parquet files can be streamed; convert it, or read it whole")
         self._batch_size, self._seed, self._rank, self._world = batch_size, seed, rank, world
-        self._block_rows = block_rows
+        # opened anew for each pass, so that this object can be sent to other processes
+        self._open = partial(STREAMED_FILES[table_kind(self.path)], self.path, block_rows)
         file = self._open()
         chosen, left_out = _choose(self.path, columns, file.columns, file.index)
         self._chosen = file.numeric_columns(chosen, left_out)
         self.names, self.left_out = self._chosen if file.has_names else None, left_out or {}
         self.n_rows, self.n_columns = file.n_rows, len(self._chosen)
-
-    def _open(self) -> _NpyFile | _ParquetFile:
-        """The file, opened anew for each pass, so that this object can be sent to other processes."""
-        return STREAMED_FILES[table_kind(self.path)](self.path, self._block_rows)
 
     def epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
         """The batches of one epoch: points (b, d) and weights (b,), which are 1."""

@@ -31,6 +31,7 @@ from rtbm.estimators.density.fitted import FittedDensity
 from rtbm.estimators.features.transformer import FEATURE_KINDS
 from rtbm.estimators.networks.estimators import ThetaNet
 from rtbm.nn.feedforward import make_network
+from rtbm.parameters import Free, shapes_of
 from rtbm.paths import existing_file, write_whole
 from rtbm.training import Record
 from rtbm.training.networks import LOSSES
@@ -211,17 +212,17 @@ def _settings(model: Any, dtype: torch.dtype) -> Description:
 
 
 def _options(saved: Description) -> Description:
-    """The arguments of a module, with the names that they have in this version. It is made without memory."""
+    """The arguments of a module that `_fill` fills, with the names that they have in this version."""
     options = {"coupling" if name == "hidden" else name: value for name, value in saved.items()}
     return options | {"dtype": DTYPES[saved["dtype"]], "device": "meta"}
 
 
 def _fill(module: Any, tensors: Tensors) -> Any:
-    """A module that was made without memory, with these tensors as its parameters."""
+    """A module that was made on the device "meta", with these tensors as its parameters."""
     parameters = dict(module.named_parameters())
     if {k: t.shape for k, t in tensors.items()} != {k: p.shape for k, p in parameters.items()}:
         raise InvalidInputError("its tensors are not those of its layers")
-    values = {name: tensor.to(parameters[name].dtype) for name, tensor in tensors.items()}
+    values = {name: tensor.to(parameters[name].dtype, copy=True) for name, tensor in tensors.items()}
     module.load_state_dict(values, strict=False, assign=True)
     return module
 
@@ -290,7 +291,12 @@ def _sizes_of(module: Any) -> Description:
 
 
 def _restore_module(tensors: Tensors, description: Description) -> nn.RTBM:
-    return _fill(nn.RTBM(**_options(description["machine"])), tensors)
+    """A module with these tensors, whose shapes are checked before anything is allocated."""
+    machine = description["machine"]
+    sizes = machine["n_visible"], machine["n_hidden"], machine["hidden"]
+    if [tuple(tensors[name].shape) for name in Free._fields[:-1]] != list(shapes_of(*sizes)):
+        raise InvalidInputError(f"its tensors are not those of a machine of sizes {sizes}")
+    return _fill(nn.RTBM(**_options(machine)), tensors)
 
 
 def _describe_modules(mixture: nn.MixtureOfRTBMs) -> Described:
@@ -298,7 +304,8 @@ def _describe_modules(mixture: nn.MixtureOfRTBMs) -> Described:
 
 
 def _restore_modules(tensors: Tensors, description: Description) -> nn.MixtureOfRTBMs:
-    machines = [nn.RTBM(**_options(machine)) for machine in description["machines"]]
+    parts = enumerate(description["machines"])
+    machines = [_restore_module(_part(tensors, f"components.{i}."), {"machine": machine}) for i, machine in parts]
     mixture = nn.MixtureOfRTBMs(len(machines), 1, 1, dtype=tensors["logits"].dtype, device="meta")
     mixture.components = torch.nn.ModuleList(machines)
     return _fill(mixture, tensors)

@@ -146,20 +146,14 @@ def search(task: Task) -> Outcome:
 
 
 def _search(task: Task) -> Outcome:
-    indices = list(range(task.n_init))
+    indices, first = range(task.n_init), SCREENING_ITERATIONS if is_screened(task) else task.solver.max_iter
+    results = _run_all(task, [(i, None) for i in indices], first)
     if is_screened(task):
-        screening = _run_all(task, [(i, None) for i in indices], SCREENING_ITERATIONS)
-        ranked = sorted(indices, key=lambda i: _rank(screening[i]))
-        chosen = sorted(ranked[:FINALISTS])
-        left = task.solver.max_iter - SCREENING_ITERATIONS
-        finals = _run_all(task, [(i, screening[i].vector) for i in chosen], left)
-        results = [replace(result, reason=OUTPERFORMED) for result in screening]
-        for i, final in zip(chosen, finals, strict=True):
-            results[i] = joined(screening[i], final)
-    else:
-        results = _run_all(task, [(i, None) for i in indices], task.solver.max_iter)
-    best = min(indices, key=lambda i: _rank(results[i]))
-    return Outcome(results, best)
+        chosen = sorted(sorted(indices, key=lambda i: _rank(results[i]))[:FINALISTS])
+        finals = _run_all(task, [(i, results[i].vector) for i in chosen], task.solver.max_iter - first)
+        ends = {i: joined(results[i], final) for i, final in zip(chosen, finals, strict=True)}
+        results = [ends.get(i, replace(result, reason=OUTPERFORMED)) for i, result in enumerate(results)]
+    return Outcome(results, min(indices, key=lambda i: _rank(results[i])))
 
 
 def _run_all(task: Task, jobs: list[tuple[int, Tensor | None]], max_iter: int) -> list[Result]:

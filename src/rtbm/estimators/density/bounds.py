@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.distributions.bounded import from_line, to_line
@@ -58,17 +57,12 @@ class Bounds(NamedTuple):
 
     def to_line(self, x: Floats) -> tuple[Floats, Floats]:
         """y (n, d), and log dy/dx summed over the features (n,); see `rtbm.distributions.bounded.to_line`."""
-        y, log_slope = to_line(torch.from_numpy(x), *self.tensors)
+        y, log_slope = to_line(torch.from_numpy(x), *map(torch.from_numpy, self))
         return y.numpy(), log_slope.numpy()
 
     def from_line(self, y: Floats) -> Floats:
         """x (n, d), the inverse of `to_line`."""
-        return from_line(torch.from_numpy(y), *self.tensors).numpy()
-
-    @property
-    def tensors(self) -> tuple[Tensor, Tensor]:
-        """`low` and `high`."""
-        return torch.from_numpy(self.low), torch.from_numpy(self.high)
+        return from_line(torch.from_numpy(y), *map(torch.from_numpy, self)).numpy()
 
 
 def make_bounds(bounds: Any, n_features: int) -> Bounds:
