@@ -71,25 +71,27 @@ def _cosine_polynomials(b: Floats) -> Floats:
     return np.concatenate([value, -(size * m) @ CHEBYSHEV_SINES, second, (size * m**3) @ CHEBYSHEV_SINES], axis=1)
 
 
-def expectations(u: Tensor, q: Tensor, phase: str, value: Tensor) -> None:
-    """−∂/∂u log θ̃ for u (points, g) in float32 or float64 and q (g,), written to `value`."""
-    constants = unit_constants(q.detach().resolve_neg().double().numpy(), phase)
-    source, target = u.numpy(), value.numpy()
-    run_threads(lambda start, stop: expectation_pass(source, start, stop, constants, target), len(u), u.numel())
+def expectations(u: Tensor, q: Tensor, phase: str) -> Tensor:
+    """−∂/∂u log θ̃ for u (points, g) in float32 or float64 and q (g,)."""
+    constants, source, value = _constants(q, phase), u.numpy(), torch.empty_like(u)
+    run_threads(lambda *rows: expectation_pass(source, *rows, constants, value.numpy()), len(u), u.numel())
+    return value
 
 
-def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str, by_u: Tensor) -> Tensor:
-    """The gradients of `expectations` in u, written to `by_u`, and those in q (g,)."""
-    constants = unit_constants(q.detach().resolve_neg().double().numpy(), phase)
-    source, weights, target = u.numpy(), grad.numpy(), by_u.numpy()
-    sign = 1.0 if phase == "I" else -1.0
+def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str) -> tuple[Tensor, Tensor]:
+    """The gradients of `expectations` in u (points, g) and in q (g,)."""
+    constants, by_u, sign = _constants(q, phase), torch.empty_like(u), 1.0 if phase == "I" else -1.0
 
     def run(start: int, stop: int) -> Tensor:
         sums = np.zeros(len(constants))
-        gradient_pass(source, weights, start, stop, constants, sign, target, sums)
+        gradient_pass(u.numpy(), grad.numpy(), start, stop, constants, sign, by_u.numpy(), sums)
         return torch.from_numpy(sums)
 
-    return torch.stack(run_threads(run, len(u), u.numel())).sum(dim=0)
+    return by_u, torch.stack(run_threads(run, len(u), u.numel())).sum(dim=0)
+
+
+def _constants(q: Tensor, phase: str) -> Floats:
+    return unit_constants(q.detach().resolve_neg().double().numpy(), phase)
 
 
 def column_moments(z: Tensor, constants: Floats, order: int) -> Derivatives:
