@@ -432,7 +432,7 @@ def normalise_on_grid(machine: DiagonalMachines, wants_sums: bool) -> Normaliser
 
 
 def _make_nodes(machine: DiagonalMachines, log_peak: float, limit: int) -> tuple[Floats, float]:
-    """Nodes (n, d) of the grid, and the log of their cell: `rtbm.distributions.grid.make_grid` in numpy, for speed."""
+    """Nodes (n, d) of the grid, and the log of their cell: `integration.grid.make_grid` in numpy, for speed."""
     L = machine.L[0]
     root = L.T @ machine.W[0] / np.sqrt(machine.q[0])
     curvature, directions = np.linalg.eigh(root @ root.T)
