@@ -89,8 +89,9 @@ def unpack_machines(vector, n_machines, d, g):
                 at += 1
         centre[k] = vector[at : at + g]
         at += g
-        F[k] = vector[at : at + d * g].reshape(d, g)
-        at += d * g
+        for i in range(d):
+            F[k, i] = vector[at : at + g]
+            at += g
         mean[k] = vector[at : at + d]
         at += d
         for i in range(d):
