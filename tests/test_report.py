@@ -13,7 +13,7 @@ from rtbm.cli.reproduce import Options, reproduce_experiments
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.paper import report, runner
 from rtbm.paper.experiment import Experiment, Job, Picture, ResultTable, Status, Verdict
-from rtbm.paper.runner import Parts, Run
+from rtbm.paper.runner import Parts, Run, run_jobs, take_parts
 
 
 def square(x: int) -> int:
@@ -24,6 +24,11 @@ def draw(outcome):
     figure, ax = plt.subplots()
     ax.plot(outcome["squares"])
     return figure
+
+
+def finish(run: Run, advance=lambda key: None):
+    missing = run.missing()
+    return run.collect(take_parts(run_jobs([(job, run.parts) for job in missing], 1), missing, advance))[0]
 
 
 TOY = Experiment(
@@ -132,8 +137,8 @@ def test_what_cannot_be_removed_or_written_is_told_before_the_work(tmp_path):
 def test_finished_parts_are_not_run_again(tmp_path):
     parts = Parts(tmp_path / "parts")
     seen: list[str] = []
-    assert Run(TOY, 2, False, parts).finish(1, seen.append)["squares"] == [0, 1]
-    assert Run(TOY, 3, False, parts).finish(1, seen.append)["squares"] == [0, 1, 4]
+    assert finish(Run(TOY, 2, False, parts), seen.append)["squares"] == [0, 1]
+    assert finish(Run(TOY, 3, False, parts), seen.append)["squares"] == [0, 1, 4]
     assert seen == ["square of 0", "square of 1", "square of 2"]
     assert Run(TOY, 3, False, parts).missing() == []
     outcome, seconds = Run(TOY, 3, False, parts).collect({})
@@ -143,14 +148,14 @@ def test_finished_parts_are_not_run_again(tmp_path):
 
 def test_parts_that_are_damaged_or_of_other_code_are_run_again(tmp_path, monkeypatch):
     run = Run(TOY, 3, False, Parts(tmp_path))
-    run.finish(1)
+    finish(run)
     first, second, third = sorted(tmp_path.iterdir())
     first.write_text(first.read_text()[:20])
     second.write_text(json.dumps({"key": "another"}))
     assert len(run.missing()) == 2
     third.write_text(json.dumps({k: v for k, v in json.loads(third.read_text()).items() if k != "seconds"}))
     assert len(run.missing()) == 3
-    run.finish(1)
+    finish(run)
     assert run.missing() == []
     monkeypatch.setattr(runner, "fingerprint", lambda: "other")
     assert len(run._replace(parts=Parts(tmp_path)).missing()) == 3

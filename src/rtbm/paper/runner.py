@@ -110,11 +110,6 @@ class Run(NamedTuple):
         outcome = self.experiment.collect(results, self.seeds, self.quick)
         return outcome, sum(part["seconds"] for part in found.values())
 
-    def finish(self, n_jobs: int | None = None, advance: Callable[[str], None] = lambda key: None) -> Outcome:
-        """Run the missing jobs, and return the outcome; `advance` is called with the key of each job that was run."""
-        missing = self.missing()
-        return self.collect(take_parts(run_jobs([(job, self.parts) for job in missing], n_jobs), missing, advance))[0]
-
 
 def run_jobs(jobs: Iterable[tuple[Job, Parts | None]], n_jobs: int | None) -> Iterator[Part]:
     """Run jobs in parallel, and yield their parts in order.
