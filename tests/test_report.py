@@ -8,12 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from browser import CHROMIUM, visit
+from experiments import finish
 from rtbm.cli.app import app
 from rtbm.cli.reproduce import Options, reproduce_experiments
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.paper import report, runner
 from rtbm.paper.experiment import Experiment, Job, Picture, ResultTable, Status, Verdict
-from rtbm.paper.runner import Parts, Run, run_jobs, take_parts
+from rtbm.paper.runner import Parts, Run
 
 
 def square(x: int) -> int:
@@ -24,11 +25,6 @@ def draw(outcome):
     figure, ax = plt.subplots()
     ax.plot(outcome["squares"])
     return figure
-
-
-def finish(run: Run, advance=lambda key: None):
-    missing = run.missing()
-    return run.collect(take_parts(run_jobs([(job, run.parts) for job in missing], 1), missing, advance))[0]
 
 
 TOY = Experiment(
@@ -172,10 +168,10 @@ def test_an_interrupted_run_keeps_what_is_finished(tmp_path):
         return Run(TOY._replace(jobs=jobs), 3, False, Parts(tmp_path))
 
     with pytest.raises(KeyboardInterrupt):
-        run(fail).finish(1)
+        finish(run(fail))
     assert [job.key for job in run(square).missing()] == ["square of 2"]
     seen: list[str] = []
-    assert run(square).finish(1, seen.append)["squares"] == [0, 1, 4]
+    assert finish(run(square), seen.append)["squares"] == [0, 1, 4]
     assert seen == ["square of 2"]
 
 
@@ -188,7 +184,7 @@ def test_how_long_it_will_take():
 def test_jobs_of_the_same_name_are_an_error():
     twice = TOY._replace(jobs=lambda seeds, quick: [Job("same", square, (1,))] * 2)
     with pytest.raises(InvalidInputError, match="different keys"):
-        Run(twice, 2, False).finish(1)
+        finish(Run(twice, 2, False))
 
 
 def test_the_fingerprint_is_of_code_and_versions():
