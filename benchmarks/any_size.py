@@ -39,7 +39,7 @@ def write_file(path: Path, n: int) -> None:
 
 def time_steps(model: RTBMDensity, path: Path, n: int) -> list[float]:
     """Seconds of the first step, which also reads and prepares the blocks, and of later ones."""
-    family, (vector,), mean, root = model._fit_result
+    family, vector, mean, root = model._fit_result
 
     def work(source: AnySource) -> list[float]:
         source.prepare(Preparation(Line(model._bounds, ["x"]), mean, root, float(n), None))

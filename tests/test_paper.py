@@ -8,6 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from experiments import finish
 from rtbm import RTBMDensity, datasets
 from rtbm.cli.app import app
 from rtbm.paper import (
@@ -52,7 +53,7 @@ def test_tables_and_verdicts_of_the_time_series():
         jobs=lambda seeds, quick: timeseries.jobs(seeds, quick, kept),
         collect=lambda results, seeds, quick: timeseries.collect(results, seeds, quick, kept),
     )
-    outcome = Run(experiment, 2, True).finish(1, finished.append)
+    outcome = finish(Run(experiment, 2, True), finished.append)
     assert len(finished) == 7
     (table,) = timeseries.tables(json.loads(json.dumps(outcome)))
     assert [row[0] for row in table.rows] == ["paper (one run)", *kept]
@@ -64,7 +65,7 @@ def test_tables_and_verdicts_of_the_time_series():
 
 @pytest.mark.slow
 def test_iris_shows_the_papers_curves():
-    outcome = Run(iris.EXPERIMENT, 6, True).finish()
+    outcome = finish(Run(iris.EXPERIMENT, 6, True), n_jobs=None)
     assert outcome["marks"][0] == 0
     curves = outcome["curves"]["theta, squared_error"]
     assert np.shape(curves["test"]) == (len(outcome["marks"]), 6)
@@ -162,12 +163,12 @@ def test_methods_run_on_the_same_splits(module):
     )
     seen = []
     experiment = module.EXPERIMENT._replace(jobs=comparison.jobs, collect=comparison.collect)
-    outcome = Run(experiment, 2, True).finish(1, seen.append)
+    outcome = finish(Run(experiment, 2, True), seen.append)
     assert len(seen) == 2
     assert json.loads(json.dumps(outcome)) == outcome
     assert set(outcome["records"]) == set(kept)
     assert all(len(records) == 2 for records in outcome["records"].values())
-    again = Run(experiment, 2, True).finish(1)
+    again = finish(Run(experiment, 2, True))
     for name in kept:
         scores, repeated = (values(each["records"][name], "accuracy") for each in (outcome, again))
         assert np.array_equal(scores, repeated)
@@ -292,7 +293,7 @@ def test_the_exact_conditional_is_the_ratio_of_densities():
 
 @pytest.mark.slow
 def test_conditionals_of_a_machine_beat_those_of_a_gaussian():
-    outcome = Run(conditionals.EXPERIMENT, 5, True).finish(1)
+    outcome = finish(Run(conditionals.EXPERIMENT, 5, True))
     assert [verdict.status for verdict in conditionals.verdicts(outcome)] == [Status.REPRODUCED] * 3
     assert values(outcome["records"][conditionals.STUDENT], "machine").shape == (5, 3)
     plt.close(conditionals.draw(outcome))

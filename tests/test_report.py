@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from browser import CHROMIUM, visit
+from experiments import finish
 from rtbm.cli.app import app
 from rtbm.cli.reproduce import Options, reproduce_experiments
 from rtbm.errors import FileError, InvalidInputError
@@ -132,8 +133,8 @@ def test_what_cannot_be_removed_or_written_is_told_before_the_work(tmp_path):
 def test_finished_parts_are_not_run_again(tmp_path):
     parts = Parts(tmp_path / "parts")
     seen: list[str] = []
-    assert Run(TOY, 2, False, parts).finish(1, seen.append)["squares"] == [0, 1]
-    assert Run(TOY, 3, False, parts).finish(1, seen.append)["squares"] == [0, 1, 4]
+    assert finish(Run(TOY, 2, False, parts), seen.append)["squares"] == [0, 1]
+    assert finish(Run(TOY, 3, False, parts), seen.append)["squares"] == [0, 1, 4]
     assert seen == ["square of 0", "square of 1", "square of 2"]
     assert Run(TOY, 3, False, parts).missing() == []
     outcome, seconds = Run(TOY, 3, False, parts).collect({})
@@ -143,14 +144,14 @@ def test_finished_parts_are_not_run_again(tmp_path):
 
 def test_parts_that_are_damaged_or_of_other_code_are_run_again(tmp_path, monkeypatch):
     run = Run(TOY, 3, False, Parts(tmp_path))
-    run.finish(1)
+    finish(run)
     first, second, third = sorted(tmp_path.iterdir())
     first.write_text(first.read_text()[:20])
     second.write_text(json.dumps({"key": "another"}))
     assert len(run.missing()) == 2
     third.write_text(json.dumps({k: v for k, v in json.loads(third.read_text()).items() if k != "seconds"}))
     assert len(run.missing()) == 3
-    run.finish(1)
+    finish(run)
     assert run.missing() == []
     monkeypatch.setattr(runner, "fingerprint", lambda: "other")
     assert len(run._replace(parts=Parts(tmp_path)).missing()) == 3
@@ -167,10 +168,10 @@ def test_an_interrupted_run_keeps_what_is_finished(tmp_path):
         return Run(TOY._replace(jobs=jobs), 3, False, Parts(tmp_path))
 
     with pytest.raises(KeyboardInterrupt):
-        run(fail).finish(1)
+        finish(run(fail))
     assert [job.key for job in run(square).missing()] == ["square of 2"]
     seen: list[str] = []
-    assert run(square).finish(1, seen.append)["squares"] == [0, 1, 4]
+    assert finish(run(square), seen.append)["squares"] == [0, 1, 4]
     assert seen == ["square of 2"]
 
 
@@ -183,7 +184,7 @@ def test_how_long_it_will_take():
 def test_jobs_of_the_same_name_are_an_error():
     twice = TOY._replace(jobs=lambda seeds, quick: [Job("same", square, (1,))] * 2)
     with pytest.raises(InvalidInputError, match="different keys"):
-        Run(twice, 2, False).finish(1)
+        finish(Run(twice, 2, False))
 
 
 def test_the_fingerprint_is_of_code_and_versions():

@@ -20,6 +20,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, NoReturn
@@ -391,7 +392,7 @@ class _NpyFile:
     has_names = False
     index: Sequence[str] = ()
 
-    def __init__(self, path: Path, block_rows: int | None = None):
+    def __init__(self, path: Path, block_rows: int = BLOCK_ROWS):
         try:
             array = np.lib.format.open_memmap(path, mode="r")  # refuses archives (.npz) and pickles
         except (OSError, EOFError, ValueError) as error:
@@ -404,7 +405,7 @@ class _NpyFile:
             raise FileError(f"{path}: must hold numbers of shape (n,) or (n, d), got {array.dtype} {array.shape}")
         self._path, self._array = path, array[:, None] if array.ndim == 1 else array
         self.n_rows, width = (int(size) for size in self._array.shape)
-        self.columns, self._block_rows = [str(i) for i in range(width)], block_rows or BLOCK_ROWS
+        self.columns, self._block_rows = [str(i) for i in range(width)], block_rows
         self.n_blocks = math.ceil(self.n_rows / self._block_rows)
 
     def read(self, chosen: list[str], left_out: dict[str, str] | None) -> tuple[Floats, list[str]]:
@@ -438,7 +439,7 @@ class _ParquetFile:
 
     has_names = True
 
-    def __init__(self, path: Path, block_rows: int | None = None):
+    def __init__(self, path: Path, block_rows: int = BLOCK_ROWS):
         from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile
 
@@ -546,22 +547,19 @@ class FileRows:
         seed: int = 0,
         rank: int = 0,
         world: int = 1,
-        block_rows: int | None = None,
+        block_rows: int = BLOCK_ROWS,
     ):
         self.path = existing_table(path)
         if table_kind(self.path) not in STREAMED_FILES:
             raise FileError(f"{self.path}: only .npy and .parquet files can be streamed; convert it, or read it whole")
         self._batch_size, self._seed, self._rank, self._world = batch_size, seed, rank, world
-        self._block_rows = block_rows
+        # opened anew for each pass, so that this object can be sent to other processes
+        self._open = partial(STREAMED_FILES[table_kind(self.path)], self.path, block_rows)
         file = self._open()
         chosen, left_out = _choose(self.path, columns, file.columns, file.index)
         self._chosen = file.numeric_columns(chosen, left_out)
         self.names, self.left_out = self._chosen if file.has_names else None, left_out or {}
         self.n_rows, self.n_columns = file.n_rows, len(self._chosen)
-
-    def _open(self) -> _NpyFile | _ParquetFile:
-        """The file, opened anew for each pass, so that this object can be sent to other processes."""
-        return STREAMED_FILES[table_kind(self.path)](self.path, self._block_rows)
 
     def epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
         """The batches of one epoch: points (b, d) and weights (b,), which are 1."""

@@ -29,10 +29,10 @@ from rtbm.estimators import (
 from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.estimators.density.fitted import FittedDensity
 from rtbm.estimators.features.transformer import FEATURE_KINDS
-from rtbm.estimators.networks.base import ThetaNet
+from rtbm.estimators.networks.estimators import ThetaNet
 from rtbm.nn.feedforward import make_network
 from rtbm.parameters import Free, shapes_of
-from rtbm.paths import write_whole
+from rtbm.paths import existing_file, write_whole
 from rtbm.training import Record
 from rtbm.training.networks import LOSSES
 from rtbm.validation import check_choice, check_vector
@@ -42,7 +42,7 @@ FORMAT = 2
 """The version of the file format. Files of format 1 are read too, and those of later formats are refused."""
 KEY = "rtbm"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-LAYER_OPTIONS = ("in_features", "out_features", "phase", "dropout", "tolerance")
+LAYER_OPTIONS = ("in_features", "out_features", "dropout")
 LATTICE_TENSORS = ("A", "a", "F", "mean", "covariance")
 NATURAL_TENSORS = ("T", "W", "Q", "b_v", "b_h")
 
@@ -107,9 +107,7 @@ def load(path: Any) -> Any:
 
 def read(path: Any) -> tuple[Tensors, dict[str, Any]]:
     """The tensors of a file and its description (format, library, kind, training summary, …), checked."""
-    path = _path(path)
-    if not path.is_file():
-        raise FileError(f"{path}: " + ("a folder, not a file" if path.is_dir() else "no such file"))
+    path = existing_file(_path(path))
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -191,24 +189,42 @@ def _restore(tensors: Tensors, description: Description) -> Any:
     return KINDS[description["kind"]].restore(tensors, description)
 
 
-def _describe_all(models: Sequence[Any], prefix: str = "") -> tuple[Tensors, list[Description]]:
+def _describe_all(models: Sequence[Any]) -> tuple[Tensors, list[Description]]:
     """Several models: tensors whose names begin with their numbers, and their descriptions."""
     described = [_describe(model) for model in models]
-    tensors = {f"{prefix}{i}.{name}": tensor for i, (part, _) in enumerate(described) for name, tensor in part.items()}
+    tensors = {f"{i}.{name}": tensor for i, (part, _) in enumerate(described) for name, tensor in part.items()}
     return tensors, [description for _, description in described]
 
 
-def _restore_all(tensors: Tensors, descriptions: list[Description], prefix: str = "") -> list[Any]:
+def _restore_all(tensors: Tensors, descriptions: list[Description]) -> list[Any]:
     """The models of what `_describe_all` gave."""
-    return [_restore(_part(tensors, f"{prefix}{i}."), part) for i, part in enumerate(descriptions)]
+    return [_restore(_part(tensors, f"{i}."), part) for i, part in enumerate(descriptions)]
 
 
 def _part(tensors: Tensors, prefix: str) -> Tensors:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _settings(model: Any, dtype: torch.dtype) -> Description:
+    """What machines, modules and layers have in common. Files call the coupling "hidden"."""
+    known = {"hidden": model.coupling, "phase": model.phase, "tolerance": model.tolerance}
+    return known | {"dtype": str(dtype).removeprefix("torch.")}
+
+
+def _options(saved: Description) -> Description:
+    """The arguments of a module that `_fill` fills, with the names that they have in this version."""
+    options = {"coupling" if name == "hidden" else name: value for name, value in saved.items()}
+    return options | {"dtype": DTYPES[saved["dtype"]], "device": "meta"}
+
+
+def _fill(module: Any, tensors: Tensors) -> Any:
+    """A module that was made on the device "meta", with these tensors as its parameters."""
+    parameters = dict(module.named_parameters())
+    if {k: t.shape for k, t in tensors.items()} != {k: p.shape for k, p in parameters.items()}:
+        raise InvalidInputError("its tensors are not those of its layers")
+    values = {name: tensor.to(parameters[name].dtype, copy=True) for name, tensor in tensors.items()}
+    module.load_state_dict(values, strict=False, assign=True)
+    return module
 
 
 # Distributions
@@ -216,12 +232,7 @@ def _name_of(dtype: torch.dtype) -> str:
 
 def _describe_machine(machine: RTBMDistribution) -> Described:
     """A machine by the parameters that determine its density without cancellation."""
-    description = {
-        "hidden": machine.coupling,
-        "phase": machine.phase,
-        "tolerance": machine.tolerance,
-        "dtype": _name_of(machine.dtype),
-    }
+    description = _settings(machine, machine.dtype)
     exact = machine.to(dtype=torch.float64)
     if machine.coupling == "dense":
         return dict(zip(LATTICE_TENSORS, exact.lattice, strict=True)), description
@@ -250,15 +261,21 @@ def _restore_mixture(tensors: Tensors, description: Description) -> RTBMMixture:
 
 def _describe_bounded(distribution: BoundedDistribution) -> Described:
     tensors, base = _describe(distribution.base)
-    ends = zip(*Bounds(distribution.low.cpu().numpy(), distribution.high.cpu().numpy()).pairs, strict=True)
-    return tensors, {"base": base, **dict(zip(("low", "high"), map(list, ends), strict=True))}
+    return tensors, {"base": base} | _ends(Bounds(distribution.low.cpu().numpy(), distribution.high.cpu().numpy()))
+
+
+def _ends(bounds: Bounds) -> Description:
+    low, high = zip(*bounds.pairs, strict=True)
+    return {"low": list(low), "high": list(high)}
 
 
 def _restore_bounded(tensors: Tensors, description: Description) -> BoundedDistribution:
-    bounds = make_bounds(
-        list(zip(description["low"], description["high"], strict=True)), range(len(description["low"]))
-    )
+    bounds = _restore_bounds(description, len(description["low"]))
     return BoundedDistribution(_restore(tensors, description["base"]), bounds.low, bounds.high)
+
+
+def _restore_bounds(saved: Description, n_features: int) -> Bounds:
+    return make_bounds(list(zip(saved["low"], saved["high"], strict=True)), range(n_features))
 
 
 # Modules
@@ -268,74 +285,41 @@ def _describe_module(module: nn.RTBM) -> Described:
     return dict(module.named_parameters()), {"machine": _sizes_of(module)}
 
 
-def _sizes_of(module: nn.RTBM) -> Description:
-    return {
-        "n_visible": module.n_visible,
-        "n_hidden": module.n_hidden,
-        "hidden": module.coupling,
-        "phase": module.phase,
-        "tolerance": module.tolerance,
-        "dtype": _name_of(next(module.parameters()).dtype),
-    }
+def _sizes_of(module: Any) -> Description:
+    sizes = {"n_visible": module.n_visible, "n_hidden": module.n_hidden}
+    return sizes | _settings(module, module.weights.dtype)
 
 
 def _restore_module(tensors: Tensors, description: Description) -> nn.RTBM:
-    """A module with the parameters of some tensors, whose shapes are checked before anything is allocated."""
+    """A module with these tensors, whose shapes are checked before anything is allocated."""
     machine = description["machine"]
     sizes = machine["n_visible"], machine["n_hidden"], machine["hidden"]
-    shapes = dict(zip(Free._fields, shapes_of(*sizes), strict=False))
-    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
+    if [tuple(tensors[name].shape) for name in Free._fields[:-1]] != list(shapes_of(*sizes)):
         raise InvalidInputError(f"its tensors are not those of a machine of sizes {sizes}")
-    options = {"coupling": machine["hidden"], "phase": machine["phase"], "tolerance": machine["tolerance"]}
-    module = nn.RTBM(*sizes[:2], **options, dtype=DTYPES[machine["dtype"]])
-    module.load_free(Free(**tensors, coupling=machine["hidden"]))
-    return module
+    return _fill(nn.RTBM(**_options(machine)), tensors)
 
 
 def _describe_modules(mixture: nn.MixtureOfRTBMs) -> Described:
-    machines = [_sizes_of(component) for component in mixture.components if isinstance(component, nn.RTBM)]
-    return dict(mixture.named_parameters()), {"machines": machines}
+    return dict(mixture.named_parameters()), {"machines": [_sizes_of(component) for component in mixture.components]}
 
 
 def _restore_modules(tensors: Tensors, description: Description) -> nn.MixtureOfRTBMs:
-    machines, names = description["machines"], Free._fields[:-1]
-    if set(tensors) != {"logits"} | {f"components.{i}.{name}" for i in range(len(machines)) for name in names}:
-        raise InvalidInputError("its tensors are not those of its machines")
-    parts = [
-        _restore_module(_part(tensors, f"components.{i}."), {"machine": machine}) for i, machine in enumerate(machines)
-    ]
-    mixture = nn.MixtureOfRTBMs(len(parts), 1, 1)
-    mixture.components = torch.nn.ModuleList(parts)
-    mixture.logits = torch.nn.Parameter(check_vector(tensors["logits"], "logits", len(parts)).clone())
-    return mixture
+    parts = enumerate(description["machines"])
+    machines = [_restore_module(_part(tensors, f"components.{i}."), {"machine": machine}) for i, machine in parts]
+    mixture = nn.MixtureOfRTBMs(len(machines), 1, 1, dtype=tensors["logits"].dtype, device="meta")
+    mixture.components = torch.nn.ModuleList(machines)
+    return _fill(mixture, tensors)
 
 
 def _describe_layer(layer: nn.ThetaLayer) -> Described:
-    options = {name: getattr(layer, name) for name in LAYER_OPTIONS} | {"hidden": layer.coupling}
-    return dict(layer.named_parameters()), {"options": options, "dtype": _name_of(layer.weight.dtype)}
+    options = {name: getattr(layer, name) for name in LAYER_OPTIONS}
+    settings = _settings(layer, layer.weight.dtype)
+    dtype = settings.pop("dtype")
+    return dict(layer.named_parameters()), {"options": options | settings, "dtype": dtype}
 
 
 def _restore_layer(tensors: Tensors, description: Description) -> nn.ThetaLayer:
-    options = dict(description["options"])
-    options["coupling"] = options.pop("hidden")
-    layer = nn.ThetaLayer(**options, dtype=DTYPES[description["dtype"]])
-    _load_parameters(layer, tensors)
-    return layer
-
-
-def _load_parameters(module: torch.nn.Module, tensors: Tensors) -> None:
-    """Copy tensors into a module whose parameters have their names and shapes."""
-    parameters = _check_parameters(module, tensors)
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            parameters[name].copy_(tensor)
-
-
-def _check_parameters(module: torch.nn.Module, tensors: Tensors) -> dict[str, torch.nn.Parameter]:
-    parameters = dict(module.named_parameters())
-    if {k: t.shape for k, t in tensors.items()} != {k: p.shape for k, p in parameters.items()}:
-        raise InvalidInputError("its tensors are not those of its layers")
-    return parameters
+    return _fill(nn.ThetaLayer(**_options({**description["options"], "dtype": description["dtype"]})), tensors)
 
 
 # Estimators: what all of them know
@@ -401,8 +385,7 @@ def _restore_classes(known: Description, n_classes: int) -> np.ndarray:
 
 def _describe_density(model: FittedDensity) -> Described:
     tensors, density = _describe(model._line_density)
-    known = _describe_estimator(model)
-    known["low"], known["high"] = (list(ends) for ends in zip(*model._bounds.pairs, strict=True))
+    known = _describe_estimator(model) | _ends(model._bounds)
     known["constants"] = [None if np.isnan(x) else float(x) for x in model.constants_]
     if isinstance(model, RTBMDensityCV):
         known["committee"] = {
@@ -417,10 +400,9 @@ def _restore_density(tensors: Tensors, description: Description) -> FittedDensit
     n = distribution.n_visible
     constants = saved.get("constants", [None] * n)  # files of earlier versions have none
     model.constants_ = np.array([np.nan if x is None else float(x) for x in constants])
-    pairs = list(zip(saved["low"], saved["high"], strict=True))
-    if len(pairs) != n or len(model._kept) != n or saved["n_features"] != len(constants):
+    if len(model._kept) != n or saved["n_features"] != len(constants):
         raise InvalidInputError(f"it must have {n} features like its density")
-    model._bounds = make_bounds(pairs, range(n))
+    model._bounds = _restore_bounds(saved, n)
     model._set_distribution(distribution)
     model._set_summary(saved["summary"])
     if isinstance(model, RTBMDensityCV):
@@ -454,11 +436,8 @@ def _restore_network(tensors: Tensors, description: Description) -> ThetaNet:
     saved, known = description["estimator"], description["network"]
     model = _restore_estimator(ThetaNetClassifier() if "classes" in known else ThetaNetRegressor(), saved)
     sizes, activations, coupling, dropout = (known[name] for name in ("sizes", "activations", "hidden", "dropout"))
-    arguments = (saved["n_features"], sizes, activations)
-    options = {"coupling": coupling, "dropout": dropout, "dtype": torch.float64}
-    _check_parameters(make_network(*arguments, **options, device="meta"), tensors)  # before anything is allocated
-    network = make_network(*arguments, **options).eval()
-    _load_parameters(network, tensors)
+    options: Any = {"coupling": coupling, "dropout": dropout, "dtype": torch.float64, "device": "meta"}
+    network = _fill(make_network(saved["n_features"], sizes, activations, **options).eval(), tensors)
     model._set_network(network, sizes, activations, coupling, dropout)
     model._set_summary(saved["summary"])
     if isinstance(model, ThetaNetClassifier):

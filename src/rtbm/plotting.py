@@ -35,9 +35,9 @@ CONTOUR_WIDTHS = {0.99: 0.8, 0.9: 1.4, 0.5: 2.2}
 """Line widths of the contours, by the share of the probability that each encloses."""
 OUTLIER_SHARE = 0.001
 """Share of the rows, on either side of a feature, that does not extend the axes."""
-MAX_NORMALS, FAINTEST = 2000, 1e-12
-"""Most normal components that are summed one by one, and the smallest weight of one that counts. Up to this number the
-sum is faster than log θ̃ of each machine."""
+MAX_NORMALS, FAINTEST, INVISIBLE_SHARE = 2000, 1e-12, 1e-5
+"""Most normal components that are summed one by one, the smallest weight of one that counts, and the probability that
+their sum may leave out. Up to this number the sum is faster than log θ̃ of each machine."""
 
 
 class Component(NamedTuple):
@@ -166,7 +166,11 @@ def plot_model(density: Any, data: ArrayLike | None = None) -> Figure:
         figure: Any = plot_density(density, data).figure
     else:
         figure = plot_joint(density, data)[0].figure if d == 2 else plot_pairs(density, data)
-    figure.suptitle(_title(density))
+    machines = _machines(density)
+    several, n_hidden = len(machines) > 1, machines[0][1].n_hidden
+    title = f"Mixture of {len(machines)} machines" if several else f"Machine with {n_hidden} hidden unit"
+    title += "s" * (not several and n_hidden > 1)
+    figure.suptitle("Gaussian" + "s" * several if getattr(density, "is_gaussian_", False) else title)
     return figure
 
 
@@ -175,7 +179,18 @@ def normal_components(density: Any, smallest: float = SMALLEST_COMPONENT) -> lis
 
     Diagonal machines, and dense ones with more than MAX_NORMALS components, give none.
     """
-    parts = [part for weight, machine in _machines(density) for part in _machine_components(machine, weight, smallest)]
+    parts = []
+    for weight, machine in _machines(density):
+        if machine.coupling != "dense":
+            continue
+        A, a, F, mean, covariance = machine.lattice
+        try:
+            states, log_prob = DiscreteGaussian(A, a).table(MAX_NORMALS)
+        except TooManyTermsError:
+            continue
+        means, noise = (mean + states @ F.mT).cpu().numpy(), covariance.cpu().numpy()
+        shares = (weight * log_prob.exp()).tolist()
+        parts += [Component(share, m, noise) for share, m in zip(shares, means, strict=True) if share > smallest]
     return sorted(parts, key=lambda part: -part.weight)
 
 
@@ -214,13 +229,11 @@ def plot_activations(network: Any, data: ArrayLike | None = None, *, figure: Any
         with torch.no_grad():
             E = layer.activation(torch.from_numpy(u).to(layer.weight)).double().cpu().numpy()
             q = layer.Q.detach().double().cpu().numpy()
-        colours = plt.get_cmap("viridis")(np.linspace(0.1, 0.85, layer.out_features))
-        for j in range(layer.out_features):
-            label = f"q = {q[j]:.3g}" if layer.out_features <= MAX_PANELS else None
-            ax.plot(u[:, j], E[:, j], color=colours[j], label=label)
+        ax.set_prop_cycle(color=plt.get_cmap("viridis")(np.linspace(0.1, 0.85, layer.out_features)))
+        lines = ax.plot(u, E)
         ax.set(xlabel="u", title=f"layer {number} (phase {layer.phase})")
         if layer.out_features <= MAX_PANELS:
-            ax.legend(frameon=False, fontsize="small")
+            ax.legend(lines, [f"q = {size:.3g}" for size in q], frameon=False, fontsize="small")
     axes[0, 0].set_ylabel("E(h|v)")
     return figure
 
@@ -241,8 +254,8 @@ def plot_expectations(machine: RTBMDistribution, interval: tuple[float, float], 
     with torch.no_grad():
         E = machine.hidden_mean(v).double().cpu().numpy()
     colours = plt.get_cmap("viridis")(np.linspace(0.1, 0.7, machine.n_hidden))
-    for j, colour in enumerate(colours):
-        ax.plot(v[:, 0], E[:, j], color=colour)
+    ax.set_prop_cycle(color=colours)
+    ax.plot(v, E)
     ax.set(xlabel="v", ylabel="E(h|v)")
     return ax
 
@@ -324,8 +337,10 @@ class _Subject:
         default = [f"v{i + 1}" if d > 1 else "v" for i in range(d)]
         self.names = [str(name) for name in getattr(density, "feature_names_in_", default)]
         self.bounds = distribution if isinstance(distribution, BoundedDistribution) else None
-        self.draws = _draws(density)
-        self.normals = _few_normals(density)
+        self.draws = self._draw()
+        normals = normal_components(density, FAINTEST)
+        is_complete = len(normals) <= MAX_NORMALS and sum(part.weight for part in normals) > 1 - INVISIBLE_SHARE
+        self.normals = normals if is_complete else None
         self.rows = None if data is None else np.asarray(data, dtype=np.float64)
         if self.rows is not None:
             self.rows = self.rows[:, None] if self.rows.ndim == 1 else self.rows
@@ -337,8 +352,20 @@ class _Subject:
         """The density (n,) of some features."""
         if self.normals is not None:
             return _sum_of_normals(self.normals, self.bounds, features, rows)
-        everything = len(features) == len(self.names)
-        return np.exp(_log_prob(self.density if everything else self.density.marginal(features), rows))
+        density = self.density if len(features) == len(self.names) else self.density.marginal(features)
+        if not hasattr(density, "score_samples"):
+            with torch.no_grad():
+                return density.log_prob(rows).exp().cpu().numpy()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "X does not have valid feature names")
+            return np.exp(density.score_samples(rows))
+
+    def _draw(self) -> Floats:
+        """N_DRAWS draws from the density with a fixed seed."""
+        if hasattr(self.density, "score_samples"):
+            return self.density.sample(N_DRAWS, random_state=0)
+        generator = torch.Generator(self.density.device).manual_seed(0)
+        return self.density.sample((N_DRAWS,), generator=generator).double().cpu().numpy()
 
     def column(self, i: int) -> Floats:
         """The data of a feature without missing ones; draws from the density if there are none."""
@@ -428,34 +455,6 @@ def _machines(density: Any) -> list[tuple[float, RTBMDistribution]]:
     return [(1.0, distribution)]
 
 
-def _machine_components(machine: RTBMDistribution, weight: float, smallest: float) -> list[Component]:
-    if machine.coupling != "dense":
-        return []
-    lattice = machine.lattice
-    try:
-        states, log_prob = DiscreteGaussian(lattice.A, lattice.a).table(MAX_NORMALS)
-    except TooManyTermsError:
-        return []
-    shares = weight * log_prob.exp()
-    means, covariance = (lattice.mean + states @ lattice.F.mT).cpu().numpy(), lattice.covariance.cpu().numpy()
-    return [
-        Component(share, mean, covariance)
-        for share, mean in zip(shares.tolist(), means, strict=True)
-        if share > smallest
-    ]
-
-
-def _few_normals(density: Any) -> list[Component] | None:
-    """All normal components of a density, or None if there are too many."""
-    parts: list[Component] = []
-    for weight, machine in _machines(density):
-        found = _machine_components(machine, weight, FAINTEST)
-        if (not found and weight > FAINTEST) or len(parts) + len(found) > MAX_NORMALS:
-            return None
-        parts += found
-    return parts
-
-
 def _sum_of_normals(
     parts: list[Component], bounds: BoundedDistribution | None, features: list[int], rows: Floats
 ) -> Floats:
@@ -482,33 +481,6 @@ def _sum_of_normals(
         squares = (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)
         total[block] = np.exp(np.column_stack([np.ones(len(x)), x, squares]) @ coefficients).sum(axis=1)
     return total * np.exp(log_slope)
-
-
-def _draws(density: Any) -> Floats:
-    """N_DRAWS draws from a density with a fixed seed."""
-    if hasattr(density, "score_samples"):
-        return density.sample(N_DRAWS, random_state=0)
-    generator = torch.Generator(density.device).manual_seed(0)
-    return density.sample((N_DRAWS,), generator=generator).double().cpu().numpy()
-
-
-def _log_prob(density: Any, rows: Floats) -> Floats:
-    if hasattr(density, "score_samples"):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "X does not have valid feature names")
-            return density.score_samples(rows)
-    with torch.no_grad():
-        return density.log_prob(rows).cpu().numpy()
-
-
-def _title(density: Any) -> str:
-    """A title that describes a density."""
-    machines = [machine for _, machine in _machines(density)]
-    if getattr(density, "is_gaussian_", False):
-        return "Gaussians" if len(machines) > 1 else "Gaussian"
-    if len(machines) > 1:
-        return f"Mixture of {len(machines)} machines"
-    return f"Machine with {machines[0].n_hidden} hidden unit" + "s" * (machines[0].n_hidden > 1)
 
 
 def _distribution(density: Any) -> Any:

@@ -134,8 +134,12 @@ def fit(
     if stream and (data is None or solver not in STREAMED_SOLVERS):
         raise typer.BadParameter("--stream needs a file and --solver lbfgs, em or adam", param_hint="--stream")
     stream = stream or (solver in STREAMED_SOLVERS and _is_large(data, columns))
+    from rtbm.cli.output import summary_table
     from rtbm.cli.processes import is_first_process, process_group
+    from rtbm.datasets import gamma
     from rtbm.estimators import RTBMDensity
+    from rtbm.files import FileData, read_table
+    from rtbm.persistence import save
 
     with process_group(device):
         model = RTBMDensity(
@@ -159,36 +163,21 @@ def fit(
         if stream:
             model.fit_stream(data, _split(columns))
         else:
-            rows = _fit_rows(model, data, columns, header=header, separator=separator, decimal=decimal)
-        if is_first_process():
-            _finish(model, None if stream else rows, output, picture, quiet)
-
-
-def _fit_rows(model: Any, data: Path | None, columns: str | None, **text_format: Any) -> "Floats":
-    """Fit a model to all rows of a file, or to the paper's gamma sample, and return the rows."""
-    from rtbm.datasets import gamma
-    from rtbm.files import FileData, read_table
-
-    found = FileData(gamma.sample(), None) if data is None else read_table(data, _split(columns), **text_format)
-    with _columns_by_name(found.names):
-        model.fit(found.values)
-    model.summary_["log_likelihood"] = model.score(found.values)
-    model.set_feature_names(found.names)
-    model.summary_["left_out"] = dict(found.left_out)
-    return found.values
-
-
-def _finish(model: Any, rows: "Floats | None", output: Path, picture: Path | None, quiet: bool) -> None:
-    """Save and show a fitted model."""
-    from rtbm.cli.output import summary_table
-    from rtbm.persistence import save
-
-    save(model, output)
-    if picture is not None:
-        _draw(model, rows, picture)
-    if not quiet:
-        console.print(summary_table(model, "the fit"), soft_wrap=False)
-        console.print(f"model: {output}" + (f", picture: {picture}" if picture else ""))
+            text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
+            found = FileData(gamma.sample(), None) if data is None else read_table(data, _split(columns), **text_format)
+            with _columns_by_name(found.names):
+                model.fit(found.values)
+            model.summary_["log_likelihood"] = model.score(found.values)
+            model.set_feature_names(found.names)
+            model.summary_["left_out"] = dict(found.left_out)
+        if not is_first_process():
+            return
+        save(model, output)
+        if picture is not None:
+            _draw(model, None if stream else found.values, picture)
+        if not quiet:
+            console.print(summary_table(model, "the fit"), soft_wrap=False)
+            console.print(f"model: {output}" + (f", picture: {picture}" if picture else ""))
 
 
 @app.command()
@@ -403,7 +392,9 @@ def _draw(model: Any, rows: "Floats | None", path: Path) -> None:
 
 def main() -> None:
     """Run the command. Errors of the library end it with one line and exit code 1."""
-    warnings.showwarning = lambda message, *_: errors.print(f"warning: {message}")
+    warnings.showwarning = lambda message, *_: errors.print(
+        f"warning: {message}".replace("raise max_iter or tol", "raise --iterations")
+    )
     try:
         app()
     except (RTBMError, ValueError, OSError, RuntimeError, MemoryError) as error:

@@ -121,12 +121,9 @@ def _custom_draw(rng: np.random.Generator, n: int) -> Floats:
     return x[height < _custom_pdf(x)]
 
 
-def _uniform_pdf(x: Floats) -> Floats:
-    return np.where(np.abs(x[:, 0]) <= 5, 0.1, 0.0)
-
-
 _CORRELATED = [[1.0, 0.8], [0.8, 2.0]]
 _UNCORRELATED = [[1.0, 0.0], [0.0, 1.0]]
+_UNIFORM = (lambda x: np.where(np.abs(x[:, 0]) <= 5, 0.1, 0.0), lambda rng, n: rng.uniform(-5, 5, (n, 1)))
 _CAUCHYS = _mixture([0.6, 0.1, 0.3], [_cauchy(0, 1), _cauchy(5, 5), _cauchy(10, 1)])
 _NORMALS = _mixture([0.6, 0.1, 0.3], [_normal([-5], [[9]]), _normal([2], [[4]]), _normal([5], [[25]])])
 _PAIR = _mixture([0.5, 0.5], [_normal([2, 2], _CORRELATED), _normal([-2, -2], _UNCORRELATED)])
@@ -137,7 +134,7 @@ cauchy = TargetDensity("cauchy", 1, 1000, 3, 1, *_cauchy(0, 1))
 cauchy_mixture = TargetDensity("cauchy_mixture", 1, 1000, 3, 2, *_CAUCHYS)
 gaussian_mixture = TargetDensity("gaussian_mixture", 1, 5000, 3, 1, *_NORMALS)
 custom = TargetDensity("custom", 1, 5000, 4, 1, _custom_pdf, _custom_draw)
-uniform = TargetDensity("uniform", 1, 5000, 3, 1, _uniform_pdf, lambda rng, n: rng.uniform(-5, 5, (n, 1)))
+uniform = TargetDensity("uniform", 1, 5000, 3, 1, *_UNIFORM)
 correlated_gaussian = TargetDensity("correlated_gaussian", 2, 5000, 1, 1, *_normal([0, 0], _CORRELATED))
 correlated_mixture = TargetDensity("correlated_mixture", 2, 5000, 1, 2, *_PAIR)
 three_gaussians = TargetDensity("three_gaussians", 2, 5000, 2, 1, *_ROW)

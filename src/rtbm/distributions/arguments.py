@@ -28,32 +28,32 @@ from rtbm.validation import (
 
 def check_natural(T: Any, W: Any, Q: Any, b_v: Any, b_h: Any, phase: str) -> tuple[Natural, torch.dtype]:
     """Checked natural parameters as float64 copies, and their common dtype."""
-    visible = check_positive_definite(check_symmetric(as_real(T, "T"), "T"), "T")
-    hidden = as_real(Q, "Q")
+    visible, hidden = _as_positive_definite(T, "T"), as_real(Q, "Q")
     if hidden.ndim != 1:
-        check_positive_definite(check_symmetric(hidden, "Q"), "Q")
+        _as_positive_definite(hidden, "Q")
     elif len(hidden) == 0 or not bool((hidden.detach() > 0).all()):
         raise NotPositiveDefiniteError(
             "Q as a vector is the diagonal of a positive definite matrix: its entries must be positive, got "
             f"{hidden.detach().tolist()}"
         )
-    n_visible, n_hidden = len(visible), len(hidden)
-    weights = check_shape(as_real(W, "W"), "W", (n_visible, n_hidden))
-    biases = check_vector(as_real(b_v, "b_v"), "b_v", n_visible), check_vector(as_real(b_h, "b_h"), "b_h", n_hidden)
-    parts, dtype = _alike((visible, weights, hidden, *biases), ("T", "W", "Q", "b_v", "b_h"))
+    weights = check_shape(as_real(W, "W"), "W", (len(visible), len(hidden)))
+    biases = [check_vector(as_real(b, n), n, len(m)) for b, n, m in ((b_v, "b_v", visible), (b_h, "b_h", hidden))]
+    parts, dtype = _alike((visible, weights, hidden, *biases), Natural._fields[:-1])
     return Natural(*parts)._replace(phase=phase), dtype
 
 
 def check_lattice(A: Any, a: Any, F: Any, mean: Any, covariance: Any) -> tuple[Lattice, torch.dtype]:
     """Checked lattice parameters as float64 copies, and their common dtype."""
-    matrix = check_positive_definite(check_symmetric(as_real(A, "A"), "A"), "A")
-    noise = check_positive_definite(check_symmetric(as_real(covariance, "covariance"), "covariance"), "covariance")
-    n_visible, n_hidden = len(noise), len(matrix)
-    bias = check_vector(as_real(a, "a"), "a", n_hidden)
-    weights = check_shape(as_real(F, "F"), "F", (n_visible, n_hidden))
-    origin = check_vector(as_real(mean, "mean"), "mean", n_visible)
-    parts, dtype = _alike((matrix, bias, weights, origin, noise), ("A", "a", "F", "mean", "covariance"))
+    matrix, noise = _as_positive_definite(A, "A"), _as_positive_definite(covariance, "covariance")
+    bias = check_vector(as_real(a, "a"), "a", len(matrix))
+    weights = check_shape(as_real(F, "F"), "F", (len(noise), len(matrix)))
+    origin = check_vector(as_real(mean, "mean"), "mean", len(noise))
+    parts, dtype = _alike((matrix, bias, weights, origin, noise), Lattice._fields)
     return Lattice(*parts), dtype
+
+
+def _as_positive_definite(value: Any, name: str) -> Tensor:
+    return check_positive_definite(check_symmetric(as_real(value, name), name), name)
 
 
 def check_free(free: Any) -> tuple[Free, torch.dtype]:
@@ -110,18 +110,14 @@ def dtype_of(value: Any, own: torch.dtype) -> torch.dtype:
     return own
 
 
-def check_points(value: Any, name: str, width: int, device: torch.device, *, missing: bool = False) -> Tensor:
-    """Vectors (..., width) as a float64 tensor. With `missing`, entries may be NaN; none may be infinite."""
-    tensor = check_vectors(as_real(value, name, finite=not missing), name, width)
+def check_points(
+    value: Any, name: str, width: int, device: torch.device, *, missing: bool = False, infinite: bool = False
+) -> Tensor:
+    """Vectors (..., width) as a float64 tensor. Entries may be NaN with `missing`, and infinite with `infinite`."""
+    tensor = check_vectors(as_real(value, name, finite=not (missing or infinite)), name, width)
     if missing and bool(tensor.detach().isinf().any()):
         raise InvalidInputError(f"{name} must not hold infinite entries; a missing entry is NaN")
-    return check_device(tensor, name, device).double()
-
-
-def check_corner(value: Any, name: str, width: int, device: torch.device) -> Tensor:
-    """A corner (..., width) of boxes as a float64 tensor. Entries may be infinite, but not NaN."""
-    tensor = check_vectors(as_real(value, name, finite=False), name, width)
-    if bool(tensor.detach().isnan().any()):
+    if infinite and bool(tensor.detach().isnan().any()):
         raise InvalidInputError(f"{name} must not hold NaN; an open side is infinite")
     return check_device(tensor, name, device).double()
 

@@ -11,12 +11,14 @@ from torch.distributions import Distribution, MultivariateNormal, constraints, r
 
 from rtbm.distributions.arguments import (
     broadcast,
-    check_corner,
+    check_indices,
     check_known,
+    check_map,
     check_points,
     check_probabilities,
     dtype_of,
 )
+from rtbm.distributions.caching import forwarded
 from rtbm.distributions.conditional import ConditionalDistribution
 from rtbm.distributions.dense import DenseMachine
 from rtbm.distributions.evaluator import DistributionEvaluator
@@ -48,20 +50,13 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         self._evaluator, self._dtype, self._device = evaluator, dtype, device
         super().__init__(event_shape=torch.Size([n_visible]), validate_args=False)
 
+    dtype: torch.dtype = forwarded("_dtype", "The dtype of the parameters.")
+    device: torch.device = forwarded("_device", "The device of the parameters.")
+
     @property
     def n_visible(self) -> int:
         """The number of visible units."""
         return self.event_shape[0]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the parameters."""
-        return self._dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the parameters."""
-        return self._device
 
     @property
     def mean(self) -> Tensor:
@@ -83,14 +78,44 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         """E(h|v) (..., Nh) for v (..., Nv)."""
 
     @abstractmethod
+    def to_phase(self, phase: str) -> Self:
+        """The same density with natural parameters in the given phase."""
+
+    @abstractmethod
+    def _derived(self, evaluator: AnyEvaluator) -> Self:
+        """A distribution of the same kind, phase and dtype with another evaluator."""
+
+    @abstractmethod
+    def _mapped(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype | None = None) -> Self:
+        """The same distribution with a function applied to every parameter tensor, and with results of `dtype`."""
+
     def marginal(self, indices: int | Iterable[int]) -> Self:
-        """The distribution of the coordinates `indices`, in that order."""
+        """The distribution of the coordinates `indices`, in that order: machines with the same hidden units.
+
+        A diagonal machine becomes a dense one, so it should have few hidden units. With many, use `log_prob`, which
+        integrates over entries that are NaN.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
+        >>> machine.marginal(1)
+        RTBMDistribution(n_visible=1, n_hidden=1, coupling='dense', phase='I', dtype=torch.float64)
+        """
+        chosen = check_indices(indices, self.n_visible)
+        if not chosen:
+            raise InvalidInputError("indices must name at least one coordinate")
+        if chosen == list(range(self.n_visible)):
+            return self
+        selection = torch.eye(self.n_visible, dtype=torch.float64, device=self._device)[chosen]
+        return self._derived(self._evaluator.transform(selection, selection.new_zeros(len(chosen))))
 
     def conditional(self, values: Mapping[int, Any]) -> Any:
         """The distribution of the other coordinates, in increasing order, given some: {index: value, …}.
 
         Numbers give a machine or a mixture again. Tensors of numbers (...) give a batch of distributions, one for each
-        row, as a ConditionalDistribution; values that are NaN are then unknown.
+        row, as a ConditionalDistribution; values that are NaN are then unknown. In a mixture, components that predict
+        the given values well gain weight.
 
         Examples
         --------
@@ -105,11 +130,7 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         known, others, numbers = check_known(values, self.n_visible, self._device)
         if numbers.ndim > 1:
             return self._conditionals(known, others, numbers)
-        return self._condition(known, others, numbers) if known else self
-
-    @abstractmethod
-    def _condition(self, known: list[int], others: list[int], values: Tensor) -> Self:
-        """The distribution of v[others] given v[known] = values (known,)."""
+        return self._derived(self._evaluator.condition(known, others, numbers)) if known else self
 
     @abstractmethod
     def _dense_machines(self) -> tuple[Tensor, list[DenseMachine]]:
@@ -170,21 +191,30 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
     def _batch(self, values: Mapping[int, Any]) -> ConditionalDistribution:
         return self._conditionals(*check_known(values, self.n_visible, self._device))
 
-    @abstractmethod
     def affine(self, M: Any, c: Any = None) -> Self:
-        """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,)."""
+        """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,).
 
-    @abstractmethod
-    def to_phase(self, phase: str) -> Self:
-        """The same density with natural parameters in the given phase."""
+        A diagonal machine stays diagonal if M is square, else it becomes dense.
 
-    @abstractmethod
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[0.5]], [[0.9]], [[2.0]], [0.0], [0.3])
+        >>> moved = machine.affine([[2.0]], [1.0])
+        >>> bool((moved.mean - (2 * machine.mean + 1)).abs() < 1e-12)
+        True
+        """
+        return self._derived(self._evaluator.transform(*check_map(M, c, self.n_visible, self._device)))
+
     def detach(self) -> Self:
         """The same distribution, detached from the autograd graph of its parameters."""
+        return self._mapped(torch.detach)
 
-    @abstractmethod
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """The same distribution on another device, or with results of another dtype."""
+        """The same distribution on another device, or with results of another dtype (float32 or float64)."""
+        if dtype not in (None, torch.float32, torch.float64):
+            raise InvalidInputError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+        return self._mapped(lambda tensor: tensor.to(device), dtype)
 
     def log_prob(self, value: Any) -> Tensor:
         """log P(v) (...) for v (..., Nv). Entries that are NaN count as missing, and are integrated out.
@@ -198,8 +228,7 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         >>> bool((machine.log_prob([[nan, 0.3]]) - present).abs() < 1e-12)
         True
         """
-        v = check_points(value, "value", self.n_visible, self._device, missing=True)
-        return self._by_rows(self._log_incomplete, v, value)
+        return self._by_rows(self._log_incomplete, value, missing=True)
 
     def _log_incomplete(self, rows: Tensor) -> Tensor:
         """log P (n,) of rows (n, Nv) with missing entries."""
@@ -245,8 +274,7 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         >>> normal.score_function([[2.0]])  # −v
         tensor([[-2.]], dtype=torch.float64)
         """
-        v = check_points(value, "value", self.n_visible, self._device)
-        return self._by_rows(self._evaluator.score_function, v, value)
+        return self._by_rows(self._evaluator.score_function, value)
 
     def log_mgf(self, t: Any) -> Tensor:
         """The cumulant-generating function log E[exp(tᵀv)] (...) for t (..., Nv).
@@ -257,7 +285,7 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         >>> rtbm.RTBMDistribution([[1.0]], [[0.0]], [[1.0]], [0.0], [0.0]).log_mgf([2.0])  # a standard normal: ½t²
         tensor(2., dtype=torch.float64)
         """
-        return self._by_rows(self._evaluator.log_mgf, check_points(t, "t", self.n_visible, self._device), t)
+        return self._by_rows(self._evaluator.log_mgf, t, "t")
 
     def cumulant(self, order: int) -> Tensor:
         """The cumulant tensor of the given order (Nv, …, Nv): the derivative of `log_mgf` of that order at zero.
@@ -297,8 +325,8 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         >>> machine.box_probability([0.0], [float("inf")])
         tensor(0.5000, dtype=torch.float64)
         """
-        first = check_corner(low, "low", self.n_visible, self._device)
-        last = check_corner(high, "high", self.n_visible, self._device)
+        first = check_points(low, "low", self.n_visible, self._device, infinite=True)
+        last = check_points(high, "high", self.n_visible, self._device, infinite=True)
         first, last, shape = broadcast(first, last, "low and high")
         return self._shape(self._evaluator.box(first, torch.maximum(first, last)), shape, low, high)
 
@@ -312,8 +340,8 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         >>> machine.cdf([[-1.0], [0.0], [1.0]])
         tensor([0.1623, 0.5000, 0.8377], dtype=torch.float64)
         """
-        v = check_corner(value, "value", self.n_visible, self._device)
-        return self._by_rows(lambda rows: self._evaluator.box(torch.full_like(rows, -math.inf), rows), v, value)
+        box = self._evaluator.box
+        return self._by_rows(lambda rows: box(torch.full_like(rows, -math.inf), rows), value, infinite=True)
 
     def icdf(self, value: Any) -> Tensor:
         """The quantiles v (..., 1) of probabilities p (...) in one dimension: the inverse of `cdf`.
@@ -335,9 +363,11 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         with torch.no_grad():
             v = invert_cdf(flat.detach(), self._tail, self._density, *self._quantile_range(flat.detach()))
         if torch.is_grad_enabled() and (flat.requires_grad or self.mean.requires_grad):
-            inside = v.isfinite()
+            inside, upper = v.isfinite(), flat.detach() > 0.5
             for _ in range(2):  # Newton steps of length zero that carry the first and second derivatives
-                step = self._newton_step(flat, torch.where(inside, v, self.mean.detach()))
+                x = torch.where(inside, v, self.mean.detach())
+                excess = self._tail(x, upper) - torch.where(upper, 1 - flat, flat)
+                step = torch.where(upper, excess, -excess) / self._density(x)
                 v = v + torch.where(inside, step - step.detach(), 0.0)
         return self._shape(v, (*p.shape, 1), value)
 
@@ -352,11 +382,6 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
             ends += [float(mean) - reach, float(mean) + reach]
             widths.append(float(detail) ** 0.5)
         return min(ends), max(ends), min(widths)
-
-    def _newton_step(self, p: Tensor, v: Tensor) -> Tensor:
-        upper = p.detach() > 0.5
-        excess = self._tail(v, upper) - torch.where(upper, 1 - p, p)
-        return torch.where(upper, excess, -excess) / self._density(v)
 
     def _tail(self, v: Tensor, upper: Tensor) -> Tensor:
         """The probability above v where `upper`, and below v elsewhere."""
@@ -480,9 +505,12 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         value, error = sample_expectation(rows, self._evaluator.log_density, function)
         return Estimate(value.to(self._dtype), error.to(self._dtype))
 
-    def _by_rows(self, function: Callable[[Tensor], Tensor], points: Tensor, value: Any) -> Tensor:
-        """Apply a function of rows (n, d) with results (n, …) to points (..., d), given by the user as `value`."""
-        result = function(points.reshape(-1, points.shape[-1]))
+    def _by_rows(
+        self, function: Callable[[Tensor], Tensor], value: Any, name: str = "value", **allowed: bool
+    ) -> Tensor:
+        """Apply a function of rows (n, Nv) with results (n, …) to an argument (..., Nv), which is checked."""
+        points = check_points(value, name, self.n_visible, self._device, **allowed)
+        result = function(points.reshape(-1, self.n_visible))
         return self._shape(result, (*points.shape[:-1], *result.shape[1:]), value)
 
     def _shape(self, result: Tensor, shape: Sequence[int], *values: Any) -> Tensor:
@@ -497,7 +525,5 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         raise NotImplementedError("machines are not batched: draw samples of any shape instead of expanding")
 
 
-@register_kl(VisibleDistribution, VisibleDistribution)
-@register_kl(VisibleDistribution, MultivariateNormal)
-def _kl_from_machine(p: VisibleDistribution, q: Distribution) -> Tensor:
-    return p.kl(q)
+register_kl(VisibleDistribution, VisibleDistribution)(VisibleDistribution.kl)
+register_kl(VisibleDistribution, MultivariateNormal)(VisibleDistribution.kl)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rtbm.distributions.arguments import check_corner, check_indices, check_known, check_points
+from rtbm.distributions.arguments import check_indices, check_known, check_points
+from rtbm.distributions.caching import forwarded
 from rtbm.distributions.conditional import ConditionalDistribution
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
@@ -76,7 +77,8 @@ class BoundedDistribution(Distribution):
     def __init__(self, base: RTBMDistribution | RTBMMixture | ConditionalDistribution, low: Any, high: Any):
         self.base = base
         self.low, self.high = (
-            check_corner(end, name, base.n_visible, base.device) for end, name in ((low, "low"), (high, "high"))
+            check_points(end, name, base.n_visible, base.device, infinite=True)
+            for end, name in ((low, "low"), (high, "high"))
         )
         if self.low.ndim != 1 or self.high.ndim != 1 or not bool((self.low < self.high).all()):
             raise InvalidInputError(
@@ -87,15 +89,8 @@ class BoundedDistribution(Distribution):
     def __repr__(self) -> str:
         return f"BoundedDistribution({self.base!r}, low={self.low.tolist()}, high={self.high.tolist()})"
 
-    @property
-    def n_visible(self) -> int:
-        """The number of features."""
-        return self.base.n_visible
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the parameters."""
-        return self.base.device
+    n_visible: int = forwarded("base.n_visible", "The number of features.")
+    device: torch.device = forwarded("base.device", "The device of the parameters.")
 
     @property
     def mean(self) -> Tensor:
@@ -128,7 +123,7 @@ class BoundedDistribution(Distribution):
 
     def cdf(self, value: Any) -> Tensor:
         """P(all coordinates are below x) (...) for x (..., Nv)."""
-        x = check_corner(value, "value", self.n_visible, self.device)
+        x = check_points(value, "value", self.n_visible, self.device, infinite=True)
         y = to_line(x, self.low, self.high)[0]
         y = torch.where(x <= self.low, -math.inf, torch.where(x >= self.high, math.inf, y))
         return self.base.cdf(y)

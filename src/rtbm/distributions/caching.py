@@ -1,13 +1,19 @@
-"""Cached properties that do not depend on the autograd mode in which they are first computed."""
+"""Properties that forward, and cached ones that do not depend on the autograd mode in which they are computed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
 
 Value = TypeVar("Value")
+
+
+def forwarded(path: str, text: str) -> Any:
+    """A read-only property with the value of another attribute, such as "natural.T", and with its own docstring."""
+    return property(attrgetter(path), doc=text)
 
 
 @contextmanager
@@ -26,6 +32,17 @@ def cached_with_graph(function: Callable[[Any], Value]) -> "cached_property[Valu
 def cached_without_graph(function: Callable[[Any], Value]) -> "cached_property[Value]":
     """A cached property without autograd graph, for constants."""
     return _cached(function, grad=False)
+
+
+def cached_unless_graph(function: Callable[[Any], Value]) -> Any:
+    """A property that is cached without autograd graph; where `self._wants_graph()`, it is computed at each access."""
+    fixed = _cached(function, grad=False)
+    fixed.__set_name__(object, f"fixed {function.__name__}")
+
+    def compute(self: Any) -> Value:
+        return function(self) if self._wants_graph() else fixed.__get__(self)
+
+    return property(compute, doc=function.__doc__)
 
 
 def _cached(function: Callable[[Any], Value], grad: bool) -> "cached_property[Value]":

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rtbm.distributions.arguments import check_corner, check_indices, check_points, check_probabilities, dtype_of
+from rtbm.distributions.arguments import check_indices, check_points, check_probabilities, dtype_of
 from rtbm.distributions.dense import DenseMachine, change_rows
 from rtbm.distributions.evaluator import explains_failures
 from rtbm.distributions.integration.normal_sums import NEGLIGIBLE_SHARE, NormalSums
@@ -235,7 +235,7 @@ class ConditionalDistribution(Distribution):
     def cdf(self, value: Any) -> Tensor:
         """P(v_u ≤ value|v_k) for values (..., 1) that broadcast against the batch, of one unknown coordinate."""
         self._needs_one("cdf")
-        rows, shape = self._broadcast(check_corner(value, "value", 1, self.device))
+        rows, shape = self._broadcast(check_points(value, "value", 1, self.device, infinite=True))
         draws = rows.reshape(-1, len(self._values)).mT  # (n, draws)
         result = draws.new_empty(draws.shape)
         for index, states in self._state_blocks():

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI
-from rtbm.distributions.caching import cached_with_graph, cached_without_graph
+from rtbm.distributions.caching import cached_unless_graph, cached_with_graph, cached_without_graph
 from rtbm.distributions.discrete_gaussian import DiscreteGaussian
-from rtbm.distributions.evaluator import Machine, explained, explains_failures
+from rtbm.distributions.evaluator import Machine, explained
 from rtbm.distributions.integration.boxes import (
     QUASI_MONTE_CARLO_NODES,
     BoxQuadrature,
@@ -137,18 +137,15 @@ class DenseMachine(Machine):
         """The machine itself."""
         return self
 
-    @explains_failures
     def condition(self, known: list[int], others: list[int], values: Tensor) -> "DenseMachine":
         """The machine of v[others] given v[known] = values."""
         lattice = condition_lattice(self.local_lattice, known, others, values)
         return DenseMachine(lattice, self.tolerance, (self._basis, self._dual))
 
-    @explains_failures
     def transform(self, M: Tensor, c: Tensor) -> "DenseMachine":
         """The machine of Mv + c, with the same hidden units."""
         return DenseMachine(transform_lattice(self.local_lattice, M, c), self.tolerance, (self._basis, self._dual))
 
-    @explains_failures
     def log_density(self, v: Tensor) -> Tensor:
         """log P(v) (n,)."""
         posterior = self.posterior(v)
@@ -159,19 +156,16 @@ class DenseMachine(Machine):
         log_volume = self._L.diagonal().log().sum() + 0.5 * self.n_visible * math.log(TWO_PI)
         return self.prior.log_prob(posterior.nearest) - 0.5 * posterior.noise.square().sum(1) - log_volume
 
-    @explains_failures
     def log_marginal(self, v: Tensor, present: list[int]) -> Tensor:
         """log P (n,) of the coordinates `present`."""
         selection = torch.eye(self.n_visible, dtype=v.dtype, device=v.device)[present]
         return self.transform(selection, selection.new_zeros(len(present))).log_density(v)
 
-    @explains_failures
     def score_function(self, v: Tensor) -> Tensor:
         """∇_v log P = −Σ⁻¹(v − mean − F E[h|v]) (n, Nv)."""
         _, z, noise = self.posterior(v)
         return (self._mean(z) @ self.reduced.root.mT - noise) @ self._whitening.mT
 
-    @explains_failures
     def hidden_mean(self, v: Tensor, phase: str) -> Tensor:
         """E(h|v) (n, Nh) as the natural parameters of `phase` define it."""
         nearest, z, _ = self.posterior(v)
@@ -180,7 +174,6 @@ class DenseMachine(Machine):
             return (nearest + mean @ self.reduced.basis.mT) @ self._basis.mT
         return (z - mean @ self.reduced.total) @ self.reduced.dual.mT @ self._dual.mT / TWO_PI
 
-    @explains_failures
     def hidden_log_prob(self, h: Tensor, v: Tensor | None) -> Tensor:
         """log P(h|v) (n,), or log P(h) (n,) without v."""
         k = h @ self._dual
@@ -190,7 +183,6 @@ class DenseMachine(Machine):
         x = (k - nearest) @ self.reduced.dual
         return -0.5 * ((x @ self.reduced.total) * x).sum(1) + (x * z).sum(1) - self.plan.log_theta(z)
 
-    @explains_failures
     @torch.no_grad()
     def sample_joint(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """n independent draws of v (n, Nv) and h (n, Nh)."""
@@ -199,28 +191,23 @@ class DenseMachine(Machine):
         v = torch.addmm(self.local_lattice.mean, k, self.local_lattice.F.mT).addmm_(noise, self._L.mT)
         return v, k @ self._basis.mT
 
-    @explains_failures
     def mean(self) -> Tensor:
         """E[v] = mean + F E[h] (Nv,)."""
         return self.local_lattice.mean + self.local_lattice.F @ self.prior.mean
 
-    @explains_failures
     def covariance(self) -> Tensor:
         """Cov[v] = covariance + F Cov[h] Fᵀ (Nv, Nv)."""
         return self.local_lattice.covariance + self.prior.image_covariance(self.local_lattice.F)
 
-    @explains_failures
     def log_mgf(self, t: Tensor) -> Tensor:
         """log E[exp(tᵀv)] (n,) for t (n, Nv)."""
         quadratic = t @ self.local_lattice.mean + 0.5 * (t @ self._L).square().sum(1)
         return quadratic + self.prior.log_mgf(t @ self.local_lattice.F)
 
-    @explains_failures
     def box(self, low: Tensor, high: Tensor) -> Tensor:
         """P(low < v < high) (n,): a sum over h of normal probabilities, or an integral of the density over v."""
         if low.shape[1] == 1:
-            rule = self._make_interval_rule() if self._wants_graph() else self._fixed_interval_rule
-            return rule.box(low, high)
+            return self._interval_rule.box(low, high)
         try:
             points, log_prob = self.prior.table()
         except TooManyTermsError:
@@ -246,11 +233,8 @@ class DenseMachine(Machine):
             total = total + in_chunks(probability, bounds, [centres, weight, covariance], width=nodes * len(part))
         return total
 
-    @cached_without_graph
-    def _fixed_interval_rule(self) -> IntervalSum | BoxQuadrature:
-        return self._make_interval_rule()
-
-    def _make_interval_rule(self) -> IntervalSum | BoxQuadrature:
+    @cached_unless_graph
+    def _interval_rule(self) -> IntervalSum | BoxQuadrature:
         """The cheaper of a sum over h and an integral over v, for intervals in one dimension."""
         limit = min(max(FEW_INTERVAL_STATES, self._quadrature.n_line_nodes), MAX_INTERVAL_STATES)
         try:
@@ -267,7 +251,6 @@ class DenseMachine(Machine):
     def _wants_graph(self) -> bool:
         return torch.is_grad_enabled() and any(part.requires_grad for part in self.local_lattice)
 
-    @explains_failures
     @torch.no_grad()
     def envelope(self) -> Envelope:
         """A Gaussian bound on the density, and the covariance of its finest detail."""

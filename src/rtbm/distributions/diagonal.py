@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI
-from rtbm.distributions.caching import cached_with_graph, cached_without_graph, ordinary_tensors
+from rtbm.distributions.caching import cached_unless_graph, cached_with_graph, cached_without_graph, ordinary_tensors
 from rtbm.distributions.dense import DenseMachine
-from rtbm.distributions.evaluator import Machine, explains_failures
+from rtbm.distributions.evaluator import Machine
 from rtbm.distributions.integration.boxes import BoxQuadrature
 from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION, Envelope, Grid, make_grid, spacing_for
 from rtbm.distributions.sampling.lattice import reach_of, sample_integers
@@ -50,14 +50,9 @@ class DiagonalMachine(Machine):
     units it is computed as that average, by the trapezoidal rule, so there may be hundreds of hidden units. So are
     moments, samples and probabilities. Otherwise those come from a lattice sum, for few hidden units.
 
-    Parameters
-    ----------
-    natural : Natural
-        Float64 parameters in phase II, with Q given by its diagonal.
-    tolerance : float
-        Bounds the relative truncation error of each theta function, and of the normaliser.
-    max_lattice_units : int, default=MAX_LATTICE_UNITS
-        Up to this many hidden units the lattice sum is preferred.
+    `natural` are float64 parameters in phase II, with Q given by its diagonal. `tolerance` bounds the relative
+    truncation error of each theta function, and of the normaliser. Up to `max_lattice_units` hidden units the lattice
+    sum is preferred.
     """
 
     coupling = "diagonal"
@@ -97,49 +92,39 @@ class DiagonalMachine(Machine):
         """The same density as a sum over the lattice of hidden states, for few hidden units."""
         return DenseMachine(self.lattice, self.tolerance)
 
-    @explains_failures
     def condition(self, known: list[int], others: list[int], values: Tensor) -> "DiagonalMachine":
         """The machine of v[others] given v[known] = values."""
         return DiagonalMachine(condition_natural(self._natural, known, others, values), self.tolerance)
 
-    @explains_failures
-    def transform(self, M: Tensor, c: Tensor) -> Machine:
+    def transform(self, M: Tensor, c: Tensor) -> "DiagonalMachine | DenseMachine":
         """The machine of Mv + c: diagonal if M is square, else dense."""
         if M.shape[0] == M.shape[1]:
             return DiagonalMachine(transform_natural(self._natural, M, c), self.tolerance)
         return self.as_dense().transform(M, c)
 
-    @explains_failures
     def log_density(self, v: Tensor) -> Tensor:
         """log P(v) (n,)."""
         return self.log_unnormalized(v) - self.log_normalizer()
 
     def log_unnormalized(self, v: Tensor) -> Tensor:
         """log N(v) + log θ̃ (n,): log P without the normaliser."""
-        centred = v - self._mean
-        return _log_normal(centred, self._L) + self._plan.log_theta(centred @ self._natural.W + self._offset)
+        return _log_normal(v - self._mean, self._L) + self._plan.log_theta(self._argument(v))
 
-    @explains_failures
     def log_normalizer(self) -> Tensor:
         """log of the average () of the periodic factor over the Gaussian."""
-        if self._wants_graph():
-            return self.log_average(self._offset[None])[0]
-        return self._fixed_log_normalizer
+        return self._log_normalizer
 
-    @explains_failures
     def score_function(self, v: Tensor) -> Tensor:
         """∇_v log P(v) (n, Nv), which needs no normaliser."""
         slope = self._slope(self._argument(v))
         return slope @ self._natural.W.mT - ((v - self._mean) @ self._L) @ self._L.mT
 
-    @explains_failures
     def hidden_mean(self, v: Tensor, phase: str) -> Tensor:
         """E(h|v) (n, Nh) as the natural parameters of `phase` define it."""
         u = self._argument(v)
         slope = self._slope(u)
         return -slope if phase == "II" else (u + self._natural.Q * slope) / TWO_PI
 
-    @explains_failures
     def hidden_log_prob(self, h: Tensor, v: Tensor | None) -> Tensor:
         """log P(h|v) (n,) of independent units, or log P(h) (n,) without v."""
         if v is None:
@@ -150,24 +135,20 @@ class DiagonalMachine(Machine):
         exponent = 0.5 * (precision / TWO_PI).log().sum() - 0.5 * (h - centre).square() @ precision
         return exponent - self._plan.log_theta(TWO_PI * centre)
 
-    @explains_failures
     def mean(self) -> Tensor:
         """E[v] (Nv,)."""
         if self._dense is not None:
             return self._dense.mean()
-        nodes, weights = self._weighted_nodes()
-        return weights @ nodes
+        return self._node_weights @ self._nodes
 
-    @explains_failures
     def covariance(self) -> Tensor:
         """Cov[v] (Nv, Nv)."""
         if self._dense is not None:
             return self._dense.covariance()
-        nodes, weights = self._weighted_nodes()
-        centred = nodes - weights @ nodes
+        weights = self._node_weights
+        centred = self._nodes - weights @ self._nodes
         return centred.mT @ (weights[:, None] * centred)
 
-    @explains_failures
     def log_mgf(self, t: Tensor) -> Tensor:
         """log E[exp(tᵀv)] (n,) for t (n, Nv): the Gaussian is shifted by T⁻¹t, and with it the offset."""
         if self._dense is not None:
@@ -176,7 +157,6 @@ class DiagonalMachine(Machine):
         averages = self.log_average(self._offset + shift @ self._natural.W)
         return t @ self._mean + 0.5 * (t * shift).sum(1) + averages - self.log_normalizer()
 
-    @explains_failures
     def log_marginal(self, v: Tensor, present: list[int]) -> Tensor:
         """log P (n,) of the coordinates `present`: their Gaussian times the average over the others, given these."""
         if self._dense is not None:
@@ -191,12 +171,10 @@ class DiagonalMachine(Machine):
         offsets = self._offset + centred @ W[present] + shift @ W[missing]
         return log_normal + DiagonalMachine(others, self.tolerance).log_average(offsets) - self.log_normalizer()
 
-    @explains_failures
     def box(self, low: Tensor, high: Tensor) -> Tensor:
         """P(low < v < high) (n,): an integral of the density over v."""
         return self._dense.box(low, high) if self._dense is not None else self._quadrature.box(low, high)
 
-    @explains_failures
     @torch.no_grad()
     def sample_joint(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """n independent draws of v (n, Nv), and of h (n, Nh) given v."""
@@ -209,10 +187,10 @@ class DiagonalMachine(Machine):
         parts = [sample_integers(part, precision, reach, generator)[0] for part in centre.split(rows)]
         return v, torch.cat(parts)
 
-    @explains_failures
+    @torch.no_grad()
     def envelope(self) -> Envelope:
         """A Gaussian bound on the density, and the covariance of its finest detail."""
-        return self._dense.envelope() if self._dense is not None else self._envelope(float(self._fixed_log_normalizer))
+        return self._dense.envelope() if self._dense is not None else self._envelope(float(self._log_normalizer))
 
     def log_average(self, offsets: Tensor) -> Tensor:
         """log of the mean of θ̃(i(Wᵀ(v − mean) + offset)|Q) over v ~ N(mean, T⁻¹) (n,), for any offsets (n, Nh).
@@ -224,17 +202,15 @@ class DiagonalMachine(Machine):
             return offsets.sum(1)
         while self.grid is not None:
             rows = max(1, AVERAGE_ELEMENTS // (len(self.grid.nodes) * self.n_hidden))
-            values = torch.cat([self._average(part, self.grid) for part in offsets.split(rows)])
+            centred = self.grid.nodes - self._mean
+            u, log_normal = centred @ self._natural.W, _log_normal(centred, self._L)
+            sums = [(self._plan.log_theta(u + part[:, None]) + log_normal).logsumexp(1) for part in offsets.split(rows)]
+            values = torch.cat(sums) + self.grid.log_cell
             lowest = float(values.detach().min())
             if not lowest < self._smallest_log_average:
                 return values
             self.grid = self._make_grid(lowest - 1.0)
         return self._normalizer_plan.log_theta(offsets)
-
-    def _average(self, offsets: Tensor, grid: Grid) -> Tensor:
-        centred = grid.nodes - self._mean
-        u = (centred @ self._natural.W)[None] + offsets[:, None]
-        return (self._plan.log_theta(u) + _log_normal(centred, self._L)).logsumexp(1) + grid.log_cell
 
     @cached_without_graph
     def grid(self) -> Grid | None:
@@ -272,23 +248,15 @@ class DiagonalMachine(Machine):
             self.log_normalizer()  # the grid reaches far enough only after this, or turns out to be too large
         return None if self.grid is None else self.grid.nodes
 
-    def _weighted_nodes(self) -> tuple[Tensor, Tensor]:
-        """The nodes (n, Nv), and their probabilities (n,)."""
-        assert self._nodes is not None
-        weights = self._node_weights() if self._wants_graph() else self._fixed_node_weights
-        return self._nodes, weights
+    @cached_unless_graph
+    def _log_normalizer(self) -> Tensor:
+        return self.log_average(self._offset[None])[0]
 
+    @cached_unless_graph
     def _node_weights(self) -> Tensor:
+        """The probabilities (n,) of the nodes."""
         assert self._nodes is not None
         return self.log_unnormalized(self._nodes).softmax(0)
-
-    @cached_without_graph
-    def _fixed_node_weights(self) -> Tensor:
-        return self._node_weights()
-
-    @cached_without_graph
-    def _fixed_log_normalizer(self) -> Tensor:
-        return self.log_average(self._offset[None])[0]
 
     @cached_with_graph
     def _quadrature(self) -> BoxQuadrature:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
-from rtbm.distributions.caching import cached_with_graph, cached_without_graph
-from rtbm.distributions.sampling.lattice import MAX_LISTED_POINTS, Sampler, list_points, make_sampler
+from rtbm.distributions.caching import cached_unless_graph, cached_with_graph, cached_without_graph
+from rtbm.distributions.sampling.lattice import MAX_LISTED_POINTS, BlockSampler, list_points, make_sampler
 from rtbm.errors import InvalidInputError
 from rtbm.theta.derivatives import Congruence
 from rtbm.theta.exact import exact_product
@@ -71,7 +71,7 @@ class DiscreteGaussian(Distribution):
         self._given_A = self.A.double().clone()
         self._A = Congruence.apply(self._given_A, self._U, torch.as_tensor(gram, device=self.A.device))
         self._given_a = self.a.double().clone()
-        centre = -np.linalg.solve(gram, self._a.detach().cpu().numpy())
+        centre = -np.linalg.solve(gram, self._reduce(self._given_a).detach().cpu().numpy())
         self._origin = torch.as_tensor(nearest_point(cholesky(gram), centre), device=self.A.device)
         self.origin = self._U @ self._origin
         self._exact_bias = self._exact_slope(self.origin)
@@ -88,17 +88,18 @@ class DiscreteGaussian(Distribution):
     @property
     def log_normalizer(self) -> Tensor:
         """log Σ_h exp(−½hᵀAh − aᵀh) = log θ̃(a|A), differentiable in A and a."""
-        return (self._moments()[0] - self._origin @ (0.5 * self._A @ self._origin + self._a)).to(self._dtype)
+        energy = self._origin @ (0.5 * self._A @ self._origin + self._reduce(self._given_a))
+        return (self._moments[0] - energy).to(self._dtype)
 
     @property
     def mean(self) -> Tensor:
         """E[h] (g,)."""
-        return (self._U @ self._origin + self._U @ self._moments()[1]).to(self._dtype)
+        return (self.origin + self._U @ self._moments[1]).to(self._dtype)
 
     @property
     def covariance_matrix(self) -> Tensor:
         """Cov[h] (g, g)."""
-        return (self._U @ self._moments()[2] @ self._U.mT).to(self._dtype)
+        return (self._U @ self._moments[2] @ self._U.mT).to(self._dtype)
 
     @property
     def variance(self) -> Tensor:
@@ -128,7 +129,7 @@ class DiscreteGaussian(Distribution):
     def image_covariance(self, F: Any) -> Tensor:
         """The covariance (n, n) of Fh for a matrix F (n, g), computed in the reduced basis: F Cov[h] Fᵀ."""
         image = self._reduce(check_vectors(as_real(F, "F"), "F", len(self.a)).double())
-        return (image @ self._moments()[2] @ image.mT).to(self._dtype)
+        return (image @ self._moments[2] @ image.mT).to(self._dtype)
 
     def table(self, limit: int = MAX_LISTED_POINTS) -> tuple[Tensor, Tensor]:
         """The likeliest h (terms, g) in decreasing order, and their log P(h) (terms,). They leave out 1e-15 in total.
@@ -156,7 +157,7 @@ class DiscreteGaussian(Distribution):
 
     def entropy(self) -> Tensor:
         """−Σ P log P, in closed form: log θ̃(a|A) + ½E[hᵀAh] + aᵀE[h]."""
-        return (self._moments()[0] + self._energy(self._A, self._bias())).to(self._dtype)
+        return (self._moments[0] + self._energy(self._A, self._bias())).to(self._dtype)
 
     def kl(self, other: "DiscreteGaussian") -> Tensor:
         """The Kullback-Leibler divergence Σ P log(P/P') from this distribution to another on the same lattice.
@@ -171,7 +172,7 @@ class DiscreteGaussian(Distribution):
             raise InvalidInputError(f"other must be a DiscreteGaussian with g = {len(self.a)}, got {other!r}")
         change = other._U_inverse @ self._U
         theirs = other._reduce(other._bias_at(self.origin, other._exact_slope(self.origin)))
-        log_ratio = other._plan.log_theta(-theirs) - self._moments()[0]
+        log_ratio = other._plan.log_theta(-theirs) - self._moments[0]
         energy = self._energy(change.mT @ other._A @ change - self._A, change.mT @ theirs - self._bias())
         return (log_ratio + energy).to(self._dtype)
 
@@ -188,11 +189,6 @@ class DiscreteGaussian(Distribution):
     def _exact_slope(self, point: Tensor) -> Tensor:
         A, a, n = (x.detach().cpu().numpy() for x in (self._given_A, self._given_a, point))
         return torch.as_tensor(exact_shift((A + A.T) / 2, n, a), device=self.A.device)
-
-    @property
-    def _a(self) -> Tensor:
-        """Uᵀa (g,)."""
-        return self._reduce(self._given_a)
 
     def _reduce(self, vector: Tensor) -> Tensor:
         """Uᵀ times a vector (g,) or the rows of a matrix (n, g), without rounding of intermediate sums."""
@@ -211,36 +207,24 @@ class DiscreteGaussian(Distribution):
 
     def _energy(self, A: Tensor, a: Tensor) -> Tensor:
         """E[½kᵀAk + aᵀk] under this distribution, in reduced coordinates around the origin."""
-        _, mean, covariance = self._moments()
+        _, mean, covariance = self._moments
         return 0.5 * (A * (covariance + torch.outer(mean, mean))).sum() + a @ mean
 
     def _log_sum(self) -> Tensor:
         """log Σ_k alone, which is cheaper than all moments if a graph is needed."""
-        if torch.is_grad_enabled() and (self._A.requires_grad or self._given_a.requires_grad):
-            return self._plan.log_theta(-self._bias())
-        return self._fixed_moments[0]
+        return self._plan.log_theta(-self._bias()) if self._wants_graph() else self._moments[0]
 
-    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """log Σ_k, mean and covariance of k. They are computed once, unless a graph is needed."""
-        if torch.is_grad_enabled() and (self._A.requires_grad or self._given_a.requires_grad):
-            return self._compute_moments()
-        return self._fixed_moments
+    @cached_unless_graph
+    def _moments(self) -> Any:
+        """log Σ_k, mean and covariance of k."""
+        return self._plan.moments(-self._bias(), order=2)[:3]
 
-    @cached_without_graph
-    def _fixed_moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self._compute_moments()
-
-    def _compute_moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        log_sum, mean, covariance, _ = self._plan.moments(-self._bias(), order=2)
-        assert mean is not None
-        assert covariance is not None
-        return log_sum, mean, covariance
+    def _wants_graph(self) -> bool:
+        return torch.is_grad_enabled() and (self._A.requires_grad or self._given_a.requires_grad)
 
     @cached_without_graph
-    def _sampler(self) -> Sampler:
+    def _sampler(self) -> BlockSampler:
         return make_sampler(*self._local_parameters(), self.a.device)
 
 
-@register_kl(DiscreteGaussian, DiscreteGaussian)
-def _kl_discrete_gaussian(p: DiscreteGaussian, q: DiscreteGaussian) -> Tensor:
-    return p.kl(q)
+register_kl(DiscreteGaussian, DiscreteGaussian)(DiscreteGaussian.kl)

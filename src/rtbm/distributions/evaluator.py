@@ -3,11 +3,12 @@
 Arguments and results are float64 tensors on one device. Rows v (n, Nv) are finite and checked by the caller.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +16,6 @@ from torch import Tensor
 from rtbm.distributions.integration.expectations import Component
 from rtbm.distributions.integration.grid import Envelope
 from rtbm.errors import NormalizerError, NotPositiveDefiniteError, TooManyNodesError, TooManyTermsError
-from rtbm.parameters import Free, Lattice, Natural
 
 Result = TypeVar("Result")
 
@@ -34,6 +34,14 @@ class DistributionEvaluator(ABC):
     @abstractmethod
     def score_function(self, v: Tensor) -> Tensor:
         """∇_v log P(v) (n, Nv)."""
+
+    @abstractmethod
+    def condition(self, known: list[int], others: list[int], values: Tensor) -> Any:
+        """The evaluator of v[others] given v[known] = values."""
+
+    @abstractmethod
+    def transform(self, M: Tensor, c: Tensor) -> Any:
+        """The evaluator of Mv + c, for M (n, Nv) of full row rank."""
 
     @abstractmethod
     def mean(self) -> Tensor:
@@ -61,7 +69,7 @@ class DistributionEvaluator(ABC):
 
 
 class Machine(DistributionEvaluator):
-    """One Riemann-Theta Boltzmann machine: visible units as every evaluator, and hidden units.
+    """What `DenseMachine` and `DiagonalMachine` share. Both have the same methods, also for the hidden units.
 
     Hidden states h are those of phase I, integers with probabilities, except where `phase` says otherwise.
     """
@@ -72,42 +80,11 @@ class Machine(DistributionEvaluator):
     device: torch.device
     tolerance: float
 
-    @property
-    @abstractmethod
-    def lattice(self) -> Lattice:
-        """The lattice parameters."""
-
-    @abstractmethod
-    def natural(self, phase: str) -> Natural:
-        """The natural parameters in the given phase."""
-
-    @abstractmethod
-    def free(self) -> Free:
-        """The free parameters."""
-
-    @abstractmethod
-    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Machine":
-        """The same machine with a function applied to every parameter tensor."""
-
-    @abstractmethod
-    def as_dense(self) -> Any:
-        """The same density as a sum over the lattice of hidden states."""
-
-    @abstractmethod
-    def condition(self, known: list[int], others: list[int], values: Tensor) -> "Machine":
-        """The machine of v[others] given v[known] = values."""
-
-    @abstractmethod
-    def transform(self, M: Tensor, c: Tensor) -> "Machine":
-        """The machine of Mv + c, for M (n, Nv) of full row rank."""
-
-    @abstractmethod
-    def hidden_mean(self, v: Tensor, phase: str) -> Tensor:
-        """E(h|v) (n, Nh) as the natural parameters of `phase` define it."""
-
-    @abstractmethod
-    def hidden_log_prob(self, h: Tensor, v: Tensor | None) -> Tensor:
-        """log P(h|v) (n,), or log P(h) (n,) without v, for integers h (n, Nh)."""
+    def __init_subclass__(cls) -> None:
+        """Let every public method explain its failures."""
+        for name, method in list(vars(cls).items()):
+            if inspect.isfunction(method) and not name.startswith("_"):
+                setattr(cls, name, explains_failures(method))
 
     @abstractmethod
     def sample_joint(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -116,11 +93,6 @@ class Machine(DistributionEvaluator):
     @abstractmethod
     def envelope(self) -> Envelope:
         """A Gaussian bound on the density, and the covariance of its finest detail."""
-
-    @classmethod
-    @abstractmethod
-    def from_natural(cls, natural: Natural, tolerance: float) -> Self:
-        """The machine of natural parameters in either phase."""
 
     def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
         """n independent draws (n, Nv)."""

@@ -7,21 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rtbm.distributions.arguments import check_indices, check_points
 from rtbm.distributions.base import VisibleDistribution
 from rtbm.distributions.dense import DenseMachine
 from rtbm.distributions.evaluator import DistributionEvaluator
 from rtbm.distributions.integration.expectations import Component
-from rtbm.distributions.rtbm import RTBMDistribution
+from rtbm.distributions.rtbm import Machine, RTBMDistribution
 from rtbm.errors import InvalidInputError
 from rtbm.validation import as_real, check_device, check_vector
 
 
 class MixtureEvaluator(DistributionEvaluator):
-    """A weighted sum of densities, with log-weights (K,) and K evaluators."""
+    """A weighted sum of densities, with log-weights (K,) and K machines."""
 
-    def __init__(self, log_weights: Tensor, parts: Sequence[DistributionEvaluator]):
-        self.log_weights, self._parts = log_weights, parts
+    def __init__(self, log_weights: Tensor, parts: Sequence[Machine]):
+        self.log_weights, self.parts = log_weights, parts
 
     def log_density(self, v: Tensor) -> Tensor:
         """log Σ_i p_i P_i(v) (n,)."""
@@ -29,16 +28,16 @@ class MixtureEvaluator(DistributionEvaluator):
 
     def log_marginal(self, v: Tensor, present: list[int]) -> Tensor:
         """log P (n,) of the coordinates `present`."""
-        columns = [part.log_marginal(v, present) for part in self._parts]
+        columns = [part.log_marginal(v, present) for part in self.parts]
         return (torch.stack(columns, 1) + self.log_weights).logsumexp(1)
 
     def log_mgf(self, t: Tensor) -> Tensor:
         """log E[exp(tᵀv)] (n,) for t (n, Nv)."""
-        return (torch.stack([part.log_mgf(t) for part in self._parts], 1) + self.log_weights).logsumexp(1)
+        return (torch.stack([part.log_mgf(t) for part in self.parts], 1) + self.log_weights).logsumexp(1)
 
     def score_function(self, v: Tensor) -> Tensor:
         """∇_v log P(v) (n, Nv): the average of the components' score functions under P(component|v)."""
-        scores = torch.stack([part.score_function(v) for part in self._parts], 1)
+        scores = torch.stack([part.score_function(v) for part in self.parts], 1)
         return (self.responsibilities(v)[:, :, None] * scores).sum(1)
 
     def responsibilities(self, v: Tensor) -> Tensor:
@@ -47,7 +46,7 @@ class MixtureEvaluator(DistributionEvaluator):
 
     def _log_terms(self, v: Tensor) -> Tensor:
         """log p_i + log P_i(v) (n, K)."""
-        return torch.stack([part.log_density(v) for part in self._parts], 1) + self.log_weights
+        return torch.stack([part.log_density(v) for part in self.parts], 1) + self.log_weights
 
     def mean(self) -> Tensor:
         """E[v] (Nv,)."""
@@ -56,32 +55,44 @@ class MixtureEvaluator(DistributionEvaluator):
     def covariance(self) -> Tensor:
         """Cov[v] (Nv, Nv): the average covariance of the components, and the covariance of their means."""
         weights, means = self.log_weights.exp(), self._means()
-        within = torch.stack([part.covariance() for part in self._parts])
+        within = torch.stack([part.covariance() for part in self.parts])
         centred = means - weights @ means
         return torch.tensordot(weights, within, 1) + centred.mT @ (weights[:, None] * centred)
 
     def _means(self) -> Tensor:
-        return torch.stack([part.mean() for part in self._parts])
+        return torch.stack([part.mean() for part in self.parts])
+
+    def condition(self, known: list[int], others: list[int], values: Tensor) -> "MixtureEvaluator":
+        """The mixture of v[others] given v[known] = values: components that predict these well gain weight."""
+        order = sorted(range(len(known)), key=known.__getitem__)
+        row, present = values[order][None], sorted(known)
+        evidence = torch.stack([part.log_marginal(row, present)[0] for part in self.parts])
+        log_weights = (self.log_weights + evidence).log_softmax(0)
+        return MixtureEvaluator(log_weights, [part.condition(known, others, values) for part in self.parts])
+
+    def transform(self, M: Tensor, c: Tensor) -> "MixtureEvaluator":
+        """The mixture of Mv + c."""
+        return MixtureEvaluator(self.log_weights, [part.transform(M, c) for part in self.parts])
 
     def box(self, low: Tensor, high: Tensor) -> Tensor:
         """P(low < v < high) (n,)."""
-        return torch.stack([part.box(low, high) for part in self._parts], 1) @ self.log_weights.exp()
+        return torch.stack([part.box(low, high) for part in self.parts], 1) @ self.log_weights.exp()
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
         """n independent draws (n, Nv): first of a component, then from that component."""
         if n == 0:
-            return self._parts[0].sample(0, generator)
+            return self.parts[0].sample(0, generator)
         chosen = torch.multinomial(self.log_weights.exp(), n, replacement=True, generator=generator)
         order = chosen.argsort(stable=True)
-        counts = chosen.bincount(minlength=len(self._parts)).tolist()
-        draws = [part.sample(count, generator) for part, count in zip(self._parts, counts, strict=True)]
+        counts = chosen.bincount(minlength=len(self.parts)).tolist()
+        draws = [part.sample(count, generator) for part, count in zip(self.parts, counts, strict=True)]
         return torch.cat(draws)[order.argsort()]
 
     def components(self) -> list[Component]:
         """The components with their weights."""
         weights = self.log_weights.exp()
-        return [c._replace(weight=w) for w, part in zip(weights, self._parts, strict=True) for c in part.components()]
+        return [c._replace(weight=w) for w, part in zip(weights, self.parts, strict=True) for c in part.components()]
 
 
 class RTBMMixture(VisibleDistribution[MixtureEvaluator]):
@@ -104,6 +115,9 @@ class RTBMMixture(VisibleDistribution[MixtureEvaluator]):
     >>> mixture = RTBMMixture([0.5, 0.5], [left, right])
     >>> mixture.mean.abs() < 1e-12, mixture.variance
     (tensor([True]), tensor([5.], dtype=torch.float64))
+    >>> pair = [RTBMDistribution(torch.eye(2), torch.zeros(2, 1), [[1.0]], [b, 0.0], [0.0]) for b in (2.0, -2.0)]
+    >>> RTBMMixture([0.5, 0.5], pair).conditional({0: 1.0}).weights.round(decimals=3)
+    tensor([0.0180, 0.9820], dtype=torch.float64)
     """
 
     def __init__(self, weights: Any, components: Sequence[RTBMDistribution]):
@@ -175,49 +189,24 @@ class RTBMMixture(VisibleDistribution[MixtureEvaluator]):
         >>> RTBMMixture([0.25, 0.75], [part, part]).responsibilities([0.3])
         tensor([0.2500, 0.7500], dtype=torch.float64)
         """
-        v = check_points(value, "value", self.n_visible, self._device)
-        return self._by_rows(self._evaluator.responsibilities, v, value)
+        return self._by_rows(self._evaluator.responsibilities, value)
 
     def hidden_mean(self, value: Any) -> Tensor:
         """E(h|v) of every component, one after the other (..., ΣNh), for v (..., Nv)."""
         return torch.cat([component.hidden_mean(value) for component in self.components], dim=-1)
 
-    def marginal(self, indices: int | Iterable[int]) -> "RTBMMixture":
-        """The distribution of the coordinates `indices`, in that order."""
-        chosen = check_indices(indices, self.n_visible)
-        return self._map(lambda component: component.marginal(chosen))
-
-    def _condition(self, known: list[int], others: list[int], values: Tensor) -> "RTBMMixture":
-        """Components that predict the known values well gain weight."""
-        order = sorted(range(len(known)), key=known.__getitem__)
-        row, present = values[order][None], sorted(known)
-        evidence = torch.stack([component._evaluator.log_marginal(row, present)[0] for component in self.components])
-        return self._map(
-            lambda component: component._condition(known, others, values), self._evaluator.log_weights + evidence
-        )
-
-    def _dense_machines(self) -> tuple[Tensor, list[DenseMachine]]:
-        return self._evaluator.log_weights, [component._evaluator.as_dense() for component in self.components]
-
-    def affine(self, M: Any, c: Any = None) -> "RTBMMixture":
-        """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,)."""
-        return self._map(lambda component: component.affine(M, c))
-
     def to_phase(self, phase: str) -> "RTBMMixture":
         """The same density with natural parameters of every component in the given phase."""
-        return self._map(lambda component: component.to_phase(phase))
+        components = [component.to_phase(phase) for component in self.components]
+        return self._make(self._evaluator.log_weights, components, self._dtype)
 
-    def detach(self) -> "RTBMMixture":
-        """The same mixture, detached from the autograd graph of its parameters."""
-        return self._map(lambda component: component.detach(), self._evaluator.log_weights.detach())
+    def _dense_machines(self) -> tuple[Tensor, list[DenseMachine]]:
+        return self._evaluator.log_weights, [part.as_dense() for part in self._evaluator.parts]
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "RTBMMixture":
-        """The same mixture on another device, or with results of another dtype (float32 or float64)."""
-        components = [component.to(device, dtype) for component in self.components]
-        return self._make(self._evaluator.log_weights.to(device), components, dtype or self._dtype)
+    def _derived(self, evaluator: MixtureEvaluator) -> "RTBMMixture":
+        pairs = zip(self.components, evaluator.parts, strict=True)
+        return self._make(evaluator.log_weights, [c._derived(part) for c, part in pairs], self._dtype)
 
-    def _map(
-        self, function: Callable[[RTBMDistribution], RTBMDistribution], logits: Tensor | None = None
-    ) -> "RTBMMixture":
-        logits = self._evaluator.log_weights if logits is None else logits
-        return self._make(logits, [function(component) for component in self.components], self._dtype)
+    def _mapped(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype | None = None) -> "RTBMMixture":
+        components = [component._mapped(function, dtype) for component in self.components]
+        return self._make(function(self._evaluator.log_weights), components, dtype or self._dtype)

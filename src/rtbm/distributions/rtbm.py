@@ -1,6 +1,6 @@
 """The Riemann-Theta Boltzmann machine as a probability distribution."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,25 +11,25 @@ from rtbm.common import PHASES
 from rtbm.distributions.arguments import (
     broadcast,
     check_free,
-    check_indices,
     check_lattice,
-    check_map,
     check_natural,
     check_points,
     check_reached,
 )
 from rtbm.distributions.base import VisibleDistribution
-from rtbm.distributions.caching import cached_with_graph, ordinary_tensors
+from rtbm.distributions.caching import cached_with_graph, forwarded, ordinary_tensors
 from rtbm.distributions.continuous import ContinuousBoltzmannMachine
 from rtbm.distributions.dense import DenseMachine
 from rtbm.distributions.diagonal import DiagonalMachine
-from rtbm.distributions.evaluator import Machine, explains_failures
+from rtbm.distributions.evaluator import explains_failures
 from rtbm.distributions.integration.expectations import Estimate
 from rtbm.distributions.sampling.annealing import anneal
 from rtbm.errors import InvalidInputError
 from rtbm.parameters import Free, Lattice, Natural, constrain, map_tensors, solve
 from rtbm.theta.plan import ThetaPlan
 from rtbm.validation import as_shape, check_choice, check_integer, check_integers, check_tolerance
+
+Machine = DenseMachine | DiagonalMachine
 
 
 class RTBMDistribution(VisibleDistribution[Machine]):
@@ -112,7 +112,6 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         >>> two_peaks.mean.abs() < 1e-12, two_peaks.variance.round(decimals=2)
         (tensor([True]), tensor([5.], dtype=torch.float64))
         """
-        check_choice(phase, "phase", PHASES)
         lattice, dtype = check_lattice(A, a, F, mean, covariance)
         return cls._make(DenseMachine(lattice, check_tolerance(tolerance)), phase, dtype)
 
@@ -126,7 +125,6 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         >>> RTBMDistribution.from_free(unpack(torch.zeros(5), 1, 1))
         RTBMDistribution(n_visible=1, n_hidden=1, coupling='dense', phase='I', dtype=torch.float32)
         """
-        check_choice(phase, "phase", PHASES)
         with ordinary_tensors():
             checked, dtype = check_free(free)
             parameters = constrain(checked)
@@ -138,6 +136,7 @@ class RTBMDistribution(VisibleDistribution[Machine]):
 
     @classmethod
     def _make(cls, machine: Machine, phase: str, dtype: torch.dtype) -> "RTBMDistribution":
+        check_choice(phase, "phase", PHASES)
         distribution = cls.__new__(cls)
         distribution._set(machine, phase, dtype)
         return distribution
@@ -153,25 +152,17 @@ class RTBMDistribution(VisibleDistribution[Machine]):
             f"phase={self.phase!r}, dtype={self._dtype})"
         )
 
-    @property
-    def n_hidden(self) -> int:
-        """The number of hidden units."""
-        return self._evaluator.n_hidden
-
-    @property
-    def coupling(self) -> str:
-        """Either "dense" or "diagonal", the shape of Q."""
-        return self._evaluator.coupling
-
-    @property
-    def phase(self) -> str:
-        """Either "I" or "II", the phase of the natural parameters and of `hidden_mean`."""
-        return self._phase
-
-    @property
-    def tolerance(self) -> float:
-        """The bound on the relative truncation error of each theta function."""
-        return self._evaluator.tolerance
+    n_hidden: int = forwarded("_evaluator.n_hidden", "The number of hidden units.")
+    coupling: str = forwarded("_evaluator.coupling", 'Either "dense" or "diagonal", the shape of Q.')
+    phase: str = forwarded("_phase", 'Either "I" or "II", the phase of the natural parameters and of `hidden_mean`.')
+    tolerance: float = forwarded(
+        "_evaluator.tolerance", "The bound on the relative truncation error of each theta function."
+    )
+    T: Tensor = forwarded("natural.T", "The couplings of the visible units (Nv, Nv).")
+    W: Tensor = forwarded("natural.W", "The couplings between visible and hidden units (Nv, Nh).")
+    Q: Tensor = forwarded("natural.Q", "The couplings of the hidden units (Nh, Nh), or (Nh,) if diagonal.")
+    b_v: Tensor = forwarded("natural.b_v", "The biases of the visible units (Nv,).")
+    b_h: Tensor = forwarded("natural.b_h", "The biases of the hidden units (Nh,).")
 
     @property
     def natural(self) -> Natural:
@@ -188,31 +179,6 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         """The free parameters of this machine; see `rtbm.parameters`."""
         return map_tensors(self._evaluator.free(), self._copy)
 
-    @property
-    def T(self) -> Tensor:
-        """The couplings of the visible units (Nv, Nv)."""
-        return self.natural.T
-
-    @property
-    def W(self) -> Tensor:
-        """The couplings between visible and hidden units (Nv, Nh)."""
-        return self.natural.W
-
-    @property
-    def Q(self) -> Tensor:
-        """The couplings of the hidden units (Nh, Nh), or (Nh,) if diagonal."""
-        return self.natural.Q
-
-    @property
-    def b_v(self) -> Tensor:
-        """The biases of the visible units (Nv,)."""
-        return self.natural.b_v
-
-    @property
-    def b_h(self) -> Tensor:
-        """The biases of the hidden units (Nh,)."""
-        return self.natural.b_h
-
     def _copy(self, tensor: Tensor) -> Tensor:
         return tensor.to(self._dtype, copy=True)
 
@@ -226,21 +192,13 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         >>> bool((other.log_prob([1.0]) - machine.log_prob([1.0])).abs() < 1e-12), other.Q
         (True, tensor([[19.7392]], dtype=torch.float64))
         """
-        check_choice(phase, "phase", PHASES)
         return self if phase == self.phase else self._make(self._evaluator, phase, self._dtype)
 
-    def detach(self) -> "RTBMDistribution":
-        """The same machine, detached from the autograd graph of its parameters."""
-        return self._mapped(torch.detach, self._dtype)
+    def _derived(self, evaluator: Machine) -> "RTBMDistribution":
+        return self._make(evaluator, self._phase, self._dtype)
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "RTBMDistribution":
-        """The same machine on another device, or with results of another dtype (float32 or float64)."""
-        if dtype not in (None, torch.float32, torch.float64):
-            raise InvalidInputError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-        return self._mapped(lambda tensor: tensor.to(device), dtype or self._dtype)
-
-    def _mapped(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> "RTBMDistribution":
-        copy = self._make(self._evaluator.mapped(function), self._phase, dtype)
+    def _mapped(self, function: Callable[[Tensor], Tensor], dtype: torch.dtype | None = None) -> "RTBMDistribution":
+        copy = self._make(self._evaluator.mapped(function), self._phase, dtype or self._dtype)
         copy._given = None if self._given is None else map_tensors(self._given, function)
         return copy
 
@@ -269,8 +227,7 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         >>> bool((machine.log_prob([1.0]) + machine.free_energy([1.0]) + machine.log_normalizer).abs() < 1e-12)
         True
         """
-        v = check_points(value, "value", self.n_visible, self._device)
-        return self._by_rows(self._free_energy, v, value)
+        return self._by_rows(self._free_energy, value)
 
     @explains_failures
     def _free_energy(self, rows: Tensor) -> Tensor:
@@ -340,8 +297,7 @@ class RTBMDistribution(VisibleDistribution[Machine]):
                 [0.5000],
                 [1.0000]], dtype=torch.float64)
         """
-        v = check_points(value, "value", self.n_visible, self._device)
-        return self._by_rows(lambda rows: self._evaluator.hidden_mean(rows, self._phase), v, value)
+        return self._by_rows(lambda rows: self._evaluator.hidden_mean(rows, self._phase), value)
 
     def hidden_log_prob(self, h: Any, v: Any = None) -> Tensor:
         """log P(h) (...), or log P(h|v) (...), for integers h (..., Nh) and v (..., Nv) that broadcast (phase I only).
@@ -355,7 +311,8 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         self._needs_first_phase("hidden_log_prob")
         states = check_integers(check_points(h, "h", self.n_hidden, self._device), "h")
         if v is None:
-            return self._by_rows(lambda rows: self._evaluator.hidden_log_prob(rows, None), states, h)
+            log_prob = self._evaluator.hidden_log_prob(states.reshape(-1, self.n_hidden), None)
+            return self._shape(log_prob, states.shape[:-1], h)
         points = check_points(v, "v", self.n_visible, self._device)
         rows, given, shape = broadcast(states, points, "h and v")
         return self._shape(self._evaluator.hidden_log_prob(rows, given), shape, h, v)
@@ -378,48 +335,8 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         v, h = (part.to(self._dtype).reshape(*shape, part.shape[1]) for part in draws)
         return v, h
 
-    def marginal(self, indices: int | Iterable[int]) -> "RTBMDistribution":
-        """The distribution of the coordinates `indices`, in that order: again a machine with the same hidden units.
-
-        A diagonal machine becomes a dense one, so it should have few hidden units. With many, use `log_prob`, which
-        integrates over entries that are NaN.
-
-        Examples
-        --------
-        >>> machine = RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
-        >>> machine.marginal(1)
-        RTBMDistribution(n_visible=1, n_hidden=1, coupling='dense', phase='I', dtype=torch.float64)
-        """
-        chosen = check_indices(indices, self.n_visible)
-        if not chosen:
-            raise InvalidInputError("indices must name at least one coordinate")
-        if chosen == list(range(self.n_visible)):
-            return self
-        selection = torch.eye(self.n_visible, dtype=torch.float64, device=self._device)[chosen]
-        return self._derived(self._evaluator.transform(selection, selection.new_zeros(len(chosen))))
-
-    def _condition(self, known: list[int], others: list[int], values: Tensor) -> "RTBMDistribution":
-        return self._derived(self._evaluator.condition(known, others, values))
-
     def _dense_machines(self) -> tuple[Tensor, list[DenseMachine]]:
         return torch.zeros(1, dtype=torch.float64, device=self._device), [self._evaluator.as_dense()]
-
-    def affine(self, M: Any, c: Any = None) -> "RTBMDistribution":
-        """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,): again a machine.
-
-        A diagonal machine stays diagonal if M is square, else it becomes dense.
-
-        Examples
-        --------
-        >>> machine = RTBMDistribution([[0.5]], [[0.9]], [[2.0]], [0.0], [0.3])
-        >>> moved = machine.affine([[2.0]], [1.0])
-        >>> bool((moved.mean - (2 * machine.mean + 1)).abs() < 1e-12)
-        True
-        """
-        return self._derived(self._evaluator.transform(*check_map(M, c, self.n_visible, self._device)))
-
-    def _derived(self, machine: Machine) -> "RTBMDistribution":
-        return self._make(machine, self._phase, self._dtype)
 
     def _needs_first_phase(self, method: str) -> None:
         if self.phase == "II":

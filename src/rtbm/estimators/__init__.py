@@ -1,8 +1,10 @@
 """Estimators with the conventions of scikit-learn."""
 
-from rtbm.estimators.density import RTBMDensity, RTBMDensityCV
-from rtbm.estimators.features import RTBMClassifier, RTBMFeatures
-from rtbm.estimators.networks import ThetaNetClassifier, ThetaNetRegressor
+from rtbm.estimators.density.committee import RTBMDensityCV
+from rtbm.estimators.density.estimator import RTBMDensity
+from rtbm.estimators.features.classifier import RTBMClassifier
+from rtbm.estimators.features.transformer import RTBMFeatures
+from rtbm.estimators.networks.estimators import ThetaNetClassifier, ThetaNetRegressor
 from rtbm.estimators.outliers import RTBMOutlierDetector
 from rtbm.estimators.regression import RTBMRegressor
 

@@ -1,5 +1,6 @@
 """Checks of parameters, and the preparation of rows that all estimators share."""
 
+import math
 import warnings
 from numbers import Integral, Real
 from typing import Any
@@ -12,6 +13,8 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, SpikeWarning
+from rtbm.parameters import COUPLINGS
+from rtbm.validation import check_choice, check_integer
 
 FEW_VALUES, REPEATS = 10, 5
 """A column is discrete if it has at most FEW_VALUES distinct values, with REPEATS rows a value on average."""
@@ -32,6 +35,34 @@ def check_number(value: Any, name: str, low: float, high: float, strict: bool = 
     if not inside or (strict and float(value) in (low, high)):
         between = "strictly between" if strict else "between"
         raise InvalidInputError(f"{name} must be a number {between} {low:g} and {high:g}, got {value!r}")
+
+
+def check_search(estimator: Any, solvers: Any) -> None:
+    """Check the parameters of solvers and starts, which scikit-learn lets be set to anything."""
+    for name in ("n_init", "n_iter_no_change", "max_iter", "batch_size"):
+        value = getattr(estimator, name)
+        if value is not None or name.startswith("n_"):
+            check_integer(value, name, 1)
+    check_choice(estimator.coupling, "coupling", COUPLINGS)
+    check_choice(estimator.solver, "solver", tuple(solvers))
+    check_number(estimator.tol, "tol", 0.0, math.inf)
+    check_number(estimator.learning_rate, "learning_rate", 0.0, math.inf, strict=True)
+    if estimator.validation_fraction is not None:
+        check_number(estimator.validation_fraction, "validation_fraction", 0.0, 1.0, strict=True)
+    check_jobs(estimator.n_jobs)
+    check_compute_device(estimator.device)
+
+
+def forget(estimator: Any, *private: str) -> None:
+    """Delete fitted attributes, so that a failed refit leaves no stale state."""
+    for name in [name for name in vars(estimator) if name.endswith("_") or name in private]:
+        delattr(estimator, name)
+
+
+def keep_arguments(estimator: Any, arguments: dict[str, Any]) -> None:
+    """Set each argument of `__init__` as the attribute of its name, as scikit-learn asks; for `locals()` there."""
+    for name in estimator._get_param_names():
+        setattr(estimator, name, arguments[name])
 
 
 def check_flag(value: Any, name: str) -> None:

@@ -5,6 +5,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import joblib
@@ -48,8 +49,8 @@ def threads_for(rows: int) -> Iterator[None]:
     """Limit BLAS to one thread, and torch too for small data. Limits may be nested and used in several threads."""
     with _limits.lock:
         if _limits.depth == 0:
-            _limits.before = torch.get_num_threads()
-            _limits.blas = _blas().limit(limits=1, user_api="blas")
+            _limits.restore.callback(torch.set_num_threads, torch.get_num_threads())
+            _limits.restore.enter_context(_blas().limit(limits=1, user_api="blas"))
             if rows <= THREADED_ROWS:
                 torch.set_num_threads(1)
         _limits.depth += 1
@@ -59,19 +60,11 @@ def threads_for(rows: int) -> Iterator[None]:
         with _limits.lock:
             _limits.depth -= 1
             if _limits.depth == 0:
-                torch.set_num_threads(_limits.before)
-                _limits.blas.restore_original_limits()
+                _limits.restore.close()
 
 
-class _Limits:
-    """The settings that the outermost limit restores."""
-
-    def __init__(self) -> None:
-        self.lock, self.depth, self.before = threading.Lock(), 0, 1
-        self.blas: Any = None
-
-
-_limits = _Limits()
+_limits = SimpleNamespace(lock=threading.Lock(), depth=0, restore=contextlib.ExitStack())
+"""What `threads_for` shares among threads; `restore` undoes the outermost limit."""
 
 
 @functools.cache

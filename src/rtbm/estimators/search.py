@@ -1,16 +1,18 @@
 """Several starts of one solver, and the choice among their results."""
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import joblib
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from rtbm.estimators.parallel import in_parallel
-from rtbm.training import Record, Result, Solver
+from rtbm.estimators.parallel import in_parallel, threads_for
+from rtbm.training import Monitor, Record, Result, Solver, make_solver
 
 SCREENING_ITERATIONS = 30
 """Iterations of all starts, after which only the best FINALISTS go on, with solvers that take full passes. Fewer of
@@ -18,8 +20,8 @@ either save time, and more often miss the best optimum."""
 FINALISTS = 3
 OUTPERFORMED = "outperformed by other starts"
 POLISHING_TOL = 0.1
-"""The tolerance of steps with all data, relative to that on a sample: they start near the optimum, where steps are
-small, and would else end before it."""
+"""The tolerance with all data, as a share of the tolerance on a sample. These iterations start near the optimum, where
+each one gains little; a larger value stops them too early."""
 
 Report = Callable[[int, Record], None]
 """Called with the number of a start and each of its records."""
@@ -29,6 +31,8 @@ Report = Callable[[int, Record], None]
 class Task(ABC):
     """What a search needs of a fit. It can be pickled for other processes."""
 
+    data: Any  # a tuple of arrays, of which the first has a row for each observation
+    validation: Any  # the same, or None
     solver: Solver
     n_init: int
     patience: int
@@ -45,9 +49,45 @@ class Task(ABC):
         """The same task on a sample of its data, if they are many; else None."""
         return None
 
+    @property
+    def n_rows(self) -> int:
+        """The number of rows of the training data."""
+        return len(self.data[0])
+
     @abstractmethod
+    def objective(self) -> Any:
+        """What the solver minimises, on the training data."""
+
+    @abstractmethod
+    def monitor(self, report: Callable[[Record], None] | None) -> Monitor:
+        """A monitor that knows the validation data."""
+
+    @abstractmethod
+    def start(self, index: int) -> Tensor:
+        """The vector of a start."""
+
     def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
         """One start, or its continuation from a vector."""
+        with threads_for(self.n_rows):
+            start = self.start(index) if vector is None else vector
+            monitor = self.monitor(None if report is None else lambda record: report(index, record))
+            solver = replace(self.solver, max_iter=max_iter, seed=self.solver.seed + index)
+            return solver.minimise(self.objective(), start, monitor)
+
+
+def task_options(estimator: Any, solvers: Any, seed: int) -> dict[str, Any]:
+    """The arguments of a `Task`, from the parameters of an estimator."""
+    solver = make_solver(
+        estimator.solver,
+        None if estimator.max_iter is None else int(estimator.max_iter),
+        solvers,
+        tol=float(estimator.tol),
+        batch_size=None if estimator.batch_size is None else int(estimator.batch_size),
+        learning_rate=float(estimator.learning_rate),
+        seed=seed,
+    )
+    options = {"solver": solver, "patience": estimator.n_iter_no_change, "n_init": estimator.n_init}
+    return options | {"n_jobs": estimator.n_jobs, "device": estimator.device}
 
 
 class Outcome(NamedTuple):
@@ -55,6 +95,29 @@ class Outcome(NamedTuple):
 
     results: list[Result]
     best: int
+
+    def continued(self, final: Result) -> "Outcome":
+        """The outcome after the best start went on."""
+        results = [joined(result, final) if i == self.best else result for i, result in enumerate(self.results)]
+        return Outcome(results, self.best)
+
+    def summary(self, max_iter: int) -> dict[str, Any]:
+        """How the search went; a warning if the best start used up its iterations."""
+        best = self.results[self.best]
+        if not best.converged:
+            warnings.warn(
+                f"the solver {best.solver!r} stopped at max_iter={max_iter}: raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return {
+            "solver": best.solver,
+            "n_init": len(self.results),
+            "n_iter": best.history[-1].step,
+            "reason": best.reason,
+            "converged": best.converged,
+            "seconds": sum(result.seconds for result in self.results),
+        }
 
 
 def is_screened(task: Task) -> bool:
@@ -72,34 +135,25 @@ def search(task: Task) -> Outcome:
     """Run all starts, and take the best by validation if there is any, else by the objective.
 
     Where the task has a smaller version, on a sample of its data, all starts run there. Only the best one then goes on
-    with all data, from a fit that is as good as one.
+    with all data, and starts near the optimum.
     """
     smaller = task.smaller()
     if smaller is None:
         return _search(task)
-    results, best = _search(smaller)
-    solver = replace(task.solver, tol=POLISHING_TOL * task.solver.tol)
-    whole = replace(task, solver=solver)
-    (final,) = _run_all(whole, [(best, results[best].vector)], solver.max_iter)
-    results = [*results[:best], joined(results[best], final), *results[best + 1 :]]
-    return Outcome(results, best)
+    outcome = _search(smaller)
+    solver, start = replace(task.solver, tol=POLISHING_TOL * task.solver.tol), outcome.results[outcome.best].vector
+    return outcome.continued(*_run_all(replace(task, solver=solver), [(outcome.best, start)], solver.max_iter))
 
 
 def _search(task: Task) -> Outcome:
-    indices = list(range(task.n_init))
+    indices, first = range(task.n_init), SCREENING_ITERATIONS if is_screened(task) else task.solver.max_iter
+    results = _run_all(task, [(i, None) for i in indices], first)
     if is_screened(task):
-        screening = _run_all(task, [(i, None) for i in indices], SCREENING_ITERATIONS)
-        ranked = sorted(indices, key=lambda i: _rank(screening[i]))
-        chosen = sorted(ranked[:FINALISTS])
-        left = task.solver.max_iter - SCREENING_ITERATIONS
-        finals = _run_all(task, [(i, screening[i].vector) for i in chosen], left)
-        results = [replace(result, reason=OUTPERFORMED) for result in screening]
-        for i, final in zip(chosen, finals, strict=True):
-            results[i] = joined(screening[i], final)
-    else:
-        results = _run_all(task, [(i, None) for i in indices], task.solver.max_iter)
-    best = min(indices, key=lambda i: _rank(results[i]))
-    return Outcome(results, best)
+        chosen = sorted(sorted(indices, key=lambda i: _rank(results[i]))[:FINALISTS])
+        finals = _run_all(task, [(i, results[i].vector) for i in chosen], task.solver.max_iter - first)
+        ends = {i: joined(results[i], final) for i, final in zip(chosen, finals, strict=True)}
+        results = [ends.get(i, replace(result, reason=OUTPERFORMED)) for i, result in enumerate(results)]
+    return Outcome(results, min(indices, key=lambda i: _rank(results[i])))
 
 
 def _run_all(task: Task, jobs: list[tuple[int, Tensor | None]], max_iter: int) -> list[Result]:
@@ -125,14 +179,10 @@ def joined(first: Result, second: Result) -> Result:
     """The result of a start and its continuation as one."""
     steps, seconds = len(first.history), first.seconds
     later = [r._replace(step=r.step + steps - 1, seconds=r.seconds + seconds) for r in second.history[1:]]
-    return Result(
-        second.vector,
-        second.objective,
-        second.validation,
-        first.history + later,
-        second.reason,
-        seconds + second.seconds,
-        first.evaluations + second.evaluations,
-        second.solver,
-        second.trail + first.trail,
+    return replace(
+        second,
+        history=first.history + later,
+        seconds=seconds + second.seconds,
+        evaluations=first.evaluations + second.evaluations,
+        trail=second.trail + first.trail,
     )

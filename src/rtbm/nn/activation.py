@@ -76,7 +76,7 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     def forward(u: Tensor, q: Tensor, phase: str) -> Tensor:
         if _has_kernel(u, q):
-            return _forward(u, q, phase)
+            return _kernels(u).expectations(_rows(u), q, phase).reshape(u.shape).to(u.dtype)
         return -unit_derivatives(u, q, phase, 1)[1].to(u.dtype)
 
     @staticmethod
@@ -90,9 +90,10 @@ class _Unit(torch.autograd.Function):
         u, q = ctx.saved_tensors
         is_batched = torch._C._functorch.is_legacy_batchedtensor(grad)
         if not torch.is_grad_enabled() and not is_batched and _has_kernel(u, q):
-            return *_backward(u, q, grad, ctx.phase), None
+            by_u, by_q = _kernels(u).expectation_gradients(_rows(u), _rows(grad), q, ctx.phase)
+            return by_u.reshape(u.shape).to(u.dtype), by_q.to(q.dtype), None
         by_u, by_q = _derivatives(u, q, ctx.phase)  # a graph of the derivatives may be wanted
-        return (grad * by_u).to(u.dtype), _sum_to((grad * by_q), q).to(q.dtype), None
+        return (grad * by_u).to(u.dtype), (grad * by_q).sum_to_size(q.shape).to(q.dtype), None
 
     @staticmethod
     def jvp(ctx: Any, tangent_u: Tensor | None, tangent_q: Tensor | None, _: None) -> Tensor:
@@ -109,16 +110,6 @@ def _derivatives(u: Tensor, q: Tensor, phase: str) -> tuple[Tensor, Tensor]:
     return -second, sign * (third + 2 * first * second)
 
 
-def _sum_to(tensor: Tensor, like: Tensor) -> Tensor:
-    """The sum over those dimensions that `like` was broadcast along."""
-    while tensor.ndim > like.ndim:
-        tensor = tensor.sum(dim=0)
-    for dim in range(like.ndim):
-        if like.shape[dim] != tensor.shape[dim]:
-            tensor = tensor.sum(dim=dim, keepdim=True)
-    return tensor
-
-
 def _has_kernel(u: Tensor, q: Tensor) -> bool:
     """Whether a compiled pass serves these tensors."""
     if u.is_cuda:
@@ -128,24 +119,14 @@ def _has_kernel(u: Tensor, q: Tensor) -> bool:
     return available and u.device == q.device and u.ndim > 0 and q.shape == u.shape[-1:]
 
 
+def _kernels(u: Tensor) -> Any:
+    return triton if u.is_cuda else numba
+
+
 def _rows(u: Tensor) -> Tensor:
     """u (points, g), in a type that kernels know."""
     rows = u.detach().resolve_neg().reshape(math.prod(u.shape[:-1]), u.shape[-1])
     return (rows if u.dtype in (torch.float32, torch.float64) else rows.float()).contiguous()
-
-
-def _forward(u: Tensor, q: Tensor, phase: str) -> Tensor:
-    rows = _rows(u)
-    value = torch.empty_like(rows)
-    (triton if u.is_cuda else numba).expectations(rows, q, phase, value)
-    return value.reshape(u.shape).to(u.dtype)
-
-
-def _backward(u: Tensor, q: Tensor, grad: Tensor, phase: str) -> tuple[Tensor, Tensor]:
-    rows = _rows(u)
-    by_u = torch.empty_like(rows)
-    by_q = (triton if u.is_cuda else numba).expectation_gradients(rows, _rows(grad), q, phase, by_u)
-    return by_u.reshape(u.shape).to(u.dtype), by_q.to(q.dtype)
 
 
 def theta_units(u: Tensor, Q: Tensor, phase: str = "I", tolerance: float = 1e-12) -> Tensor:

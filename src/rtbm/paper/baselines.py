@@ -116,10 +116,6 @@ class StandardisedDensity:
         """log P (n,)."""
         return self.log_prob_standard(self._standard(X)).double().numpy() - np.log(self._scale).sum()
 
-    def score(self, X: Floats) -> float:
-        """The mean of log P."""
-        return float(self.score_samples(X).mean())
-
     def _standard(self, X: Floats) -> Tensor:
         return torch.from_numpy((X - self._mean) / self._scale)
 
@@ -131,17 +127,8 @@ class BinaryBoltzmann(StandardisedDensity):
 
         P(v) ∝ exp(−½ Σ_i ((v_i − b_i)/σ_i)²) Π_j (1 + exp(c_j + Σ_i w_ij v_i))
 
-    The normaliser is a sum over a fine grid, in one or two dimensions. So the gradient is exact, and L-BFGS converges;
-    contrastive divergence would not.
-
-    Parameters
-    ----------
-    n_hidden : int, default=20
-        Number of hidden units.
-    max_iter : int, default=1000
-        Most iterations of L-BFGS.
-    seed : int, default=0
-        Seed of the initial weights.
+    The normaliser is a sum over a fine grid, in one or two dimensions. So the gradient is exact, and L-BFGS converges
+    in at most `max_iter` iterations; contrastive divergence would not. `seed` is that of the initial weights.
     """
 
     def __init__(self, n_hidden: int = 20, max_iter: int = 1000, seed: int = 0):
@@ -149,9 +136,8 @@ class BinaryBoltzmann(StandardisedDensity):
 
     def fit_standard(self, x: Tensor) -> None:
         """Fit to standardised data."""
-        axes = [
-            torch.linspace(float(c.min()) - 2, float(c.max()) + 2, GRID_NODES[x.shape[1]], dtype=x.dtype) for c in x.T
-        ]
+        n_nodes = GRID_NODES[x.shape[1]]
+        axes = [torch.linspace(float(c.min()) - 2, float(c.max()) + 2, n_nodes, dtype=x.dtype) for c in x.T]
         self._grid = torch.cartesian_prod(*axes).reshape(-1, len(axes))
         self._log_cell = sum(math.log(axis[1] - axis[0]) for axis in axes)
 
@@ -194,12 +180,8 @@ class BinaryBoltzmann(StandardisedDensity):
 class SplineFlow(StandardisedDensity):
     """A neural spline flow (zuko), fitted by Adam; the step with the best likelihood of held-out data is kept.
 
-    Parameters
-    ----------
-    max_iter : int or None, default=None
-        Steps of Adam, each on all training data. None: 600 in one dimension, where steps are cheap, and else 300.
-    seed : int, default=0
-        Seed of the initial weights, and of the choice of a fifth of the data to hold out.
+    Adam takes `max_iter` steps, each on all training data: by default 600 in one dimension, where steps are cheap, and
+    else 300. `seed` is that of the initial weights, and of the choice of a fifth of the data to hold out.
     """
 
     def __init__(self, max_iter: int | None = None, seed: int = 0):

@@ -16,7 +16,7 @@ from rtbm.estimators import RTBMDensity
 from rtbm.estimators.density.fitted import components
 from rtbm.paper import iris, jets, timeseries
 from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable, Status, Verdict
-from rtbm.paper.table1 import PAPER_TABLE, mean_squared_error, names_with
+from rtbm.paper.table1 import PAPER_TABLE, draw_six, mean_squared_error, names_with
 from rtbm.training.family import Density
 
 FIGURE_REPETITIONS = 20
@@ -101,10 +101,7 @@ def from_numbers(numbers: Mapping[str, Any]) -> Density:
 
 def tables(outcome: Outcome) -> list[ResultTable]:
     """The errors of the fits that are drawn."""
-    rows = [
-        [PAPER_TABLE[name].title, f"{PAPER_TABLE[name].rtbm:.1e}", f"{outcome[name]['error']:.1e}"]
-        for name in PAPER_TABLE
-    ]
+    rows = [[row.title, f"{row.rtbm:.1e}", f"{outcome[name]['error']:.1e}"] for name, row in PAPER_TABLE.items()]
     return [ResultTable("Mean squared error of the fits in the pictures", ["density", "paper", "ours"], rows)]
 
 
@@ -131,9 +128,7 @@ def draw_expectations(outcome: Outcome) -> Figure:
     )
 
 
-def _draw_phases(
-    machines: Mapping[str, list[Any]], label: str, panel: Callable[[Any, RTBMDistribution], Any]
-) -> Figure:
+def _draw_phases(machines: Mapping[str, list[Any]], label: str, panel: Callable[..., Any]) -> Figure:
     """A row of panels for each phase, and a panel for each machine."""
     figure, axes = plt.subplots(2, 3, figsize=(11, 5.6), layout="constrained")
     for row, (phase, parameters) in zip(axes, machines.items(), strict=True):
@@ -146,16 +141,11 @@ def _draw_phases(
 
 def draw_one(outcome: Outcome) -> Figure:
     """Fits in one dimension."""
-    figure, axes = plt.subplots(2, 3, figsize=(11, 6), layout="constrained")
-    for ax, name in zip(axes.ravel(), names_with(1), strict=True):
-        density = datasets.DENSITIES[name]
-        X = density.sample(seed=0)
-        plotting.plot_density(from_numbers(outcome[name]["machine"]), X, ax=ax, components=False, legend=False)
-        v = np.linspace(X.min(), X.max(), 600)[:, None]
-        ax.plot(v, density.pdf(v), color=plotting.DARK, lw=1.5, label="truth")
-        ax.set(title=PAPER_TABLE[name].title, xlabel="", ylabel="")
-    axes[0, 0].legend(frameon=False)
-    return figure
+
+    def curves(name: str, v: Floats) -> dict[str, Any]:
+        return {"fit": from_numbers(outcome[name]["machine"]).log_prob(v).exp()}
+
+    return draw_six(curves)
 
 
 def draw_two(outcome: Outcome) -> Figure:
@@ -230,20 +220,11 @@ EXPERIMENT = Experiment(
             "The same: samples, contours of the fit (red) and of the truth (dotted), projections of sample and fit.",
             draw_two,
         ),
-        Picture(
-            "time-series",
-            "Figures of the time series: the signal, the signal with noise, the reconstruction and its continuation; "
-            "and the learned activation functions of the network.",
-            "All in one: noisy points up to t = 100, the signal, and the network, which goes on beyond. Below, its "
-            "activation functions, with a panel for each layer.",
-            timeseries.draw,
-        ),
-        Picture(
-            "iris",
-            "Figures of Iris: precision against iterations on training and on test data, theta and tanh; and the "
-            "learned activation functions.",
-            f"The same for {FIGURE_REPETITIONS} repetitions of {iris.IRIS_ITERATIONS[True]} iterations.",
-            lambda outcome: iris.draw(outcome["iris"]),
+        timeseries.EXPERIMENT.pictures[0]._replace(name="time-series"),
+        iris.EXPERIMENT.pictures[0]._replace(
+            name="iris",
+            ours=f"The same for {FIGURE_REPETITIONS} repetitions of {iris.IRIS_ITERATIONS[True]} iterations.",
+            draw=lambda outcome: iris.draw(outcome["iris"]),
         ),
         Picture(
             "classifier",

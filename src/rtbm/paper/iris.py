@@ -1,7 +1,6 @@
 """The paper's section 5: Iris by a single layer 4:3, of theta units or of tanh, trained by full-batch Adam.
 
-40 % of the data are for testing. Every repetition has its own split and initial values, the same for both kinds of
-units. Outputs are trained towards 1 for the class and 0 for the others; the largest output is the prediction.
+Outputs are trained towards 1 for the class and 0 for the others; the largest output is the prediction.
 """
 
 import itertools
@@ -22,7 +21,7 @@ from rtbm.nn import theta_unit
 from rtbm.nn.theta_layer import PAPER_RANGE
 from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable, Status, Verdict
 from rtbm.paper.records import MIN_PAIRS, Difference, with_deviation
-from rtbm.training.networks import LOSSES, Loss
+from rtbm.training.networks import LOSSES
 
 UNIT_KINDS = ("theta", "tanh")
 IRIS_TEST_SHARE = 0.4
@@ -49,12 +48,6 @@ def _key(kind: str, loss: str) -> str:
     return f"{kind}, {loss}"
 
 
-def train_units(kind: str, loss: str, seeds: int, marks: list[int]) -> dict[str, Any]:
-    """The precision of all repetitions at the marks, and the parameters of the first repetition."""
-    curves, parameters = _train(kind, LOSSES[loss], [split(seed) for seed in range(seeds)], marks)
-    return {"curves": curves, "units": parameters}
-
-
 def collect(results: Mapping[str, Any], seeds: int, quick: bool) -> Outcome:
     """Curves by kind and loss, and the theta units of the first repetition by loss."""
     by_pair = {key.removesuffix(f", {seeds} repetitions"): result for key, result in results.items()}
@@ -71,8 +64,12 @@ def split(seed: int) -> tuple[np.ndarray, ...]:
     return (train - mean) / deviation, (test - mean) / deviation, y_train, y_test
 
 
-def _train(kind: str, loss: Loss, splits: list[Any], marks: list[int]) -> tuple[dict[str, Any], Any]:
-    """Train all repetitions in one call. Adam treats each parameter separately, so they do not influence each other."""
+def train_units(kind: str, loss: str, seeds: int, marks: list[int]) -> dict[str, Any]:
+    """The precision of all repetitions at the marks, and the parameters of the first repetition.
+
+    One call trains all repetitions. Adam treats each parameter separately, so they do not influence each other.
+    """
+    splits = [split(seed) for seed in range(seeds)]
     train, test, labels = (torch.tensor(np.stack(parts)) for parts in list(zip(*splits, strict=True))[:3])
     target = torch.nn.functional.one_hot(labels, N_CLASSES).double()
     parameters = _initial_values(len(splits), train.shape[2])
@@ -81,12 +78,15 @@ def _train(kind: str, loss: Loss, splits: list[Any], marks: list[int]) -> tuple[
     for step in range(marks[-1] + 1):
         if step in marks:
             for name, x, i in (("train", train, 2), ("test", test, 3)):
-                curves[name].append(_precisions(_outputs(kind, x, *parameters), [parts[i] for parts in splits]))
+                guesses = _outputs(kind, x, *parameters).detach().argmax(dim=2).numpy()
+                pairs = [(parts[i], guess) for parts, guess in zip(splits, guesses, strict=True)]
+                scores = [precision_score(*pair, average="macro", zero_division=0) for pair in pairs]
+                curves[name].append([float(score) for score in scores])
         optimizer.zero_grad()
         result = _outputs(kind, train, *parameters)
-        loss(result.reshape(-1, N_CLASSES), target.reshape(-1, N_CLASSES)).sum().backward()
+        LOSSES[loss](result.reshape(-1, N_CLASSES), target.reshape(-1, N_CLASSES)).sum().backward()
         optimizer.step()
-    return curves, [parameter[0].detach().tolist() for parameter in parameters]
+    return {"curves": curves, "units": [parameter[0].detach().tolist() for parameter in parameters]}
 
 
 def _initial_values(repetitions: int, n_features: int) -> list[Tensor]:
@@ -108,12 +108,6 @@ def _outputs(kind: str, x: Tensor, W: Tensor, b: Tensor, log_q: Tensor) -> Tenso
     if kind == "tanh":
         return u.tanh().movedim(0, 1)
     return theta_unit(u.flatten(1), log_q.exp().flatten()).reshape(u.shape).movedim(0, 1)
-
-
-def _precisions(outputs: Tensor, labels: list[np.ndarray]) -> list[float]:
-    """The precision of each repetition, averaged over the classes."""
-    pairs = zip(labels, outputs.detach().argmax(dim=2).numpy(), strict=True)
-    return [float(precision_score(y, guesses, average="macro", zero_division=0)) for y, guesses in pairs]
 
 
 def compare_units(outcome: Outcome, loss: str, part: str) -> tuple[np.ndarray, np.ndarray, Difference, Difference]:

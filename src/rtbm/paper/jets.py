@@ -35,11 +35,6 @@ def _components(seed: int, *steps: Any) -> Any:
     return make_pipeline(PCA(100, svd_solver="randomized", random_state=seed), *steps, StandardScaler())
 
 
-def _fine_features(seed: int) -> Any:
-    options: dict[str, Any] = {"coupling": "diagonal", "patch_size": 1, "features": "both"}
-    return _components(seed, RTBMFeatures(4, **options, random_state=seed))
-
-
 def _network(kind: str, seed: int) -> ThetaNetClassifier:
     units: dict[str, Any] = {"activation": kind, "output_activation": kind, "initialization": "balanced"}
     effort: dict[str, Any] = {"alpha": 10.0, "n_init": 4, "max_iter": 200}
@@ -63,7 +58,9 @@ COMPARISON = Comparison(
         "pixels / max": lambda seed: OverMaximum(),
         "components": _components,
         PAPER_FEATURES: lambda seed: _components(seed, RTBMFeatures(2, patch_size=2, random_state=seed)),
-        FINE_FEATURES: _fine_features,
+        FINE_FEATURES: lambda seed: _components(
+            seed, RTBMFeatures(4, coupling="diagonal", patch_size=1, features="both", random_state=seed)
+        ),
     },
     methods=[
         Method("logistic regression", "pixels / max", lambda seed: LogisticRegression(max_iter=1000), 0.77),

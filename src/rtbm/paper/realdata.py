@@ -109,10 +109,8 @@ def verdicts(outcome: Outcome) -> list[Verdict]:
     text = "Mean rank over data sets and splits: " + ", ".join(f"{m} {r:.2f}" for m, r in ranks(outcome).items())
     lines = [Verdict(Status.NOTED, f"{text} (1 is best).")]
     if outcome["seeds"] < MIN_PAIRS:
-        return [
-            *lines,
-            Verdict(Status.NOTED, "Too few splits to say on which data the machines are clearly ahead or behind."),
-        ]
+        text = "Too few splits to say on which data the machines are clearly ahead or behind."
+        return [*lines, Verdict(Status.NOTED, text)]
     for other in method_names(outcome)[1:]:
         found: dict[str, list[str]] = {"clearly ahead": [], "level": [], "clearly behind": []}
         for data, records in outcome["records"].items():

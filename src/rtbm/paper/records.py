@@ -62,20 +62,15 @@ def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     return result, time.perf_counter() - start
 
 
-def job_key(case: str, seed: int) -> str:
-    """The key of the job for a case and a seed."""
-    return f"{case}, seed {seed}"
-
-
 def seeded_jobs(function: Callable[..., Any], cases: Iterable[str], seeds: int, *arguments: Any) -> list[Job]:
     """A job function(case, seed, *arguments) for each case and seed."""
     pairs = [(case, seed) for seed in range(seeds) for case in cases]
-    return [Job(job_key(*pair), function, (*pair, *arguments)) for pair in pairs]
+    return [Job(f"{case}, seed {seed}", function, (case, seed, *arguments)) for case, seed in pairs]
 
 
 def collect_records(results: Mapping[str, Any], cases: Iterable[str], seeds: int, quick: bool) -> Outcome:
     """The outcome of `seeded_jobs`: under "records" the results of each case, in the order of the seeds."""
-    records = {case: [results[job_key(case, seed)] for seed in range(seeds)] for case in cases}
+    records = {case: [results[f"{case}, seed {seed}"] for seed in range(seeds)] for case in cases}
     return {"seeds": seeds, "quick": quick, "records": records}
 
 

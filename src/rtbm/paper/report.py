@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rtbm.paper import load_experiments
-from rtbm.paper.experiment import Experiment, Picture, ResultTable, Status, Verdict
+from rtbm.paper.experiment import Experiment, Picture, ResultTable, Status
 from rtbm.paper.runner import fingerprint
 
 PAGE = "report.html"
@@ -106,9 +106,10 @@ def _summary(sections: Sequence[Section]) -> str:
     """The title, and the number of verdicts of each status in each section."""
     rows = []
     for section in sections:
-        counts = Counter(verdict.status for verdict in _verdicts(section))
+        outcome = section.record["outcome"]
+        counts = Counter(verdict.status for verdict in section.experiment.verdicts(outcome))
         link = f'<td><a href="#{section.name}">{escape(section.experiment.title)}</a></td>'
-        kind = "quick" if section.record["outcome"]["quick"] else "full"
+        kind = "quick" if outcome["quick"] else "full"
         cells = [*(str(counts[status] or "") for status in Status), kind, duration(section.record["seconds"])]
         rows.append(link + "".join(f"<td>{cell}</td>" for cell in cells))
     return (
@@ -130,19 +131,13 @@ def _html_table(columns: Sequence[str], rows: Sequence[str]) -> str:
 def _section(section: Section) -> str:
     outcome, experiment = section.record["outcome"], section.experiment
     parts = [f'<section id="{section.name}"><h2>{escape(experiment.title)}</h2><p>{_text(experiment.about)}</p>']
-    parts.append("<h3>Verdicts</h3><ul class='verdicts'>" + "".join(map(_verdict, _verdicts(section))) + "</ul>")
+    parts.append("<h3>Verdicts</h3><ul class='verdicts'>")
+    for status, text in experiment.verdicts(outcome):
+        parts.append(f'<li><span class="badge {status.replace(" ", "-")}">{escape(status)}</span>{escape(text)}</li>')
+    parts.append("</ul>")
     parts += [_table(table) for table in experiment.tables(outcome)]
     parts += [_pair(picture, png) for picture, png in zip(experiment.pictures, section.pictures, strict=True)]
     return "".join([*parts, _how(section), "</section>"])
-
-
-def _verdicts(section: Section) -> list[Verdict]:
-    return section.experiment.verdicts(section.record["outcome"])
-
-
-def _verdict(verdict: Verdict) -> str:
-    name = verdict.status.replace(" ", "-")
-    return f'<li><span class="badge {name}">{escape(verdict.status)}</span>{escape(verdict.text)}</li>'
 
 
 def _table(table: ResultTable) -> str:

@@ -55,13 +55,7 @@ def fingerprint() -> str:
 
 
 class Parts:
-    """The results of finished jobs, one file each. Results of other code count as missing.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the files are; it is created with the first one.
-    """
+    """The results of finished jobs, one file each in a folder. Results of other code count as missing."""
 
     def __init__(self, folder: Path):
         self._folder, self._fingerprint = folder, fingerprint()
@@ -86,7 +80,7 @@ class Parts:
 
 
 class Run(NamedTuple):
-    """An experiment with a number of seeds, full or quick, and the parts that are kept of it (None: none are)."""
+    """A run of an experiment: its number of seeds, full or quick, and where finished parts are kept (None: nowhere)."""
 
     experiment: Experiment
     seeds: int
@@ -115,11 +109,6 @@ class Run(NamedTuple):
         results = {key: json.loads(json.dumps(part["result"])) for key, part in found.items()}
         outcome = self.experiment.collect(results, self.seeds, self.quick)
         return outcome, sum(part["seconds"] for part in found.values())
-
-    def finish(self, n_jobs: int | None = None, advance: Callable[[str], None] = lambda key: None) -> Outcome:
-        """Run the missing jobs, and return the outcome; `advance` is called with the key of each job that was run."""
-        missing = self.missing()
-        return self.collect(take_parts(run_jobs([(job, self.parts) for job in missing], n_jobs), missing, advance))[0]
 
 
 def run_jobs(jobs: Iterable[tuple[Job, Parts | None]], n_jobs: int | None) -> Iterator[Part]:

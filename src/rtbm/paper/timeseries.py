@@ -1,7 +1,4 @@
-"""The paper's section 5: a network of 38 parameters learns a trend with two waves from noisy points.
-
-Errors are mean squared differences from the noise-free signal, on [0, 100] where the points lie, and on [100, 200].
-"""
+"""The paper's section 5: a network of 38 parameters learns a trend with two waves from noisy points."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,5 +1,6 @@
 """A plan: the lattice work for one Q, done once and used for any number of batches."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,11 +122,7 @@ class ThetaPlan:
         rows, shape = self._flatten(z)
         if len(rows) == 0:
             return rows.sum(dim=1).reshape(shape)
-        parts = []
-        if self._diagonal:
-            parts.append(self._diagonal.log_theta(*self._diagonal_part(rows)))
-        for indices, block in self.blocks:
-            parts.append(block.log_theta(*self._restrict(rows, indices)))
+        parts = [part.log_theta(z, Q) for _, part, z, Q in self._parts(rows)]
         total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
         return total.to(rows.dtype).reshape(shape)
 
@@ -135,16 +132,14 @@ class ThetaPlan:
         rows, shape = self._flatten(z)
         total = rows.sum(dim=1).double() * 0
         tensors = [rows.new_zeros(len(rows), *[self.g] * k, dtype=torch.float64) for k in range(1, order + 1)]
-        if len(rows) and self._diagonal:
-            value, *derivatives = self._diagonal.moments(*self._diagonal_part(rows), order)
+        for indices, part, argument, Q in self._parts(rows) if len(rows) else ():
+            value, *derivatives = part.moments(argument, Q, order)
             total = total + value
             for tensor, derivative in zip(tensors, derivatives, strict=True):
-                tensor[_at([self.diagonal_indices] * (tensor.ndim - 1))] = derivative
-        for indices, block in self.blocks if len(rows) else ():
-            value, *derivatives = block.moments(*self._restrict(rows, indices), order)
-            total = total + value
-            for tensor, derivative in zip(tensors, derivatives, strict=True):
-                tensor[_at(np.ix_(*[indices] * (tensor.ndim - 1)))] = derivative
+                axes = (indices,) * (tensor.ndim - 1)
+                axes = axes if isinstance(part, UnitColumns) else np.ix_(*axes)
+                where: Any = (slice(None), *(torch.from_numpy(axis) for axis in axes))
+                tensor[where] = derivative
         values = [tensor.to(rows.dtype).reshape((*shape, *tensor.shape[1:])) for tensor in (total, *tensors)]
         return ThetaMoments(*values, *[None] * (3 - order))
 
@@ -163,17 +158,20 @@ class ThetaPlan:
             )
         return rows, z.shape[:-1]
 
-    def _restrict(self, rows: Tensor, indices: Integers) -> tuple[Tensor, Tensor]:
-        if len(indices) == self.g:
-            return rows, self.Q
-        index = torch.from_numpy(indices).to(rows.device)
-        return rows[:, index], self.Q[index[:, None], index]
-
-    def _diagonal_part(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        if self.Q.ndim == 1:
-            return rows.double(), self.Q.double()
-        index = torch.from_numpy(self.diagonal_indices).to(rows.device)
-        return rows[:, index].double(), self.Q.diagonal()[index].double()
+    def _parts(self, rows: Tensor) -> Iterator[tuple[Integers, UnitColumns | Block, Tensor, Tensor]]:
+        """The diagonal part and the blocks: their indices, their evaluator, and what it takes of the rows and of Q."""
+        if self._diagonal:
+            z, q = rows, self.Q
+            if q.ndim == 2:
+                index = torch.from_numpy(self.diagonal_indices).to(rows.device)
+                z, q = rows[:, index], q.diagonal()[index]
+            yield self.diagonal_indices, self._diagonal, z.double(), q.double()
+        for indices, block in self.blocks:
+            if len(indices) == self.g:
+                yield indices, block, rows, self.Q
+            else:
+                index = torch.from_numpy(indices).to(rows.device)
+                yield indices, block, rows[:, index], self.Q[index[:, None], index]
 
 
 def _check_diagonal(q: np.ndarray) -> None:
@@ -187,8 +185,3 @@ def _check_diagonal(q: np.ndarray) -> None:
             f"Q must have diagonal entries between {SMALLEST_Q:g} and {1 / SMALLEST_Q:g}, got {q.min():.3g} to "
             f"{q.max():.3g}: beyond, (2π)²/q leaves float64"
         )
-
-
-def _at(indices: Any) -> Any:
-    """An index into the trailing dimensions."""
-    return (slice(None), *(torch.from_numpy(index) for index in indices))

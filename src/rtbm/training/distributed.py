@@ -22,20 +22,10 @@ def rank_and_world() -> tuple[int, int]:
 
 def sum_over_processes(tensor: Tensor) -> Tensor:
     """The sum of a tensor over all processes, the same in each of them."""
-    return _in_place(tensor, distributed.all_reduce)
-
-
-def same_for_all(tensor: Tensor) -> Tensor:
-    """The tensor of the first process, in each of them."""
-    return _in_place(tensor, lambda copy: distributed.broadcast(copy, src=0))
-
-
-def _in_place(tensor: Tensor, operation: Callable[[Tensor], Any]) -> Tensor:
-    """The result of an operation that replaces a tensor in all processes."""
     if is_distributed():
         tensor = tensor.clone()
         with _connected():
-            operation(tensor)
+            distributed.all_reduce(tensor)
     return tensor
 
 

@@ -1,5 +1,7 @@
 """The densities that are fitted, as functions of one vector of free parameters."""
 
+from dataclasses import KW_ONLY, dataclass, replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ FAILURES = (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError, Arithmet
 Density = RTBMDistribution | RTBMMixture
 
 
+@dataclass(eq=False)
 class Family:
     """One machine, or a mixture of machines, of given sizes.
 
@@ -25,7 +28,7 @@ class Family:
     Parameters
     ----------
     n_visible, n_hidden, n_components : int
-        The numbers of visible units, of hidden units of each machine, and of machines.
+        The numbers of visible units, of hidden units of each machine, and of machines (default=1).
     coupling : "dense" or "diagonal", default="dense"
         Whether Q is dense or diagonal.
     phase : "I" or "II", default="I"
@@ -39,20 +42,18 @@ class Family:
     torch.Size([3])
     """
 
-    def __init__(
-        self, n_visible: int, n_hidden: int, *, n_components: int = 1, coupling: str = "dense", phase: str = "I"
-    ):
-        self.n_visible = check_integer(n_visible, "n_visible", 1)
-        self.n_hidden = check_integer(n_hidden, "n_hidden", 1)
-        self.n_components = check_integer(n_components, "n_components", 1)
-        self.coupling = check_choice(coupling, "coupling", COUPLINGS)
-        self.phase = check_choice(phase, "phase", PHASES)
+    n_visible: int
+    n_hidden: int
+    _: KW_ONLY
+    n_components: int = 1
+    coupling: str = "dense"
+    phase: str = "I"
 
-    def __repr__(self) -> str:
-        return (
-            f"Family(n_visible={self.n_visible}, n_hidden={self.n_hidden}, n_components={self.n_components}, "
-            f"coupling={self.coupling!r}, phase={self.phase!r})"
-        )
+    def __post_init__(self) -> None:
+        for name in ("n_visible", "n_hidden", "n_components"):
+            setattr(self, name, check_integer(getattr(self, name), name, 1))
+        check_choice(self.coupling, "coupling", COUPLINGS)
+        check_choice(self.phase, "phase", PHASES)
 
     @property
     def n_machine_parameters(self) -> int:
@@ -71,7 +72,7 @@ class Family:
 
     def single(self) -> "Family":
         """The family of one machine of a mixture."""
-        return Family(self.n_visible, self.n_hidden, coupling=self.coupling, phase=self.phase)
+        return replace(self, n_components=1)
 
     def split(self, vector: Tensor) -> tuple[list[Tensor], Tensor]:
         """The vectors of the machines, and the logits of their weights (K,)."""

@@ -30,14 +30,7 @@ class Gaussians(NamedTuple):
         return (log_weights - log_volume - 0.5 * noise.square().sum(1).mT).logsumexp(1)
 
 
-def fit_gaussians(
-    x: Tensor,
-    weights: Tensor,
-    shares: Floats,
-    floor: Floats,
-    max_iter: int = GAUSSIAN_MAX_ITER,
-    tol: float = GAUSSIAN_TOL,
-) -> Gaussians:
+def fit_gaussians(x: Tensor, weights: Tensor, shares: Floats, floor: Floats) -> Gaussians:
     """Gaussians that are fitted to points by expectation maximisation.
 
     Parameters
@@ -56,10 +49,10 @@ def fit_gaussians(
     square = (shares.T[:, :, None] * centred).mT @ centred
     gaussians = _from_squares(counts, means, square, floor)
     blocks, value = make_blocks(x, weights), -math.inf
-    for _ in range(max_iter):
+    for _ in range(GAUSSIAN_MAX_ITER):
         evaluation = _evaluate(gaussians, blocks)
         previous, value = value, evaluation.log_likelihood
-        if abs(value - previous) < tol:
+        if abs(value - previous) < GAUSSIAN_TOL:
             break
         gaussians = _maximise(gaussians, evaluation, floor)
     return gaussians

@@ -81,7 +81,9 @@ def tune(network: nn.Module, x: Floats, y: Floats, weights: Floats, seed: int, g
     if any(layer.out_features < n_outputs for layer in rest):
         return False
     rng = np.random.default_rng(seed)
-    x, y, weights = _some(x, y, weights, rng)
+    if len(x) > MAX_ROWS:
+        rows = np.sort(rng.choice(len(x), MAX_ROWS, replace=False))
+        x, y, weights = x[rows], y[rows], weights[rows]
     tones = find_tones(x, y, weights, max(1, first.out_features - 1), rng, greedy)  # one unit is for the trend
     if not tones:
         return False
@@ -100,6 +102,9 @@ def find_tones(
     The search ends when less than a thousandth of the variance of y is left.
     """
     directions = _directions(x.shape[1], rng)
+    positions = [x @ direction for direction in directions]
+    n = min(len(x) - 1, MAX_FREQUENCIES)
+    grids = [np.arange(1, n + 1) * math.pi / max(float(np.ptp(position)), 1e-12) for position in positions]
     known = np.hstack([np.ones((len(x), 1)), x])
     tones: list[Tone] = []
     total = weights.sum()
@@ -109,30 +114,24 @@ def find_tones(
         if not (scale**2 > NEGLIGIBLE * (weights @ (y - weights @ y / total) ** 2 / total)).any():
             break
         signal = weights[:, None] * residual / np.where(scale > 0, scale, np.inf)
-        candidates = [_spectrum(x @ direction, signal, total) for direction in directions]
-        power = np.concatenate([c[1] for c in candidates])
+        power = np.concatenate([_power(*place, signal, total) for place in zip(grids, positions, strict=True)])
         choice = int(power.argmax())
         if not greedy:
             odds = np.exp(0.3 * (power - power.max()))
             choice = int(rng.choice(len(power), p=odds / odds.sum()))
         if power[choice] < math.log(len(power)) + 3:
             break
-        which, k = divmod(choice, len(candidates[0][0]))
-        direction, coarse = directions[which], candidates[which][0]
+        which, k = divmod(choice, n)
+        position, coarse = positions[which], grids[which]
         near = coarse[k] + coarse[0] * np.linspace(-0.9, 0.9, REFINED)
-        frequency = near[_power(near, x @ direction, signal, total).argmax()]
-        angle = frequency * (x @ direction)
+        frequency = near[_power(near, position, signal, total).argmax()]
+        angle = frequency * position
         sine, cosine = np.sin(angle), np.cos(angle)
         column = int(((signal.T @ sine) ** 2 + (signal.T @ cosine) ** 2).argmax())
         phase = math.atan2(cosine @ signal[:, column], sine @ signal[:, column])
-        tones.append(Tone(direction, float(frequency), phase))
+        tones.append(Tone(directions[which], float(frequency), phase))
         known = np.hstack([known, sine[:, None], cosine[:, None]])
     return tones
-
-
-def _some(x: Floats, y: Floats, weights: Floats, rng: np.random.Generator) -> tuple[Floats, Floats, Floats]:
-    rows = np.arange(len(x)) if len(x) <= MAX_ROWS else np.sort(rng.choice(len(x), MAX_ROWS, replace=False))
-    return x[rows], y[rows], weights[rows]
 
 
 def _directions(d: int, rng: np.random.Generator) -> Floats:
@@ -144,14 +143,8 @@ def _directions(d: int, rng: np.random.Generator) -> Floats:
     return np.concatenate([axes, others / np.linalg.norm(others, axis=1, keepdims=True)])
 
 
-def _spectrum(position: Floats, signal: Floats, total: float) -> tuple[Floats, Floats]:
-    """Frequencies along a direction, and the largest power of the columns of a signal; noise has mean power 1."""
-    n = min(len(position) - 1, MAX_FREQUENCIES)
-    frequencies = np.arange(1, n + 1) * math.pi / max(float(np.ptp(position)), 1e-12)
-    return frequencies, _power(frequencies, position, signal, total)
-
-
 def _power(frequencies: Floats, position: Floats, signal: Floats, total: float) -> Floats:
+    """The largest power of the columns of a signal at each frequency along a direction; noise has mean power 1."""
     angle = np.outer(frequencies, position)
     power = (np.cos(angle) @ signal) ** 2 + (np.sin(angle) @ signal) ** 2
     return power.max(axis=1) / total

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,13 @@ from rtbm.nn.feedforward import affine_layers
 from rtbm.nn.theta_layer import ThetaLayer
 from rtbm.training.family import FAILURES
 from rtbm.training.solvers import CMA, LBFGS
-from rtbm.training.solvers.adam import set_rate
-from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Monitor, Result, Solver
+from rtbm.training.solvers.base import EpochSolver, Monitor, Result, Solver
 
 NETWORK_BATCH = 128
-"""Rows in a batch of Adam."""
+"""Rows in a batch of Adam, by default. Smaller batches make more steps an epoch, with noisier gradients."""
 CMA_SPREAD = 0.01
-"""Small, for starts that are tuned to the data; the strategy widens it by itself where that helps."""
+"""The standard deviation of the first generation. It is small, because starts are tuned to the data; CMA-ES widens it
+where that helps."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """The loss of each row (n,), of outputs and targets (n, n_outputs)."""
@@ -105,79 +105,64 @@ class NetworkObjective:
     def value(self, vector: Tensor) -> float:
         """The objective, infinite where the parameters leave float64."""
         self.evaluations += 1
-        with torch.no_grad():
-            return self._finite(lambda: self._evaluate(vector))
-
-    def with_gradient(self, vector: Tensor) -> tuple[float, Tensor]:
-        """Value and gradient; the value is infinite where the parameters leave float64."""
-        self.evaluations += 1
-        gradient = torch.zeros_like(vector)
-
-        def run() -> Tensor:
-            nonlocal gradient
-            loss = self._evaluate(vector)
-            gradient = flat_gradient(loss, self.network)
-            return loss.detach()
-
-        value = self._finite(run)
-        if not (math.isfinite(value) and bool(torch.isfinite(gradient).all())):
-            return math.inf, torch.zeros_like(vector)
-        return value, gradient
-
-    def batch_gradient(self, vector: Tensor, rows: Tensor) -> tuple[float, Tensor]:
-        """Value and gradient on rows that were drawn by their weights, in training mode, which dropout needs."""
-        vector_to_parameters(vector, self.network.parameters())
         try:
-            loss = self.loss(self.network(self.x[rows]), self.target[rows]).mean() + self.penalty()
-        except FAILURES:
-            return math.inf, torch.zeros_like(vector)
-        return float(loss.detach()), flat_gradient(loss, self.network)
-
-    def _evaluate(self, vector: Tensor) -> Tensor:
-        vector_to_parameters(vector, self.network.parameters())
-        return self.weights @ self.loss(self.network(self.x), self.target) / self.total + self.penalty()
-
-    def _finite(self, function: Callable[[], Tensor]) -> float:
-        self.network.eval()
-        try:
-            value = float(function())
+            with torch.no_grad():
+                value = float(self._evaluate(vector))
         except FAILURES:
             return math.inf
         return value if math.isfinite(value) else math.inf
 
+    def with_gradient(self, vector: Tensor, rows: Tensor | None = None) -> tuple[float, Tensor]:
+        """Value and gradient; the value is infinite where the parameters leave float64.
+
+        With `rows`, they are those of a batch of rows that were drawn by their weights, with dropout.
+        """
+        self.evaluations += rows is None
+        try:
+            loss = self._evaluate(vector, rows)
+            parts = torch.autograd.grad(loss, list(self.network.parameters()))
+        except FAILURES:
+            return math.inf, torch.zeros_like(vector)
+        value, gradient = float(loss.detach()), torch.cat([part.reshape(-1) for part in parts])
+        if not (math.isfinite(value) and bool(torch.isfinite(gradient).all())):
+            return math.inf, torch.zeros_like(vector)
+        return value, gradient
+
+    def _evaluate(self, vector: Tensor, rows: Tensor | None = None) -> Tensor:
+        self.network.train(rows is not None)
+        vector_to_parameters(vector, self.network.parameters())
+        if rows is not None:
+            return self.loss(self.network(self.x[rows]), self.target[rows]).mean() + self.penalty()
+        return self.weights @ self.loss(self.network(self.x), self.target) / self.total + self.penalty()
+
 
 @dataclass(frozen=True)
-class NetworkAdam(Solver):
+class NetworkAdam(EpochSolver):
     """Adam, with a step for every batch of shuffled rows and a falling learning rate, for `max_iter` epochs.
 
-    Rows are drawn by their weights: a heavy row comes often, rather than with a large gradient, which Adam would level.
+    Rows are drawn by their weights. A heavy row is drawn often; a larger gradient instead would have little effect,
+    because Adam divides gradients by their size.
     """
 
     max_iter: int = 300
     name: ClassVar[str] = "adam"
-    unit: ClassVar[str] = "epoch"
 
-    def minimise(self, objective: NetworkObjective, start: Tensor, monitor: Monitor | None = None) -> Result:
-        """Minimise from a start."""
+    def _minimise(self, objective: NetworkObjective, start: Tensor, monitor: Monitor) -> Result:
         weights, size = objective.weights.cpu(), self.batch_size or NETWORK_BATCH
-        generator = torch.Generator().manual_seed(self.seed)
-        monitor, vector, reason = monitor or Monitor(), start.clone(), SCHEDULE
-        optimizer = torch.optim.Adam([vector], lr=self.learning_rate)
-        with torch.random.fork_rng(
-            [vector.device] if vector.is_cuda else []
-        ):  # dropout draws from the global generator
+        generator, vector = torch.Generator().manual_seed(self.seed), start.clone()
+
+        def run(epoch: int, step: Callable[[], Any]) -> tuple[Tensor, float]:
+            for rows in _draw_rows(weights, generator).split(size):
+                loss, vector.grad = objective.with_gradient(vector, rows.to(vector.device))
+                if math.isfinite(loss):
+                    step()
+            return vector, objective.value(vector)
+
+        devices = [vector.device] if vector.is_cuda else []
+        with torch.random.fork_rng(devices):  # dropout draws from the global generator
             torch.manual_seed(self.seed)
             monitor(vector.clone(), objective.value(vector))
-            for epoch in range(self.max_iter):
-                set_rate(optimizer, self.learning_rate, epoch / self.max_iter)
-                for rows in _draw_rows(weights, generator).split(size):
-                    objective.network.train()
-                    loss, vector.grad = objective.batch_gradient(vector, rows.to(vector.device))
-                    if math.isfinite(loss) and bool(torch.isfinite(vector.grad).all()):
-                        optimizer.step()
-                if monitor(vector.clone(), objective.value(vector)):
-                    reason = EARLY_STOPPING
-                    break
+            vector, reason = self.run_epochs(vector, monitor, run)
         return monitor.result(vector, reason, objective.evaluations, self.name)
 
 
@@ -194,11 +179,6 @@ def _draw_rows(weights: Tensor, generator: torch.Generator) -> Tensor:
     if bool((weights == weights[0]).all()):
         return torch.randperm(len(weights), generator=generator)
     return torch.multinomial(weights, len(weights), replacement=True, generator=generator)
-
-
-def flat_gradient(loss: Tensor, network: nn.Module) -> Tensor:
-    """The gradient of a loss in all parameters, as one vector."""
-    return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, list(network.parameters()))])
 
 
 def _slope(layer: nn.Linear | ThetaLayer) -> Tensor:

@@ -133,33 +133,30 @@ class Objective:
 
     def value(self, vector: Tensor) -> float:
         """The value alone; infinite where the parameters leave float64."""
-        self.evaluations += 1
-        try:
-            with np.errstate(all="ignore"):  # trial steps may leave float64
-                penalty, _ = self._penalty(vector)
-                value = math.inf if self._is_hopeless(vector, penalty) else penalty - self.likelihood.value(vector)
-        except FAILURES:
-            return math.inf
-        return self._noted(value)
+        return self._noted(self._attempt(vector, wants_gradient=False)[0])
 
     def with_gradient(self, vector: Tensor) -> tuple[float, Tensor]:
         """Value and gradient; the value is infinite where the parameters leave float64."""
+        value, gradient = self._attempt(vector, wants_gradient=True)
+        if not (math.isfinite(value) and math.isfinite(float(gradient.sum()))):
+            return math.inf, torch.zeros_like(vector)
+        value = self._noted(value)
+        if self._is_rounded:
+            value, gradient = float(_round_sums(np.array(value))), _round_sums(gradient)
+        return value, torch.from_numpy(gradient).to(vector.device)
+
+    def _attempt(self, vector: Tensor, wants_gradient: bool) -> tuple[float, Floats]:
+        """The value, infinite if it fails or is hopeless, and the gradient if it is wanted."""
         self.evaluations += 1
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"):  # trial steps may leave float64
                 penalty, by_penalty = self._penalty(vector)
                 if self._is_hopeless(vector, penalty):
-                    return math.inf, torch.zeros_like(vector)
-                value, gradient = self.likelihood.with_gradient(vector)
+                    return math.inf, by_penalty
+                value, gradient = self.likelihood.with_gradient(vector, wants_gradient)
         except FAILURES:
-            return math.inf, torch.zeros_like(vector)
-        by_penalty -= gradient
-        if not (math.isfinite(penalty - value) and math.isfinite(float(by_penalty.sum()))):
-            return math.inf, torch.zeros_like(vector)
-        value = self._noted(penalty - value)
-        if self._is_rounded:
-            value, by_penalty = float(_round_sums(np.array(value))), _round_sums(by_penalty)
-        return value, torch.from_numpy(by_penalty).to(vector.device)
+            return math.inf, np.zeros(0)
+        return penalty - value, by_penalty - gradient if wants_gradient else gradient
 
     def _noted(self, value: float) -> float:
         if not math.isfinite(value):

@@ -165,24 +165,17 @@ def _flatten(batch: Any, charge_of: Any) -> Events:
     charge = np.array([charge_of(int(n)) for n in numbers])[which]
     energy, is_light = momentum[3][visible], np.isin(kind[visible], (11, 22))
     particles = Particles(event[visible], pt, eta, phi, energy, charge, is_light)
-    central = np.abs(eta) < LARGEST_ETA
-    first = np.cumsum(counts) - counts
-    return Events(len(counts), particles.take(central), _partons(event, number, status, mother, first, momentum))
-
-
-def _partons(
-    event: np.ndarray, number: np.ndarray, status: np.ndarray, mother: np.ndarray, first: np.ndarray, momentum: Any
-) -> Partons:
-    """Outgoing partons of the hard process, or the quarks of W bosons and these bosons."""
-    kind = np.abs(number)
+    particles = particles.take(np.abs(eta) < LARGEST_ETA)
+    # the partons that leave the hard process, or the quarks of W bosons and these bosons
     parton = (status == HARD_OUTGOING) & ((kind <= 6) | (kind == 21))
     decayed = np.zeros(len(number), dtype=bool)
-    mothers = (mother + first[event])[parton]
+    first = (np.cumsum(counts) - counts)[event]
+    mothers = (mother + first)[parton]
     decayed[mothers[kind[mothers] == W_BOSON]] = True
-    kept = parton | decayed
-    place = np.arange(len(number)) - first[event]
+    kept, own = parton | decayed, np.arange(len(number)) - first
     directions = _directions(*(part[kept] for part in momentum[:3]))
-    return Partons(event[kept], *directions, decayed[kept], np.where(decayed, place, mother)[kept])
+    partons = Partons(event[kept], *directions, decayed[kept], np.where(decayed, own, mother)[kept])
+    return Events(len(counts), particles, partons)
 
 
 def _directions(px: Floats, py: Floats, pz: Floats) -> tuple[Floats, Floats, Floats]:
@@ -283,26 +276,36 @@ class Jets(NamedTuple):
 def find_jets(towers: Towers, n_events: int) -> Jets:
     """Find the hardest anti-kT jet of each event and trim it; keep those within PT_RANGE and JET_ETA."""
     fastjet, ak = import_tool("fastjet"), import_tool("awkward")
-    full = np.flatnonzero(np.bincount(towers.event, minlength=n_events))
-    constituents = _cluster(_momenta(towers), fastjet.antikt_algorithm, JET_RADIUS)
-    hardest = ak.argmax(_pt(constituents), axis=1, keepdims=True)
-    inside = constituents[hardest][:, 0]
-    subjets = _cluster(inside, fastjet.kt_algorithm, SUBJET_RADIUS)
-    kept = subjets[_pt(subjets) > SUBJET_SHARE * _pt(inside[:, np.newaxis])[:, 0]]
+
+    def cluster(momenta: Any, algorithm: Any, radius: float) -> Any:
+        return fastjet.ClusterSequence(momenta, fastjet.JetDefinition(algorithm, radius)).constituents()
+
+    def total_pt(constituents: Any) -> Any:
+        return np.hypot(ak.sum(constituents.px, axis=-1), ak.sum(constituents.py, axis=-1))
+
+    counts = np.bincount(towers.event, minlength=n_events)
+    full = np.flatnonzero(counts)
+    directions = {"px": np.cos(towers.phi), "py": np.sin(towers.phi), "pz": np.sinh(towers.eta)}
+    momenta = {name: towers.pt * factor for name, factor in {**directions, "E": np.cosh(towers.eta)}.items()}
+    momenta = ak.unflatten(ak.zip(momenta, with_name="Momentum4D"), counts[full])
+    constituents = cluster(momenta, fastjet.antikt_algorithm, JET_RADIUS)
+    inside = constituents[ak.argmax(total_pt(constituents), axis=1, keepdims=True)][:, 0]  # of the hardest jet
+    subjets = cluster(inside, fastjet.kt_algorithm, SUBJET_RADIUS)
+    kept = subjets[total_pt(subjets) > SUBJET_SHARE * total_pt(inside[:, np.newaxis])[:, 0]]
     trimmed = ak.flatten(kept, axis=2)
-    px, py, pz = (np.asarray(ak.sum(trimmed[name], axis=1)) for name in ("px", "py", "pz"))
-    pt, eta, phi = _directions(px, py, pz)
+    pt, eta, phi = _directions(*(np.asarray(ak.sum(trimmed[name], axis=1)) for name in directions))
     good = np.flatnonzero((pt > PT_RANGE[0]) & (pt < PT_RANGE[1]) & (np.abs(eta) < JET_ETA))
-    return Jets(full[good], eta[good], phi[good], _towers(trimmed[good]))
+    sizes, flat = np.asarray(ak.num(trimmed[good])), ak.flatten(trimmed[good])
+    towers = Towers(np.repeat(np.arange(len(good)), sizes), *_directions(*(np.asarray(flat[n]) for n in directions)))
+    return Jets(full[good], eta[good], phi[good], towers)
 
 
 def is_w(jets: Jets, partons: Partons) -> np.ndarray:
     """Whether each jet contains a W boson and both of its quarks."""
-    jet = _jet_of(jets, partons)
-    near = _distance(jets, jet, partons)
+    jet, distance = _match(jets, partons)
     found = np.zeros(len(jets.event), dtype=bool)
-    boson = (jet >= 0) & partons.is_w & (near < MATCH_RADIUS)
-    quark = (jet >= 0) & ~partons.is_w & (near < QUARK_RADIUS) & (partons.pt > QUARK_PT)
+    boson = partons.is_w & (distance < MATCH_RADIUS)
+    quark = ~partons.is_w & (distance < QUARK_RADIUS) & (partons.pt > QUARK_PT)
     for i in np.flatnonzero(boson):
         daughters = quark & (partons.event == partons.event[i]) & (partons.parent == partons.parent[i])
         found[jet[i]] |= daughters.sum() == 2
@@ -311,52 +314,18 @@ def is_w(jets: Jets, partons: Partons) -> np.ndarray:
 
 def is_parton(jets: Jets, partons: Partons) -> np.ndarray:
     """Whether each jet lies near a parton of the hard process."""
-    jet = _jet_of(jets, partons)
-    near = (jet >= 0) & ~partons.is_w & (_distance(jets, jet, partons) < MATCH_RADIUS)
+    jet, distance = _match(jets, partons)
+    near = ~partons.is_w & (distance < MATCH_RADIUS)
     return np.bincount(jet[near], minlength=len(jets.event)) > 0
 
 
-def _jet_of(jets: Jets, partons: Partons) -> np.ndarray:
-    """The position of the jet in the event of each parton, or -1 if the event has none."""
+def _match(jets: Jets, partons: Partons) -> tuple[np.ndarray, Floats]:
+    """The position of the jet in the event of each parton, and their distance: infinite if the event has no jet."""
     place = np.full(int(partons.event.max(initial=-1)) + 1, -1)
     place[jets.event] = np.arange(len(jets.event))
-    return place[partons.event]
-
-
-def _distance(jets: Jets, jet: np.ndarray, partons: Partons) -> Floats:
-    return np.hypot(partons.eta - jets.eta[jet], _angle(partons.phi - jets.phi[jet]))
-
-
-def _momenta(towers: Towers) -> Any:
-    """Four-momenta of the towers of each event that has any."""
-    ak = import_tool("awkward")
-    momenta = {
-        "px": towers.pt * np.cos(towers.phi),
-        "py": towers.pt * np.sin(towers.phi),
-        "pz": towers.pt * np.sinh(towers.eta),
-        "E": towers.pt * np.cosh(towers.eta),
-    }
-    counts = np.bincount(towers.event)
-    return ak.unflatten(ak.zip(momenta, with_name="Momentum4D"), counts[counts > 0])
-
-
-def _cluster(momenta: Any, algorithm: Any, radius: float) -> Any:
-    """The constituents of all jets of all events."""
-    fastjet = import_tool("fastjet")
-    return fastjet.ClusterSequence(momenta, fastjet.JetDefinition(algorithm, radius)).constituents()
-
-
-def _pt(constituents: Any) -> Any:
-    """The transverse momentum of the sum over the last axis."""
-    ak = import_tool("awkward")
-    return np.hypot(ak.sum(constituents.px, axis=-1), ak.sum(constituents.py, axis=-1))
-
-
-def _towers(momenta: Any) -> Towers:
-    ak = import_tool("awkward")
-    counts, flat = np.asarray(ak.num(momenta)), ak.flatten(momenta)
-    momenta = (np.asarray(flat[name]) for name in ("px", "py", "pz"))
-    return Towers(np.repeat(np.arange(len(counts)), counts), *_directions(*momenta))
+    jet = place[partons.event]
+    distance = np.hypot(partons.eta - jets.eta[jet], _angle(partons.phi - jets.phi[jet]))
+    return jet, np.where(jet >= 0, distance, np.inf)
 
 
 # Images
@@ -372,7 +341,10 @@ def draw_images(jets: Jets) -> Floats:
     y = _angle(phi - jets.phi[jet])
     total = np.bincount(jet, pt, n)
     x, y = (part - (np.bincount(jet, pt * part, n) / total)[jet] for part in (x, y))
-    x, y = _turn(x, y, jet, pt, n)
+    distance = np.maximum(np.hypot(x, y), 1e-12)
+    mean_x, mean_y = (np.bincount(jet, pt * part / distance, n) for part in (x, y))
+    angle = (-np.pi / 2 - np.arctan2(mean_y, mean_x))[jet]  # the mean direction of momentum then points down
+    x, y = np.cos(angle) * x - np.sin(angle) * y, np.sin(angle) * x + np.cos(angle) * y
     right = np.bincount(jet, pt * np.sign(x), n) >= 0
     x = np.where(right[jet], x, -x)
     columns, rows = (np.floor((part + HALF_WIDTH) * PIXELS / (2 * HALF_WIDTH)).astype(int) for part in (x, -y))
@@ -380,11 +352,3 @@ def draw_images(jets: Jets) -> Floats:
     place = (jet * PIXELS + rows) * PIXELS + columns
     sums = np.bincount(place[inside], pt[inside], n * PIXELS**2).astype(np.float64)
     return sums.reshape(n, PIXELS, PIXELS)
-
-
-def _turn(x: Floats, y: Floats, jet: np.ndarray, pt: Floats, n: int) -> tuple[Floats, Floats]:
-    """Rotate each jet so that the mean direction of its momentum, seen from the centre, points down."""
-    distance = np.maximum(np.hypot(x, y), 1e-12)
-    mean_x, mean_y = (np.bincount(jet, pt * part / distance, n) for part in (x, y))
-    angle = (-np.pi / 2 - np.arctan2(mean_y, mean_x))[jet]
-    return np.cos(angle) * x - np.sin(angle) * y, np.sin(angle) * x + np.cos(angle) * y

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from rtbm.distributions.caching import cached_without_graph
+from rtbm.distributions.caching import cached_unless_graph
 from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION, MAX_GRID_NODES, Envelope
 from rtbm.errors import TooManyNodesError
 from rtbm.theta.chunks import in_chunks
@@ -157,7 +157,10 @@ class IntervalSum:
     def _sum(self, low: Tensor, high: Tensor, cutoff: float) -> Tensor:
         if len(low) == 0:
             return low
-        a, b, c, d = self._ranges(low, high, cutoff)
+        reach, centres = cutoff * float(self._width.detach()), self._centres.detach()
+        ends = low.detach() - reach, low.detach() + reach, high.detach() - reach, high.detach() + reach
+        a, b, c, d = (torch.searchsorted(centres, end.contiguous()) for end in ends)
+        b, c = torch.where(b < c, b, d), torch.where(b < c, c, d)  # a to b near low, c to d near high, b to c between
         total = _between(self._below, self._above, b, c)
         for start, stop in ((a, b), (c, d)):
             size = int((stop - start).max())
@@ -165,13 +168,6 @@ class IntervalSum:
             if size:
                 total = total + in_chunks(self._near, rows, [self._centres, self._weights, self._width], width=size)
         return total
-
-    def _ranges(self, low: Tensor, high: Tensor, cutoff: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Components a to b are near `low`, c to d are near `high`, and b to c lie between the bounds."""
-        reach, centres = cutoff * float(self._width.detach()), self._centres.detach()
-        ends = low.detach() - reach, low.detach() + reach, high.detach() - reach, high.detach() + reach
-        a, b, c, d = (torch.searchsorted(centres, end.contiguous()) for end in ends)
-        return a, torch.where(b < c, b, d), torch.where(b < c, c, d), d
 
     @staticmethod
     def _near(rows: Tensor, centres: Tensor, weights: Tensor, width: Tensor) -> Tensor:
@@ -186,17 +182,10 @@ class IntervalSum:
 
 
 class BoxQuadrature:
-    """P(low < v < high) by Gauss-Legendre quadrature of a density, in up to three dimensions.
+    """P(low < v < high) by Gauss-Legendre quadrature of a density with an envelope, in up to three dimensions.
 
-    Parameters
-    ----------
-    log_density : callable
-        log P (n,) of rows (n, Nv).
-    envelope : Envelope
-        A bound on the density, and its finest detail.
-    wants_graph : callable
-        Whether results are to be differentiable in the parameters of the density. If not, the panels of one dimension
-        are integrated once.
+    wants_graph() tells whether results are to be differentiable in the parameters of the density. If not, the panels of
+    one dimension are integrated once.
     """
 
     def __init__(self, log_density: Callable[[Tensor], Tensor], envelope: Envelope, wants_graph: Callable[[], bool]):
@@ -219,7 +208,7 @@ class BoxQuadrature:
 
     def _interval(self, low: Tensor, high: Tensor) -> Tensor:
         """In one dimension: two pieces of panels, and the whole panels between them."""
-        edges, mass = self._make_panels() if self._wants_graph() else self._fixed_panels
+        edges, mass = self._panels
         n = len(mass)
         start, stop = low.clamp(edges[0], edges[-1]), high.clamp(edges[0], edges[-1])
         first = torch.searchsorted(edges, low.detach().contiguous()) - 1  # −1 and n: outside of all panels
@@ -238,11 +227,8 @@ class BoxQuadrature:
         index = needed.nonzero()[:, 0]
         return torch.zeros_like(start).index_put((index,), self._integrate(start[index], stop[index]))
 
-    @cached_without_graph
-    def _fixed_panels(self) -> tuple[Tensor, Tensor]:
-        return self._make_panels()
-
-    def _make_panels(self) -> tuple[Tensor, Tensor]:
+    @cached_unless_graph
+    def _panels(self) -> tuple[Tensor, Tensor]:
         """Edges of the panels (k + 1,) in one dimension, and the probability of each (k,)."""
         if self.n_line_nodes > MAX_LINE_NODES:
             raise TooManyNodesError(self.n_line_nodes, MAX_LINE_NODES)

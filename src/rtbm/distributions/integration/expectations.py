@@ -52,9 +52,24 @@ def grid_expectation(
     previous, change, value = math.nan, math.inf, None
     if len(components) > 1:  # the logarithm of a mixture has the details of all its components
         details = details + [component.envelope.detail for component in components]
+    further = sum(torch.linalg.inv(detail) for detail in details)
+
+    def on_grid(spacing: float, shift: float) -> Tensor:
+        """Σ_i w_i E_i[function], each term on a grid of its own, which resolves all details."""
+        total = torch.zeros_like(components[0].envelope.mean[0])
+        for weight, log_component, envelope in components:
+            if details:
+                finest = torch.linalg.inv(torch.linalg.inv(envelope.detail) + further)
+                envelope = envelope._replace(detail=(finest + finest.mT) / 2)
+            grid = make_grid(envelope, spacing, 1e-14, MAX_EXPECTATION_NODES, shift)
+            log_own = log_component(grid.nodes)
+            log_prob = log_own if len(components) == 1 else log_density(grid.nodes)
+            total = total + weight * (log_own + grid.log_cell).exp() @ function(grid.nodes, log_prob)
+        return total
+
     for i, spacing in enumerate(GRID_SPACINGS):
         try:
-            value = _on_grid(components, log_density, function, details, spacing, shift=0.618 * i)
+            value = on_grid(spacing, shift=0.618 * i)
         except TooManyNodesError:
             if change <= LAST_GRID_AGREEMENT:
                 break
@@ -66,33 +81,6 @@ def grid_expectation(
     if value is None or not change <= LAST_GRID_AGREEMENT:
         raise TooManyNodesError(MAX_EXPECTATION_NODES, MAX_EXPECTATION_NODES)
     return value
-
-
-def _on_grid(
-    components: list[Component],
-    log_density: LogDensity,
-    function: Integrand,
-    details: list[Tensor],
-    spacing: float,
-    shift: float,
-) -> Tensor:
-    """Σ_i w_i E_i[function], each term on a grid of its own."""
-    total = torch.zeros_like(components[0].envelope.mean[0])
-    for weight, log_component, envelope in components:
-        grid = make_grid(_resolving(envelope, details), spacing, 1e-14, MAX_EXPECTATION_NODES, shift)
-        log_own = log_component(grid.nodes)
-        log_prob = log_own if len(components) == 1 else log_density(grid.nodes)
-        total = total + weight * (log_own + grid.log_cell).exp() @ function(grid.nodes, log_prob)
-    return total
-
-
-def _resolving(envelope: Envelope, details: list[Tensor]) -> Envelope:
-    """The envelope with a detail as fine as its own and all the others together."""
-    if not details:
-        return envelope
-    precision = torch.linalg.inv(envelope.detail) + sum(torch.linalg.inv(detail) for detail in details)
-    finest = torch.linalg.inv(precision)
-    return envelope._replace(detail=(finest + finest.mT) / 2)
 
 
 def sample_expectation(rows: Tensor, log_density: LogDensity, function: Integrand) -> Estimate:

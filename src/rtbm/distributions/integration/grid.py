@@ -57,20 +57,10 @@ def spacing_for(tolerance: float, n_visible: int) -> float:
 def make_grid(
     envelope: Envelope, spacing: float, tolerance: float, limit: int = MAX_GRID_NODES, shift: float = 0.0
 ) -> Grid:
-    """The grid that leaves out less than `tolerance` of the probability.
+    """The grid that leaves out less than `tolerance` of the probability. More than `limit` nodes are an error.
 
-    Parameters
-    ----------
-    envelope : Envelope
-        A bound on the density, and its finest detail.
-    spacing : float
-        The distance of neighbouring nodes, in standard deviations of the finest detail.
-    tolerance : float
-        The probability that may lie outside the grid.
-    limit : int, default=MAX_GRID_NODES
-        More nodes than this raise a TooManyNodesError.
-    shift : float, default=0.0
-        Moves all nodes along all axes, in steps of the grid.
+    `spacing` is the distance of neighbouring nodes in standard deviations of the finest detail. `shift` moves all nodes
+    along all axes, in steps of the grid.
     """
     steps, lengths = _steps(envelope, spacing)
     norms = lengths**2

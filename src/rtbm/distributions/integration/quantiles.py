@@ -12,30 +12,18 @@ MAX_QUANTILE_STEPS = 200
 """The largest number of Newton and bisection steps. Bisection alone needs fewer than 100 to reach float64 rounding."""
 
 
-def invert_cdf(
-    p: Tensor,
-    tail: Callable[[Tensor, Tensor], Tensor],
-    density: Callable[[Tensor], Tensor],
-    low: float,
-    high: float,
-    finest: float,
-) -> Tensor:
+Tail = Callable[[Tensor, Tensor], Tensor]
+"""A function tail(v, upper) of v (n,): the probability above v where `upper` (n,), and below v elsewhere."""
+Density = Callable[[Tensor], Tensor]
+"""A function that returns P(v) (n,) of v (n,)."""
+
+
+def invert_cdf(p: Tensor, tail: Tail, density: Density, low: float, high: float, finest: float) -> Tensor:
     """The quantiles v (n,) with P(x < v) = p, for p (n,): Newton steps inside shrinking brackets.
 
-    Parameters
-    ----------
-    p : (n,)
-        Probabilities. The quantiles of 0 and 1 are −∞ and ∞.
-    tail : callable
-        tail(v, upper) is the probability above v where `upper`, and below v elsewhere. The smaller of the two is
-        compared with p or 1 − p, so that quantiles keep their digits in both tails.
-    density : callable
-        P(v) (n,) for v (n,).
-    low, high : float
-        All quantiles of p between 0 and 1 must lie between them.
-    finest : float
-        The width of the finest detail of the density. After a Newton step of 1e-8 of it, the remaining error is below
-        rounding.
+    The smaller of both tails is compared with p or 1 − p, so that quantiles keep their digits in both. All quantiles of
+    p between 0 and 1 must lie between `low` and `high`. `finest` is the width of the finest detail of the density:
+    after a Newton step of 1e-8 of it, the remaining error is below rounding.
     """
     v = torch.where(p < 0.5, -math.inf, math.inf).to(p)
     active = ((p > 0) & (p < 1)).nonzero()[:, 0]
@@ -101,12 +89,7 @@ def refine_quantiles(
 
 
 def _first_bracket(
-    target: Tensor,
-    upper: Tensor,
-    tail: Callable[[Tensor, Tensor], Tensor],
-    density: Callable[[Tensor], Tensor],
-    low: float,
-    high: float,
+    target: Tensor, upper: Tensor, tail: Tail, density: Density, low: float, high: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The cell (left, right) that holds each quantile, and a first guess by inverse Hermite interpolation."""
     edges = torch.linspace(low, high, QUANTILE_CELLS + 1, dtype=target.dtype, device=target.device)

@@ -1,6 +1,6 @@
 """Exact samplers for the discrete Gaussian P(n) ∝ exp(−½(n−c)ᵀA(n−c)) on the integer lattice."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,13 +28,6 @@ MAX_PROPOSALS = 10**6
 SMALLEST_ROUND, ROUND_ELEMENTS = 4096, 2**22
 """Proposals in a round of Klein's sampler, at least, and the numbers that it holds at once, at most. Larger ones take
 more memory and fewer rounds."""
-
-
-class Sampler(Protocol):
-    """A sampler of lattice points."""
-
-    def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
-        """n independent draws (n, g)."""
 
 
 class InversionSampler(NamedTuple):
@@ -98,7 +91,7 @@ class KleinSampler(NamedTuple):
 class BlockSampler(NamedTuple):
     """Samplers for groups of coordinates that are independent of each other."""
 
-    groups: list[tuple[Tensor, Sampler]]
+    groups: list[tuple[Tensor, InversionSampler | KleinSampler]]
     g: int
 
     def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
@@ -116,42 +109,28 @@ def make_sampler(
     *,
     max_listed: int = MAX_LISTED_POINTS,
     max_proposals: int = MAX_PROPOSALS,
-) -> Sampler:
+) -> BlockSampler:
     """An exact sampler for the matrix A (g, g) and the centre c (g,).
 
-    Each block of A that is coupled has a sampler of its own. All coordinates without couplings share one.
-
-    Parameters
-    ----------
-    A : (g, g)
-        The matrix of the exponent.
-    centre : (g,)
-        The centre c.
-    device : torch.device
-        Where draws are made.
-    max_listed : int, default=MAX_LISTED_POINTS
-        Blocks with more points than this are sampled by Klein's sampler.
-    max_proposals : int, default=MAX_PROPOSALS
-        Klein's sampler raises a SamplingError when it accepts less than one proposal in this many.
+    Each block of A that is coupled has a sampler of its own. All coordinates without couplings share one. Blocks with
+    more than `max_listed` points are sampled by Klein's sampler, which raises a SamplingError when it accepts less than
+    one proposal in `max_proposals`.
     """
     components = connected_components(A != 0)
     groups = [c for c in components if len(c) > 1]
     single = [c[0] for c in components if len(c) == 1]
     if single:
         groups.append(np.array(single))
-    samplers: list[tuple[Tensor, Sampler]] = []
+    samplers: list[tuple[Tensor, InversionSampler | KleinSampler]] = []
     for c in groups:
-        U, reduced = reduce_basis(A[np.ix_(c, c)])
-        R, local = cholesky(reduced), np.linalg.solve(U, centre[c])
-        sampler: Sampler
+        block, local = A[np.ix_(c, c)], centre[c]
+        sampler: InversionSampler | KleinSampler
         try:
-            points, log_weights = _list_points(U, R, local, max_listed)
-            cumulative = np.cumsum(np.exp(log_weights))
-            sampler = InversionSampler(
-                torch.as_tensor(points, device=device), torch.as_tensor(cumulative, device=device)
-            )
+            points, log_weights = list_points(block, local, max_listed)
+            arrays = points, np.cumsum(np.exp(log_weights))
+            sampler = InversionSampler(*(torch.as_tensor(array, device=device) for array in arrays))
         except TooManyTermsError:
-            sampler = _make_klein_sampler(U, R, local, device, max_proposals)
+            sampler = _make_klein_sampler(block, local, device, max_proposals)
         samplers.append((torch.as_tensor(c, device=device), sampler))
     return BlockSampler(samplers, len(A))
 
@@ -161,12 +140,7 @@ def list_points(A: Floats, centre: Floats, limit: int) -> tuple[Floats, Floats]:
 
     More than `limit` points raise a TooManyTermsError.
     """
-    U, reduced = reduce_basis(A)
-    return _list_points(U, cholesky(reduced), np.linalg.solve(U, centre), limit)
-
-
-def _list_points(U: Integers, R: Floats, centre: Floats, limit: int) -> tuple[Floats, Floats]:
-    """The same in a basis U in which the Cholesky factor is R and the centre is `centre`."""
+    U, R, centre = _reduce(A, centre)
     closest = 0.5 * float(((R @ (nearest_point(R, centre) - centre)) ** 2).sum())
     radius2 = float(squared_radius(np.diag(R) ** 2, -closest, SAMPLER_TAIL))
     points = enumerate_points(R, radius2, np.zeros(len(R)), centre, limit)
@@ -175,9 +149,14 @@ def _list_points(U: Integers, R: Floats, centre: Floats, limit: int) -> tuple[Fl
     return (points[order] @ U.T).astype(float), energy.min() - energy[order]
 
 
-def _make_klein_sampler(
-    U: Integers, R: Floats, centre: Floats, device: torch.device, max_proposals: int
-) -> KleinSampler:
+def _reduce(A: Floats, centre: Floats) -> tuple[Integers, Floats, Floats]:
+    """A reduced basis U, and in that basis the Cholesky factor of A and the centre."""
+    U, reduced = reduce_basis(A)
+    return U, cholesky(reduced), np.linalg.solve(U, centre)
+
+
+def _make_klein_sampler(A: Floats, centre: Floats, device: torch.device, max_proposals: int) -> KleinSampler:
+    U, R, centre = _reduce(A, centre)
     norms, plane = np.diag(R) ** 2, nearest_plane_matrix(R)
     reach = reach_of(norms, len(norms))
     log_largest = log_gauss_sum(norms)

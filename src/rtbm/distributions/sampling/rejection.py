@@ -34,28 +34,25 @@ class RejectionSampler:
     def sample(self, n: int, generator: torch.Generator | None) -> Tensor:
         """n independent draws (n, Nv): rounds of proposals until enough are accepted."""
         accepted = [self._corner[:0]]
-        while (missing := n - sum(map(len, accepted))) > 0:
-            accepted.append(self._round(missing + missing // 2 + 64, generator))
-        return torch.cat(accepted)[:n]
-
-    def _round(self, n: int, generator: torch.Generator | None) -> Tensor:
-        """The accepted ones of n proposals."""
         steps, cumulative = self._steps, self._cumulative
-        uniform = torch.rand(n, 2 + len(steps), dtype=torch.float64, device=steps.device, generator=generator)
-        index = torch.searchsorted(cumulative, uniform[:, 0] * cumulative[-1], right=True)
-        index = index.clamp(max=len(cumulative) - 1)
-        v = self._corner[index] + uniform[:, 2:] @ steps.mT
-        return v[uniform[:, 1].log() < self._log_density(v) - self._log_bound[index]]
+        while (missing := n - sum(map(len, accepted))) > 0:
+            size = missing + missing // 2 + 64, 2 + len(steps)
+            uniform = torch.rand(size, dtype=torch.float64, device=steps.device, generator=generator)
+            index = torch.searchsorted(cumulative, uniform[:, 0] * cumulative[-1], right=True)
+            index = index.clamp(max=len(cumulative) - 1)
+            v = self._corner[index] + uniform[:, 2:] @ steps.mT
+            accepted.append(v[uniform[:, 1].log() < self._log_density(v) - self._log_bound[index]])
+        return torch.cat(accepted)[:n]
 
 
 def _make_cells(envelope: Envelope) -> tuple[Grid, float]:
     """A grid with the smallest cells that are not too many, and their size."""
-    for size in REJECTION_CELLS[:-1]:
+    for size in REJECTION_CELLS:
         try:
             return make_grid(envelope, size, SAMPLER_TAIL, MAX_REJECTION_CELLS), size
-        except TooManyNodesError:
-            continue
-    return make_grid(envelope, REJECTION_CELLS[-1], SAMPLER_TAIL, MAX_REJECTION_CELLS), REJECTION_CELLS[-1]
+        except TooManyNodesError as error:
+            failure = error
+    raise failure
 
 
 def _corners(cells: Tensor) -> tuple[Tensor, Tensor]:

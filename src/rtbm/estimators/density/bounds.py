@@ -1,18 +1,17 @@
 """The argument `bounds`: what users may give, checks of data, and the way to the real line and back."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.distributions.bounded import from_line, to_line
 from rtbm.errors import InvalidInputError
 
 
-class Bounds:
+class Bounds(NamedTuple):
     """Maps features with bounds to the whole line and back.
 
     Parameters
@@ -28,8 +27,8 @@ class Bounds:
     (array([0.   , 0.693]), array([ 0.   , -0.693]))
     """
 
-    def __init__(self, low: Floats, high: Floats):
-        self.low, self.high = low, high
+    low: Floats
+    high: Floats
 
     @property
     def is_trivial(self) -> bool:
@@ -59,17 +58,12 @@ class Bounds:
 
     def to_line(self, x: Floats) -> tuple[Floats, Floats]:
         """y (n, d), and log dy/dx summed over the features (n,); see `rtbm.distributions.bounded.to_line`."""
-        y, log_slope = to_line(torch.from_numpy(x), *self.tensors)
+        y, log_slope = to_line(torch.from_numpy(x), *map(torch.from_numpy, self))
         return y.numpy(), log_slope.numpy()
 
     def from_line(self, y: Floats) -> Floats:
         """x (n, d), the inverse of `to_line`."""
-        return from_line(torch.from_numpy(y), *self.tensors).numpy()
-
-    @property
-    def tensors(self) -> tuple[Tensor, Tensor]:
-        """`low` and `high`."""
-        return torch.from_numpy(self.low), torch.from_numpy(self.high)
+        return from_line(torch.from_numpy(y), *map(torch.from_numpy, self)).numpy()
 
 
 def make_bounds(bounds: Any, names: Sequence[Any]) -> Bounds:
@@ -87,16 +81,21 @@ def make_bounds(bounds: Any, names: Sequence[Any]) -> Bounds:
     if isinstance(bounds, Mapping):
         bounds = _by_name(bounds, names)
     if bounds is None:
-        return Bounds(np.full(n_features, -np.inf), np.full(n_features, np.inf))
-    pairs = [bounds] * n_features if _is_pair(bounds) else bounds
+        bounds = [None] * n_features
     try:
-        pairs = [(None, None) if pair is None else tuple(pair) for pair in pairs]
+        given = list(bounds)
+        known = [end for end in given if end is not None]
+        is_pair = len(given) == 2 and len(known) > 0 and all(np.ndim(end) == 0 for end in known)
+        pairs = [(None, None) if pair is None else tuple(pair) for pair in ([given] * n_features if is_pair else given)]
         low = np.array([-np.inf if a is None else float(a) for a, _ in pairs])
         high = np.array([np.inf if b is None else float(b) for _, b in pairs])
+        if len(pairs) != n_features or not (low < high).all():
+            raise ValueError
     except (TypeError, ValueError):
-        raise _wrong(bounds, n_features) from None
-    if len(pairs) != n_features or not (low < high).all():
-        raise _wrong(bounds, n_features)
+        raise InvalidInputError(
+            f"bounds must be None, one pair (low, high) with low < high, a list of {n_features} such pairs or None, or "
+            f"a dictionary {{feature: pair}}, got {bounds!r}: use None for a side without a bound, as in (0, None)"
+        ) from None
     return Bounds(low, high)
 
 
@@ -109,21 +108,3 @@ def _by_name(bounds: Mapping[Any, Any], names: Sequence[Any]) -> list[Any]:
             raise InvalidInputError(f"bounds: there is no feature {feature!r}, only {list(names)}")
         pairs[int(number)] = pair
     return pairs
-
-
-def _is_pair(bounds: Any) -> bool:
-    try:
-        return (
-            len(bounds) == 2
-            and all(end is None or np.ndim(end) == 0 for end in bounds)
-            and any(end is not None for end in bounds)
-        )
-    except TypeError:
-        return False
-
-
-def _wrong(bounds: Any, n_features: int) -> InvalidInputError:
-    return InvalidInputError(
-        f"bounds must be None, one pair (low, high) with low < high, a list of {n_features} such pairs or None, or a "
-        f"dictionary {{feature: pair}}, got {bounds!r}: use None for a side without a bound, as in (0, None)"
-    )

@@ -1,7 +1,7 @@
 """Density estimation by a committee of machines that cross-validation chooses and weighs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import joblib
 import numpy as np
@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from rtbm.common import Floats
 from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import check_flag, check_jobs, distinct_labelled, distinct_rows
+from rtbm.estimators.checks import check_flag, check_jobs, distinct_labelled, distinct_rows, forget, keep_arguments
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.density.fitted import component_weights, components
 from rtbm.estimators.density.predictions import PredictingDensity
@@ -130,21 +130,12 @@ class RTBMDensityCV(PredictingDensity):
         n_jobs: int | None = None,
         verbose: int = 0,
     ):
-        self.candidates = candidates
-        self.cv = cv
-        self.combine = combine
-        self.phase = phase
-        self.bounds = bounds
-        self.drop_constant = drop_constant
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+        keep_arguments(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the density to data; X, y and sample_weight as for `RTBMDensity`."""
         self._check_parameters()
-        for name in ("_line_density", "candidates_", "held_out_", "candidate_weights_"):
-            self.__dict__.pop(name, None)  # so that a failed refit leaves no stale state
+        forget(self, "_line_density")
         if is_source(X):
             raise InvalidInputError(
                 "X: a committee needs all data in memory, as an array: load them or a sample of them, or fit a single "
@@ -152,9 +143,18 @@ class RTBMDensityCV(PredictingDensity):
             )
         seed = int(check_random_state(self.random_state).randint(2**31))
         rows, fold, weights = self._split(*self._prepare(X, sample_weight), seed)
-        self.candidates_ = self._candidates(rows.shape[1])
-        with counting_bar(len(self.candidates_) * (fold.max() + 1), "fitting", bool(self.verbose)) as advance:
-            self._weigh(_Folds(rows, weights, fold, lambda j, k: self._machine(j, seed + k), self.n_jobs, advance))
+        defaults = ONE_FEATURE if rows.shape[1] == 1 else SEVERAL_FEATURES
+        self.candidates_ = [dict(c) for c in self.candidates or ({**EFFORT, **candidate} for candidate in defaults)]
+        machines, log_prob, promising = self._cross_validate(rows, weights, fold, seed)
+        threshold = NEAR if self.combine == "stack" else 0.0
+        chosen = [promising[i] for i in near_best(log_prob[:, promising], weights, threshold)]
+        chosen = [chosen[i] for i in distinct(log_prob[:, chosen])]
+        sizes = np.array([np.mean([fit.n_parameters_ for fit in machines[j]]) for j in chosen])
+        shares = stacking_weights(log_prob[:, chosen], weights, np.minimum(COST * sizes, HIGHEST_COST))
+        shares[shares < SMALLEST_SHARE] = 0.0
+        self.candidate_weights_ = np.zeros(len(machines))
+        self.candidate_weights_[chosen] = shares / shares.sum()
+        self._keep(machines, float(weights.sum()))
         return self
 
     def _split(self, rows: Floats, weights: Floats, seed: int) -> tuple[Floats, np.ndarray, Floats]:
@@ -170,41 +170,44 @@ class RTBMDensityCV(PredictingDensity):
             )
         return rows, np.random.default_rng(seed).permutation(len(rows)) % self.cv, weights
 
-    def _machine(self, candidate: int, seed: int) -> RTBMDensity:
-        options = {"phase": self.phase, "bounds": self._bounds.pairs, "random_state": seed % 2**32}
-        return RTBMDensity(**{**options, **self.candidates_[candidate]})
+    def _cross_validate(
+        self, rows: Floats, weights: Floats, fold: np.ndarray, seed: int
+    ) -> tuple[list[list[RTBMDensity]], Floats, list[int]]:
+        """Fit all candidates without each of the first folds, and the promising ones without each of the others.
 
-    def _weigh(self, folds: "_Folds") -> None:
-        """Fit all candidates to the first folds, the promising ones to all, and keep their weighted mixture."""
-        everyone = list(range(len(self.candidates_)))
-        log_prob = np.full((len(folds.rows), len(everyone)), np.nan)
-        machines: list[list[RTBMDensity]] = [[] for _ in everyone]
-        folds.fit(everyone, range(FIRST_FOLDS), machines, log_prob)
-        first = folds.numbers < FIRST_FOLDS
-        self.held_out_ = folds.weights[first] @ log_prob[first] / folds.weights[first].sum()
-        hopeful = near_best(log_prob[first], folds.weights[first], FAR_BEHIND)
-        folds.fit(hopeful, range(FIRST_FOLDS, folds.numbers.max() + 1), machines, log_prob)
-        self.held_out_[hopeful] = folds.weights @ log_prob[:, hopeful] / folds.weights.sum()
-        threshold = NEAR if self.combine == "stack" else 0.0
-        chosen = [hopeful[i] for i in near_best(log_prob[:, hopeful], folds.weights, threshold)]
-        chosen = [chosen[i] for i in distinct(log_prob[:, chosen])]
-        self.candidate_weights_ = np.zeros(len(everyone))
-        sizes = np.array([np.mean([fit.n_parameters_ for fit in machines[j]]) for j in chosen])
-        self.candidate_weights_[chosen] = stacking_weights(
-            log_prob[:, chosen], folds.weights, np.minimum(COST * sizes, HIGHEST_COST)
-        )
-        self._keep(machines, float(folds.weights.sum()))
+        Returns the fits of each candidate, log P of rows by the fits without them (n, m), and the promising candidates.
+        """
+        m, n_folds = len(self.candidates_), int(fold.max()) + 1
+        machines: list[list[RTBMDensity]] = [[] for _ in range(m)]
+        log_prob = np.full((len(rows), m), np.nan)
+
+        def call(j: int, k: int) -> Any:
+            options = {"phase": self.phase, "bounds": self._bounds.pairs, "random_state": (seed + k) % 2**32}
+            model = RTBMDensity(**{**options, **self.candidates_[j]})
+            return joblib.delayed(fit_and_score)(model, rows[fold != k], weights[fold != k], rows[fold == k])
+
+        def run(candidates: list[int], folds: range) -> None:
+            pairs = [(j, k) for k in folds for j in candidates]
+            results = in_parallel(self.n_jobs, (call(j, k) for j, k in pairs), len(rows) <= THREADED_ROWS)
+            for (j, k), (fit, values) in zip(pairs, results, strict=True):
+                machines[j].append(fit)
+                log_prob[fold == k, j] = values
+                advance()
+
+        shown = bool(self.verbose)
+        with counting_bar(m * n_folds, "fitting", shown) as advance, threads_for(len(rows)), without_warnings():
+            run(list(range(m)), range(FIRST_FOLDS))
+            first = fold < FIRST_FOLDS
+            self.held_out_ = weights[first] @ log_prob[first] / weights[first].sum()
+            promising = near_best(log_prob[first], weights[first], FAR_BEHIND)
+            run(promising, range(FIRST_FOLDS, n_folds))
+        self.held_out_[promising] = weights @ log_prob[:, promising] / weights.sum()
+        return machines, log_prob, promising
 
     def _keep(self, machines: list[list[RTBMDensity]], total: float) -> None:
         """Keep the mixture of all machines whose candidates have a share."""
-        shares = np.where(self.candidate_weights_ < SMALLEST_SHARE, 0.0, self.candidate_weights_)
-        self.candidate_weights_ = shares / shares.sum()
-        taken = [
-            (share / len(fits), fit)
-            for share, fits in zip(self.candidate_weights_, machines, strict=True)
-            for fit in fits
-        ]
-        taken = [(share, fit) for share, fit in taken if share > 0]
+        pairs = zip(self.candidate_weights_, machines, strict=True)
+        taken = [(share / len(fits), fit) for share, fits in pairs if share > 0 for fit in fits]
         weights = torch.cat([share * component_weights(fit._line_density) for share, fit in taken])
         self._set_distribution(RTBMMixture(weights, [m for _, fit in taken for m in components(fit._line_density)]))
         self._set_summary(
@@ -217,11 +220,6 @@ class RTBMDensityCV(PredictingDensity):
                 "is_gaussian": all(fit.is_gaussian_ for _, fit in taken),
             }
         )
-
-    def _candidates(self, n_features: int) -> list[dict[str, Any]]:
-        if self.candidates is not None:
-            return [dict(candidate) for candidate in self.candidates]
-        return [{**EFFORT, **candidate} for candidate in (ONE_FEATURE if n_features == 1 else SEVERAL_FEATURES)]
 
     def _check_parameters(self) -> None:
         if isinstance(self.cv, int | np.integer):
@@ -355,38 +353,6 @@ def fold_numbers(cv: Any, rows: Floats) -> np.ndarray:
             f"{int((count != 1).sum())} rows in none or several: use KFold or another partition"
         )
     return numbers
-
-
-class _Folds(NamedTuple):
-    """The rows with the number of their fold, and how to fit a candidate without one fold."""
-
-    rows: Floats
-    weights: Floats
-    numbers: np.ndarray  # (n,), the fold of each row
-    make: Callable[[int, int], RTBMDensity]
-    n_jobs: int | None
-    advance: Callable[[], None]
-
-    def fit(
-        self, candidates: Sequence[int], folds: Iterable[int], machines: list[list[RTBMDensity]], log_prob: Floats
-    ) -> None:
-        """Add the machines that are fitted without some folds, and their log P there."""
-        pairs = [(j, k) for k in folds for j in candidates]
-        calls = (
-            joblib.delayed(fit_and_score)(
-                self.make(j, k),
-                self.rows[self.numbers != k],
-                self.weights[self.numbers != k],
-                self.rows[self.numbers == k],
-            )
-            for j, k in pairs
-        )
-        n = len(self.rows)
-        with threads_for(n), without_warnings():
-            for (j, k), (fit, values) in zip(pairs, in_parallel(self.n_jobs, calls, n <= THREADED_ROWS), strict=True):
-                machines[j].append(fit)
-                log_prob[self.numbers == k, j] = values
-                self.advance()
 
 
 def fit_and_score(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) -> tuple[RTBMDensity, Floats]:

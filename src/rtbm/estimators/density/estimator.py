@@ -1,27 +1,27 @@
 """Density estimation by Riemann-Theta Boltzmann machines, with the conventions of scikit-learn."""
 
-import contextlib
 import io
 import math
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from torch import Tensor
 
 from rtbm.common import PHASES, Floats
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
-    check_compute_device,
     check_flag,
-    check_jobs,
     check_number,
+    check_search,
     distinct_rows,
+    forget,
+    keep_arguments,
     split_rows,
     warn_of_spikes,
 )
@@ -35,13 +35,13 @@ from rtbm.estimators.density.sources import (
     is_dask,
     is_source,
     open_source,
-    plain_errors,
     work_on,
 )
 from rtbm.estimators.density.standardise import Standardised, from_standard, like, log_scales, standardise, to_standard
 from rtbm.estimators.density.streaming import (
     Line,
     LineBatches,
+    Preparation,
     fit_exactly,
     fit_stream,
     open_batches,
@@ -51,9 +51,8 @@ from rtbm.estimators.density.streaming import (
 )
 from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.progress import progress_bar
-from rtbm.estimators.search import Outcome, Report, count_runs, search
-from rtbm.parameters import COUPLINGS
-from rtbm.training import SOLVERS, Result, make_solver
+from rtbm.estimators.search import Outcome, Report, count_runs, search, task_options
+from rtbm.training import SOLVERS, Result
 from rtbm.training.distributed import gather_objects, together
 from rtbm.training.family import FAILURES, Density
 from rtbm.validation import check_choice, check_integer
@@ -193,27 +192,7 @@ class RTBMDensity(PredictingDensity):
         device: str | None = None,
         verbose: int = 0,
     ):
-        self.n_hidden = n_hidden
-        self.n_components = n_components
-        self.coupling = coupling
-        self.phase = phase
-        self.solver = solver
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_init = n_init
-        self.regularization = regularization
-        self.smoothness = smoothness
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.fallback = fallback
-        self.bounds = bounds
-        self.drop_constant = drop_constant
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.device = device
-        self.verbose = verbose
+        keep_arguments(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the density to data.
@@ -247,27 +226,20 @@ class RTBMDensity(PredictingDensity):
         if is_source(X) and not (isinstance(X, np.memmap) and self._needs_memory()):
             return self._fit_source(X, None, sample_weight)
         self._check_parameters()
-        self._forget()
+        forget(self, "_line_density")
         rows, weights = distinct_rows(*self._prepare(X, sample_weight))
         line, log_slope = self._bounds.to_line(rows)
         seed = self._seed()
-        data, validation = self._standardise(line, weights, log_slope, seed)
+        training, held_out = split_rows(len(line), self.validation_fraction, seed)
+        has_missing, validation = bool(np.isnan(line).any()), None
+        data = standardise(line[training], weights[training], log_slope[training], self._names(), has_missing)
+        if len(held_out):
+            validation = like(data, line[held_out], weights[held_out], log_slope[held_out])
         task = self._task(data, validation, seed)
         with self._progress(count_runs(task)) as report:
             outcome = search(replace(task, report=report))
         self._keep(task, outcome)
         return self
-
-    def _standardise(
-        self, line: Floats, weights: Floats, log_slope: Floats, seed: int
-    ) -> tuple[Standardised, Standardised | None]:
-        """Training data, and validation data in the same coordinates if there are any."""
-        training, held_out = split_rows(len(line), self.validation_fraction, seed)
-        has_missing = bool(np.isnan(line).any())
-        data = standardise(line[training], weights[training], log_slope[training], self._names(), has_missing)
-        if not len(held_out):
-            return data, None
-        return data, like(data, line[held_out], weights[held_out], log_slope[held_out])
 
     def _seed(self) -> int:
         """The seed of everything random, the same in all processes."""
@@ -304,16 +276,15 @@ class RTBMDensity(PredictingDensity):
         """Fit data that are read in blocks or batches."""
         self._check_parameters()
         self._check_for_source(source, weights)
-        self._forget()
+        forget(self, "_line_density")
         seed = self._seed()
         if self.solver == "adam":
             self._fit_batches(source, columns, seed)
             return self
         rows = together(lambda: open_source(source, columns, weights))
-        described = agree_on_columns(rows.describe)
+        described = agree_on_columns(rows.described)
         self._set_columns(described)
-        with plain_errors():
-            state = work_on(rows, lambda everything: self._fit_exactly(everything, seed))
+        state = work_on(rows, lambda everything: self._fit_exactly(everything, seed))
         self.__dict__.update(torch.load(io.BytesIO(state), map_location=self.device or "cpu", weights_only=False))
         self.summary_["left_out"] = dict(described.left_out)
         return self
@@ -363,26 +334,23 @@ class RTBMDensity(PredictingDensity):
 
     def _fit_batches(self, source: Any, columns: Sequence[str] | None, seed: int) -> None:
         """Fit the sample, and go on with Adam over batches."""
-        batches, described = open_batches(source, columns, self.batch_size, seed)
+        batches, rows = open_batches(source, columns, self.batch_size, seed)
+        described = agree_on_columns(rows.described)
         self._set_columns(described)
         line = Line(self._bounds, self._names())
-        with plain_errors():
-            seen = survey_batches(batches, line, seed)
-            data = standardise_sample(seen, self._names())
-            task = self._task(data, None, seed)
-            with self._progress(count_runs(task) + 1) as report:
-                result = fit_stream(replace(task, report=report), LineBatches(batches, line, data), seen.total)
+        seen = survey_batches(rows, line, seed)
+        data = standardise_sample(seen, self._names())
+        task = self._task(data, None, seed)
+        with self._progress(count_runs(task) + 1) as report:
+            result = fit_stream(
+                replace(task, report=report), LineBatches(batches, Preparation(line, data.mean, data.root)), seen.total
+            )
         self._keep(task, Outcome([result], 0), seen.total)
         self.summary_["left_out"] = dict(described.left_out)
 
-    def _progress(self, n_runs: int) -> contextlib.AbstractContextManager[Report | None]:
-        if not self.verbose:
-            return contextlib.nullcontext()
-        return progress_bar(n_runs, is_likelihood=SOLVERS[self.solver].maximises_likelihood)
-
-    def _forget(self) -> None:
-        """Delete the fitted density, so that a failed refit leaves no stale state."""
-        self.__dict__.pop("_line_density", None)
+    def _progress(self, n_runs: int) -> AbstractContextManager[Report | None]:
+        is_likelihood = SOLVERS[self.solver].maximises_likelihood
+        return progress_bar(n_runs, is_likelihood=is_likelihood, shown=bool(self.verbose))
 
     def _keep(
         self, task: DensityTask, outcome: Outcome, total: float | None = None, whole: Whole | None = None
@@ -392,32 +360,18 @@ class RTBMDensity(PredictingDensity):
         `total` is the number of observations and `whole` what is known of them, if the data of the task are a sample.
         """
         best = self._evaluable(task, outcome.results[outcome.best])
-        if not best.converged:
-            warnings.warn(
-                f"the solver {best.solver!r} stopped at max_iter={task.solver.max_iter}: raise max_iter "
-                "(--iterations) or tol",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-        simpler = find_simpler(task, best.vector, self.fallback, total, whole)
-        vector = without_strays(task, best.vector if simpler is None else simpler.vector)
+        vector, n_gaussians = find_simpler(task, best.vector, self.fallback, total, whole)
+        vector = without_strays(task, vector)
         self.results_, self.history_ = outcome.results, best.history
         self._set_distribution(self._density(task, vector))
         self._fit_result = task.family, vector, task.data.mean, task.data.root
-        self._set_summary(
-            {
-                "n_hidden": task.n_hidden,
-                "members": [[task.n_components, simpler.n_gaussians if simpler else 0]],
-                "n_observations": total or float(task.data.weights.sum()),
-                "solver": self.solver,
-                "n_init": len(outcome.results),
-                "n_iter": best.history[-1].step,
-                "reason": best.reason,
-                "converged": best.converged,
-                "is_gaussian": simpler is not None,
-                "seconds": sum(result.seconds for result in outcome.results),
-            }
-        )
+        known = {
+            "n_hidden": task.n_hidden,
+            "members": [[task.n_components, n_gaussians]],
+            "n_observations": total or float(task.data.weights.sum()),
+            "is_gaussian": n_gaussians > 0,
+        }
+        self._set_summary(known | outcome.summary(task.solver.max_iter))
 
     def _density(self, task: DensityTask, vector: Tensor) -> Density:
         """The density of a vector, in the coordinates of the data."""
@@ -466,7 +420,7 @@ class RTBMDensity(PredictingDensity):
             f"the solver {result.solver!r} ended at a density that cannot be evaluated ({reason}). The fit is an "
             "earlier iteration of it: raise regularization",
             RuntimeWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
         return replace(result, vector=vector)
 
@@ -474,21 +428,11 @@ class RTBMDensity(PredictingDensity):
         """Check the parameters, which scikit-learn lets be set to anything, before the fit."""
         check_integer(self.n_hidden, "n_hidden", 1)
         check_integer(self.n_components, "n_components", 1)
-        check_integer(self.n_init, "n_init", 1)
-        check_integer(self.n_iter_no_change, "n_iter_no_change", 1)
-        for name in ("max_iter", "batch_size"):
-            if getattr(self, name) is not None:
-                check_integer(getattr(self, name), name, 1)
-        check_choice(self.coupling, "coupling", COUPLINGS)
         check_choice(self.phase, "phase", PHASES)
-        check_choice(self.solver, "solver", tuple(SOLVERS))
+        check_search(self, SOLVERS)
         check_flag(self.drop_constant, "drop_constant")
-        check_jobs(self.n_jobs)
-        check_compute_device(self.device)
         if self.fallback is not None:
             check_choice(self.fallback, "fallback", FALLBACKS)
-        check_number(self.tol, "tol", 0.0, math.inf)
-        check_number(self.learning_rate, "learning_rate", 0.0, math.inf, strict=True)
         check_number(self.regularization, "regularization", 0.0, math.inf)
         check_number(self.smoothness, "smoothness", 0.0, math.inf)
         knowing = [name for name, solver in SOLVERS.items() if solver.knows_smoothness]
@@ -497,18 +441,8 @@ class RTBMDensity(PredictingDensity):
                 f"smoothness={self.smoothness} is for one dense machine and the solvers {', '.join(knowing)}, got "
                 f"n_components={self.n_components}, coupling={self.coupling!r}, solver={self.solver!r}: set it to 0"
             )
-        if self.validation_fraction is not None:
-            check_number(self.validation_fraction, "validation_fraction", 0.0, 1.0, strict=True)
 
     def _task(self, data: Standardised, validation: Standardised | None, seed: int) -> DensityTask:
-        solver = make_solver(
-            self.solver,
-            self.max_iter,
-            tol=self.tol,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            seed=seed,
-        )
         return DensityTask(
             n_hidden=int(self.n_hidden),
             n_components=self.n_components,
@@ -518,11 +452,7 @@ class RTBMDensity(PredictingDensity):
             validation=validation,
             regularization=self.regularization,
             smoothness=self.smoothness,
-            solver=solver,
-            patience=self.n_iter_no_change,
-            n_init=self.n_init,
-            n_jobs=self.n_jobs,
-            device=self.device,
+            **task_options(self, SOLVERS, seed),
         )
 
 

@@ -28,27 +28,20 @@ class Whole(NamedTuple):
     gaussian: float  # of one Gaussian
 
 
-class Simpler(NamedTuple):
-    """Gaussians as a member of a family of machines."""
-
-    vector: Tensor
-    n_gaussians: int
-
-
 def find_simpler(
     task: DensityTask, vector: Tensor, fallback: str | None, total: float | None = None, whole: Whole | None = None
-) -> Simpler | None:
-    """Gaussians that explain the training data as well as the fit; None if there are none.
+) -> tuple[Tensor, int]:
+    """The vector of Gaussians that explain the training data as well as the fit, and their number; else the fit, and 0.
 
-    With fallback="gaussian" it is compared with one, with "gaussians" also with as many as it has machines. Better is
-    by the Bayesian information criterion, or because chance would hardly ever give parameters such a gain: a large
-    machine under a prior uses but few of its parameters, and the criterion counts them all. Solvers that do without a
-    normaliser are given the benefit of the doubt. `total` is the number of observations if the data of the task are
-    but a sample, and `whole` what is known of all of them.
+    With fallback="gaussian" the fit is compared with one Gaussian, with "gaussians" also with as many as it has
+    machines. The fit is better by the Bayesian information criterion, or if chance would hardly ever give so many
+    parameters such a gain. The second rule is for large machines: under a prior they use few of their parameters, and
+    the criterion counts them all. Fits by solvers without a normaliser are kept. `total` is the number of observations
+    if the data of the task are a sample, and `whole` what is known of all of them.
     """
     if fallback is None or not task.solver.maximises_likelihood:
-        return None
-    family, objective = task.family, task.objective(task.family)
+        return vector, 0
+    family, objective = task.family, task.objective()
     x, weights = objective.x, objective.weights
     n = total or objective.total
     has_missing = bool(x.isnan().any())
@@ -66,18 +59,18 @@ def find_simpler(
         if whole is not None and chosen is one:
             gain = whole.log_prob - whole.gaussian
         better = _is_better(gain, family.n_degrees_of_freedom, chosen, n)
-        return None if better else Simpler(_to_vector(task, chosen), len(chosen.means))
+        return (vector, 0) if better else (_to_vector(task, chosen), len(chosen.means))
 
 
 def without_strays(task: DensityTask, vector: Tensor) -> Tensor:
     """Replace machines of a mixture that explain almost no data by the Gaussian of the data.
 
-    Nothing holds such a machine where it is: the prior drives its covariance to infinity, and out of float64.
+    No data hold such a machine in its place, so the prior drives its covariance to infinity, out of float64.
     """
     family = task.family
     if family.n_components == 1 or not task.solver.maximises_likelihood:
         return vector
-    objective = task.objective(family)
+    objective = task.objective()
     with torch.no_grad():
         explained = objective.weights @ _log_joint(objective, vector).softmax(1) * objective.total
         machines, logits = family.split(vector)

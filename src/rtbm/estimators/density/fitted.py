@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from numbers import Integral
-from typing import Any, NamedTuple, Self, TypeGuard
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 import torch
@@ -29,13 +29,6 @@ from rtbm.validation import check_integer
 
 GRID_FEATURES, SUMMED_UNITS = 3, 12
 """Diagonal machines with more features and more hidden units than these are normalised by annealing."""
-
-
-class Member(NamedTuple):
-    """Machines that were fitted together, and the number of Gaussians that replaced them (0 if none did)."""
-
-    n_machines: int
-    n_gaussians: int
 
 
 class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, BaseEstimator):
@@ -95,10 +88,12 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return np.flatnonzero(np.isnan(self.constants_))
 
     def _set_summary(self, summary: dict[str, Any]) -> None:
-        """Keep the summary of a fit. `members` follow the order of the machines in the distribution."""
-        members = [Member(*member) for member in summary["members"]]
-        self.summary_ = {**summary, "n_parameters": count_parameters(self._line_density, members)}
-        summary = self.summary_
+        """Keep the summary of a fit, in which `members` follow the order of the machines in the distribution.
+
+        A member is the number of machines that were fitted together, and of Gaussians that replaced them (0: none did).
+        """
+        summary = {**summary, "n_parameters": count_parameters(self._line_density, summary["members"])}
+        self.summary_ = summary
         self.n_hidden_, self.n_parameters_ = summary["n_hidden"], summary["n_parameters"]
         self.n_iter_, self.converged_ = summary["n_iter"], summary["converged"]
         self.is_gaussian_ = summary["is_gaussian"]
@@ -225,7 +220,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         1
         """
         check_is_fitted(self)
-        indices = [self._index(feature) for feature in _as_list(features)]
+        is_list = isinstance(features, Iterable) and not isinstance(features, str)
+        indices = [self._index(feature) for feature in (features if is_list else [features])]
         return self._derived(self._line_density.marginal(indices), indices)
 
     def conditional(self, values: Mapping[Any, Any]) -> Any:
@@ -395,7 +391,7 @@ def component_weights(distribution: Density) -> Tensor:
     return distribution.weights if isinstance(distribution, RTBMMixture) else one
 
 
-def count_parameters(distribution: Density, members: Sequence[Member]) -> int:
+def count_parameters(distribution: Density, members: Sequence[tuple[int, int]]) -> int:
     """The free parameters of a density: of machines or of Gaussians, and of their weights."""
     machines, total = iter(components(distribution)), -1
     for n_machines, n_gaussians in members:
@@ -420,10 +416,6 @@ def _as_numbers(value: Any, feature: Any) -> Floats:
     if array.ndim > 1 or np.isinf(array).any() or (array.ndim == 0 and np.isnan(array)):
         raise InvalidInputError(f"values[{feature!r}] must be a finite number or a row of numbers, got {value!r}")
     return array
-
-
-def _as_list(features: Any) -> list[Any]:
-    return list(features) if isinstance(features, Iterable) and not isinstance(features, str) else [features]
 
 
 def is_large(distribution: Density) -> TypeGuard[RTBMDistribution]:

@@ -1,14 +1,18 @@
 """Data of any size: files, memory maps, blocks, and the shares of several processes or of Dask's workers.
 
 A fit asks three things of a source. `gather` runs a function on each part of the raw data, `prepare` makes blocks of
-them, and `add` adds up a function over these blocks. Rows stay where they are, and only results travel. Rows answers
-for this process, Team for all processes of torch.distributed, and DaskRows for the partitions of a Dask collection.
+them, and `add` adds up a function over these blocks. Rows stay where they are, and only results travel. `Rows` answers
+for one part: the data of this process, or a partition. `Team` asks all processes of torch.distributed, and `DaskRows`
+the partitions of a Dask collection.
 """
 
 import contextlib
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +22,7 @@ from torch import Tensor
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
 from rtbm.files import FileRows
-from rtbm.training.batches import LoaderBatches
+from rtbm.training.batches import Batch, Batches, LoaderBatches
 from rtbm.training.distributed import (
     attempt,
     broadcast_object,
@@ -33,13 +37,13 @@ from rtbm.training.statistics import Block
 CHUNK_ROWS = 2**17
 """Rows that are read and prepared at a time. Fewer cost time in Python, and more only memory."""
 PATIENCE = 2.0
-"""Seconds between looks at whether Dask's workers are alive."""
+"""Seconds between checks that Dask's workers are alive. More notice a dead worker later."""
 
 Result = TypeVar("Result")
 
 
 class Unreadable(Exception):  # noqa: N818
-    """Wraps an error of data, which must not pass for a step of a solver that failed."""
+    """Wraps an error while data are read. It is not an RTBMError, because solvers take those for failed steps."""
 
 
 class Chunk(NamedTuple):
@@ -47,7 +51,7 @@ class Chunk(NamedTuple):
 
     begin: int  # the number of the first row
     rows: Floats  # (n, d)
-    weights: Floats | None  # (n,): None stands for 1
+    weights: Floats | None = None  # (n,): None stands for 1
 
 
 Look = Callable[[int, Iterable[Chunk]], Any]
@@ -72,25 +76,6 @@ def memory_limit() -> int:
     in memory up to this size; larger ones are read and prepared anew for each step.
     """
     return int(get_config()["working_memory"] * 2**18)
-
-
-class AnySource(Protocol):
-    """What a fit asks of data."""
-
-    is_numbered: bool
-    """Whether the row numbers of chunks count over all data, rather than within a part."""
-
-    def describe(self) -> Described:
-        """The columns."""
-
-    def gather(self, function: Look) -> list[Any]:
-        """The results of a function for all parts."""
-
-    def prepare(self, function: Prepare) -> None:
-        """Set the function that turns chunks into blocks."""
-
-    def add(self, function: Add) -> Floats:
-        """The sums of a function over all blocks."""
 
 
 def is_path(X: Any) -> bool:
@@ -125,30 +110,20 @@ def is_source(X: Any) -> bool:
 def open_source(X: Any, columns: Sequence[str] | None = None, weights: Any = None) -> "Rows | DaskRows":
     """The data of this process. Processes share a file or a memory map, and have blocks of their own."""
     if columns is not None and not is_path(X):
-        raise InvalidInputError("columns are those of a file: choose those of other data before")
+        raise InvalidInputError("columns is for files: select the columns of other data before the fit")
     if is_dask(X):
         return DaskRows(X)
+    rank, world = rank_and_world()
     if is_path(X):
-        return Rows(_FileChunks(X, columns))
-    if isinstance(X, np.ndarray):
-        return Rows(_ArrayChunks(X, weights))
-    return Rows(ItemChunks(X if hasattr(X, "epoch") else LoaderBatches(X)))
-
-
-class _FileChunks:
-    """The share of this process in a .npy or Parquet file."""
-
-    is_numbered = True
-
-    def __init__(self, path: Any, columns: Sequence[str] | None):
-        rank, world = rank_and_world()
-        self._file = FileRows(path, columns, rank=rank, world=world)
-
-    def describe(self) -> Described:
-        return describe_file(self._file)
-
-    def __iter__(self) -> Iterator[Chunk]:
-        return (Chunk(begin, rows, None) for begin, rows in self._file.in_order(CHUNK_ROWS))
+        file = FileRows(X, columns, rank=rank, world=world)
+        return Rows(lambda: itertools.starmap(Chunk, file.in_order(CHUNK_ROWS)), describe_file(file), rank, True)
+    if not isinstance(X, np.ndarray):
+        return batch_rows(X if hasattr(X, "epoch") else LoaderBatches(X))
+    if weights is not None and np.shape(weights) != (len(X),):
+        raise InvalidInputError(f"sample_weight must have shape ({len(X)},), got {np.shape(weights)}")
+    known = None if weights is None else to_floats(weights)
+    share = range(len(X) * rank // world, len(X) * (rank + 1) // world)
+    return Rows(partial(_array_chunks, X, known, share), Described(X.shape[1]), rank, True)
 
 
 def describe_file(file: FileRows) -> Described:
@@ -156,73 +131,44 @@ def describe_file(file: FileRows) -> Described:
     return Described(file.n_columns, file.names, file.left_out)
 
 
-class _ArrayChunks:
-    """The share of this process in an array that all processes have, such as a memory map."""
-
-    is_numbered = True
-
-    def __init__(self, x: np.ndarray, weights: Any):
-        self._x, self._weights = x, None if weights is None else np.asarray(weights, dtype=np.float64)
-        if self._weights is not None and self._weights.shape != (len(x),):
-            raise InvalidInputError(f"sample_weight must have shape ({len(x)},), got {self._weights.shape}")
-
-    def describe(self) -> Described:
-        return Described(self._x.shape[1])
-
-    def __iter__(self) -> Iterator[Chunk]:
-        rank, world = rank_and_world()
-        first, last = (len(self._x) * i // world for i in (rank, rank + 1))
-        for begin in range(first, last, CHUNK_ROWS):
-            part = slice(begin, min(begin + CHUNK_ROWS, last))
-            yield Chunk(begin, to_floats(self._x[part]), None if self._weights is None else self._weights[part])
+def _array_chunks(x: np.ndarray, weights: Floats | None, share: range) -> Iterator[Chunk]:
+    """Some rows of an array, such as a memory map."""
+    for begin in share[::CHUNK_ROWS]:
+        part = slice(begin, min(begin + CHUNK_ROWS, share.stop))
+        yield Chunk(begin, to_floats(x[part]), None if weights is None else weights[part])
 
 
-class ItemChunks:
-    """The blocks of this process: arrays, pairs of arrays and weights, or an object with an `epoch`."""
-
-    is_numbered = False
-
-    def __init__(self, items: Any):
-        self._items = items
-
-    def describe(self) -> Described:
-        """The columns, from the first block."""
-        first = next(iter(self._items.epoch(0)), None)
-        if first is None:
-            return Described(None)
-        if first[0].ndim != 2:
-            raise InvalidInputError(
-                f"source must give batches of shape (rows, n_features), got {tuple(first[0].shape)}"
-            )
-        return Described(int(first[0].shape[1]))
-
-    def __iter__(self) -> Iterator[Chunk]:
-        return regroup((to_floats(rows), to_floats(weights)) for rows, weights in self._items.epoch(0))
+def batch_rows(batches: Batches, described: Described | None = None) -> "Rows":
+    """The rows of the batches of this process. By default the first batch tells the number of columns."""
+    if described is None:
+        first, _ = next(iter(batches.epoch(0)), (None, None))
+        if first is not None and first.ndim != 2:
+            raise InvalidInputError(f"source must give batches of shape (rows, n_features), got {tuple(first.shape)}")
+        described = Described(None if first is None else int(first.shape[1]))
+    rank, world = rank_and_world()
+    return Rows(lambda: regroup(map(_floats, batches.epoch(0))), described, rank, is_numbered=world == 1)
 
 
-def regroup(items: Iterable[tuple[Floats, Floats | None]]) -> Iterator[Chunk]:
+def regroup(items: Iterable[tuple[Floats, Floats]]) -> Iterator[Chunk]:
     """Rows and weights of any length as chunks of about CHUNK_ROWS rows, numbered from 0."""
     held: list[tuple[Floats, Floats]] = []
     begin, size = 0, 0
+
+    def joined() -> Chunk:
+        rows, weights = (parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in zip(*held, strict=True))
+        return Chunk(begin, rows, weights)
+
     for rows, weights in items:
-        weights = np.ones(len(rows)) if weights is None else weights
         check_shapes(rows, weights, held[0][0].shape[1] if held else None)
         for i in range(0, len(rows), CHUNK_ROWS):
             part = rows[i : i + CHUNK_ROWS], weights[i : i + CHUNK_ROWS]
             if held and size + len(part[0]) > CHUNK_ROWS:
-                yield _joined(begin, held)
+                yield joined()
                 begin, size, held = begin + size, 0, []
             held.append(part)
             size += len(part[0])
     if held:
-        yield _joined(begin, held)
-
-
-def _joined(begin: int, parts: list[tuple[Floats, Floats]]) -> Chunk:
-    if len(parts) == 1:
-        return Chunk(begin, *parts[0])
-    rows, weights = zip(*parts, strict=True)
-    return Chunk(begin, np.concatenate(rows), np.concatenate(weights))
+        yield joined()
 
 
 def check_shapes(rows: np.ndarray, weights: np.ndarray, width: int | None) -> None:
@@ -234,6 +180,10 @@ def check_shapes(rows: np.ndarray, weights: np.ndarray, width: int | None) -> No
         )
 
 
+def _floats(batch: Batch) -> tuple[Floats, Floats]:
+    return to_floats(batch[0]), to_floats(batch[1])
+
+
 def to_floats(value: Any) -> Floats:
     """An array, a tensor or a data frame in float64."""
     if isinstance(value, Tensor):
@@ -241,30 +191,20 @@ def to_floats(value: Any) -> Floats:
     return np.asarray(value, dtype=np.float64)
 
 
+@dataclass
 class Rows:
-    """The data of this process.
+    """The rows of one part: of this process, or of a partition of a Dask collection."""
 
-    Parameters
-    ----------
-    chunks : iterable of Chunk
-        Can be read again and again.
-    number : int
-        That of this part; by default the rank of the process.
-    """
-
-    def __init__(self, chunks: Any, number: int | None = None):
-        self._chunks, self._number = chunks, rank_and_world()[0] if number is None else number
-        self._prepare: Prepare | None = None
-        self._kept: list[list[Block]] | None = None
-        self.is_numbered = getattr(chunks, "is_numbered", False) or not is_distributed()
-
-    def describe(self) -> Described:
-        """The columns."""
-        return self._chunks.describe()
+    chunks: Callable[[], Iterator[Chunk]]  # called for each pass
+    described: Described
+    number: int  # of this part
+    is_numbered: bool  # whether the row numbers of chunks count over all parts, and not within this one
+    _prepare: Prepare | None = None
+    _kept: list[list[Block]] | None = None
 
     def gather(self, function: Look) -> list[Any]:
         """The result of a function, in a list."""
-        return [function(self._number, _readable(self._chunks))]
+        return [function(self.number, _readable(self.chunks()))]
 
     def prepare(self, function: Prepare) -> None:
         """Set the function that turns chunks into blocks."""
@@ -277,6 +217,11 @@ class Rows:
             total = total + function(blocks)
         return total
 
+    def keep(self, function: Prepare) -> "Rows":
+        """These rows, with all blocks that a function makes of the chunks."""
+        self._kept = list(_readable(map(function, self.chunks())))
+        return self
+
     def blocks(self) -> Iterator[list[Block]]:
         """The blocks, a chunk at a time. They are kept if all of them are small enough."""
         if self._kept is not None:
@@ -284,7 +229,7 @@ class Rows:
             return
         kept: list[list[Block]] | None = []
         size = 0
-        for blocks in _readable(map(self._prepare, self._chunks)):  # type: ignore[arg-type]
+        for blocks in _readable(map(self._prepare, self.chunks())):  # type: ignore[arg-type]
             yield blocks
             size += sum(block.points.nbytes + block.weights.nbytes for block in blocks)
             if kept is not None and size <= _most_kept(blocks):
@@ -295,7 +240,7 @@ class Rows:
 
 
 def _most_kept(blocks: list[Block]) -> int:
-    """The bytes of blocks that may stay in memory: on a GPU half of what is free now."""
+    """The bytes of blocks that may stay in memory: on a GPU half of its memory."""
     if not blocks or blocks[0].is_compiled or not blocks[0].points.is_cuda:
         return memory_limit()
     return max(memory_limit(), torch.cuda.get_device_properties(blocks[0].points.device).total_memory // 2)
@@ -320,7 +265,27 @@ def plain_errors() -> Iterator[None]:
         raise error.args[0] from None
 
 
-class Team:
+class _Parts(ABC):
+    """Data in several parts, which are asked as `Rows`."""
+
+    def gather(self, function: Look) -> list[Any]:
+        """The results of a function for all parts."""
+        return list(itertools.chain(*self._ask("gather", function)))
+
+    def prepare(self, function: Prepare) -> None:
+        """Set the function that turns chunks into blocks."""
+        self._ask("prepare", function)
+
+    def add(self, function: Add) -> Floats:
+        """The sums of a function over all blocks."""
+        return np.sum(self._ask("add", function), axis=0)
+
+    @abstractmethod
+    def _ask(self, name: str, argument: Any) -> list[Any]:
+        """What a method of `Rows` returns in each part."""
+
+
+class Team(_Parts):
     """The data of all processes of torch.distributed: the first process asks, and all of them answer.
 
     The solver runs in the first process only, so processes cannot disagree about what comes next. Errors of the others
@@ -330,27 +295,11 @@ class Team:
     def __init__(self, rows: Rows):
         self._rows, self.is_numbered = rows, rows.is_numbered
 
-    def describe(self) -> Described:
-        """The columns of this process."""
-        return self._rows.describe()
-
-    def gather(self, function: Look) -> list[Any]:
-        """The results of a function for the rows of each process."""
-        return list(itertools.chain(*self._ask("gather", function)))
-
-    def prepare(self, function: Prepare) -> None:
-        """Set the function that turns chunks into blocks."""
-        self._ask("prepare", function)
-
-    def add(self, function: Add) -> Floats:
-        """The sums of a function over the blocks of all processes."""
-        return np.sum(self._ask("add", function), axis=0)
-
     def _ask(self, name: str, argument: Any) -> list[Any]:
         broadcast_object((name, argument))
         return collect(lambda: getattr(self._rows, name)(argument))
 
-    def lead(self, work: Callable[["AnySource"], Result]) -> Result:
+    def lead(self, work: Callable[["Team"], Result]) -> Result:
         """Run work in the first process and return its result in all. An error there is raised in all."""
         if rank_and_world()[0] > 0:
             return self._serve()
@@ -376,7 +325,7 @@ class Team:
             gather_objects(attempt(lambda: getattr(self._rows, name)(argument)))  # noqa: B023
 
 
-def work_on(source: AnySource, work: Callable[[AnySource], Result]) -> Result:
+def work_on(source: "AnySource", work: Callable[[Any], Result]) -> Result:
     """The result of work on a source; under torch.distributed, on the data of all processes."""
     if is_distributed():
         if not isinstance(source, Rows):
@@ -386,9 +335,9 @@ def work_on(source: AnySource, work: Callable[[AnySource], Result]) -> Result:
         return work(source)
 
 
-def agree_on_columns(describe: Callable[[], Described]) -> Described:
+def agree_on_columns(described: Described) -> Described:
     """The columns of all processes, which must be the same; those without any rows count as agreeing."""
-    known = collect(describe)
+    known = gather_objects(described)
     some = [(rank, part) for rank, part in enumerate(known) if part.n_features is not None]
     if not some:
         raise InvalidInputError("source must give batches of shape (rows, n_features), got nothing")
@@ -406,7 +355,7 @@ def _columns(described: Described) -> str:
     return f"{described.n_features}" if described.names is None else ", ".join(described.names)
 
 
-class DaskRows:
+class DaskRows(_Parts):
     """The partitions of a Dask array or data frame. With a distributed client they stay on their workers.
 
     Without a client, Dask's own scheduler makes each partition anew for each step, so that they need not fit into
@@ -416,11 +365,10 @@ class DaskRows:
     is_numbered = False
 
     def __init__(self, collection: Any):
-        self._described, collection = _numeric(collection)
+        self.described, collection = _numeric(collection)
         self._client = _dask_client()
         self._parts = list(np.ravel(collection.to_delayed()))
         self._holders: list[str] = []
-        self._prepared: list[Any] | None = None
         self._prepare: Prepare | None = None
         if self._client is not None:
             self._parts = self._client.compute(self._parts)
@@ -428,41 +376,29 @@ class DaskRows:
             holders = self._client.who_has(self._parts)
             self._holders = [next(iter(holders[part.key])) for part in self._parts]
 
-    def describe(self) -> Described:
-        """The columns."""
-        return self._described
-
-    def gather(self, function: Look) -> list[Any]:
-        """The results of a function for each partition."""
-        return self._run(_look, self._parts, function, self._described.names)
-
     def prepare(self, function: Prepare) -> None:
-        """Make the blocks on the workers, in place of the partitions."""
-        self._prepare = function
-        if self._client is not None:
-            self._prepared = self._submit(_make_blocks, self._parts, function, self._described.names)
-            self._wait(self._prepared)
+        """Set the function that turns chunks into blocks. Workers make the blocks now, and keep them."""
+        if self._client is None:
+            self._prepare = function
+        else:
+            self._parts = self._submit("keep", function)
+            self._wait(self._parts)
 
-    def add(self, function: Add) -> Floats:
-        """The sums of a function over the blocks of all partitions."""
-        if self._prepared is not None:
-            return np.sum(self._run(_add_blocks, self._prepared, function), axis=0)
-        return np.sum(self._run(_add_part, self._parts, function, self._prepare, self._described.names), axis=0)
-
-    def _run(self, task: Callable[..., Any], parts: list[Any], *arguments: Any) -> list[Any]:
-        """The results of task(number, part, *arguments) for all parts."""
+    def _ask(self, name: str, argument: Any) -> list[Any]:
         if self._client is None:
             import dask
 
-            return list(dask.compute(*(dask.delayed(task)(i, part, *arguments) for i, part in enumerate(parts))))
-        futures = self._submit(task, parts, *arguments)
+            call = dask.delayed(_answer)
+            arguments = self.described, name, argument, self._prepare
+            return list(dask.compute(*(call(i, part, *arguments) for i, part in enumerate(self._parts))))
+        futures = self._submit(name, argument)
         self._wait(futures)
         return self._client.gather(futures)
 
-    def _submit(self, task: Callable[..., Any], parts: list[Any], *arguments: Any) -> list[Any]:
+    def _submit(self, *question: Any) -> list[Any]:
         return [
-            self._client.submit(task, i, part, *arguments, workers=[self._holders[i]], pure=False)
-            for i, part in enumerate(parts)
+            self._client.submit(_answer, i, part, self.described, *question, workers=[self._holders[i]], pure=False)
+            for i, part in enumerate(self._parts)
         ]
 
     def _wait(self, futures: list[Any]) -> None:
@@ -487,39 +423,28 @@ class DaskRows:
             raise error
 
 
-def _look(number: int, part: Any, function: Look, names: list[str] | None) -> Any:
-    return Rows(_PartChunks(part, names), number).gather(function)[0]
+AnySource = Rows | Team | DaskRows
 
 
-def _make_blocks(number: int, part: Any, function: Prepare, names: list[str] | None) -> list[list[Block]]:
-    return [function(chunk) for chunk in _readable(_PartChunks(part, names))]
+def _answer(
+    number: int, part: Any, described: Described, name: str, argument: Any, prepare: Prepare | None = None
+) -> Any:
+    """What a method of `Rows` returns for a partition, which is `Rows` already if a worker keeps its blocks."""
+    chunks = partial(_part_chunks, part, described.names)
+    rows = part if isinstance(part, Rows) else Rows(chunks, described, number, is_numbered=False)
+    if prepare is not None:
+        rows.prepare(prepare)
+    return getattr(rows, name)(argument)
 
 
-def _add_blocks(number: int, blocks: list[list[Block]], function: Add) -> Floats:
-    return function(itertools.chain(*blocks))
-
-
-def _add_part(number: int, part: Any, function: Add, prepare: Prepare, names: list[str] | None) -> Floats:
-    rows = Rows(_PartChunks(part, names), number)
-    rows.prepare(prepare)
-    return rows.add(function)
-
-
-class _PartChunks:
-    """One partition of a Dask collection."""
-
-    def __init__(self, part: Any, names: list[str] | None):
-        self._part, self._names = part, names
-
-    def __iter__(self) -> Iterator[Chunk]:
-        part = self._part
-        if self._names is not None and list(map(str, part.columns)) != self._names:
-            raise InvalidInputError(
-                f"all partitions must have the same columns: expected {', '.join(self._names)}, got "
-                f"{', '.join(map(str, part.columns))}"
-            )
-        rows = to_floats(part) if self._names is None else part.to_numpy(dtype=np.float64, na_value=np.nan)
-        return regroup([(rows[:, None] if rows.ndim == 1 else rows, None)])
+def _part_chunks(part: Any, names: list[str] | None) -> Iterator[Chunk]:
+    if names is not None and list(map(str, part.columns)) != names:
+        raise InvalidInputError(
+            f"all partitions must have the same columns: expected {', '.join(names)}, got "
+            f"{', '.join(map(str, part.columns))}"
+        )
+    rows = to_floats(part) if names is None else part.to_numpy(dtype=np.float64, na_value=np.nan)
+    return regroup([(rows[:, None] if rows.ndim == 1 else rows, np.ones(len(rows)))])
 
 
 def _numeric(collection: Any) -> tuple[Described, Any]:

@@ -63,7 +63,7 @@ def standardise(
             f"the {d} features are linearly dependent over {n} distinct rows: across the plane that they lie in, the "
             "width of the density comes from the prior alone",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     covariance = np.eye(d)
     if has_missing:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,24 +16,23 @@ from rtbm.estimators.density.fallback import Whole, gaussian_vector
 from rtbm.estimators.density.sources import (
     AnySource,
     Chunk,
-    Described,
-    ItemChunks,
     Rows,
-    agree_on_columns,
+    batch_rows,
     check_shapes,
     describe_file,
     is_path,
+    plain_errors,
     to_floats,
 )
 from rtbm.estimators.density.standardise import Standardised, standardise, to_standard
 from rtbm.estimators.density.task import SCREENED_ROWS, DensityTask
 from rtbm.estimators.parallel import threads_for
-from rtbm.estimators.search import POLISHING_TOL, Outcome, joined, search
+from rtbm.estimators.search import POLISHING_TOL, Outcome, search
 from rtbm.files import FileRows
-from rtbm.training import Objective, Result
+from rtbm.training import Monitor, Objective, Result
 from rtbm.training.batches import Batch, Batches, LoaderBatches
 from rtbm.training.coordinates import Moments, MomentSums
-from rtbm.training.distributed import collect, rank_and_world, same_for_all, together
+from rtbm.training.distributed import broadcast_object, collect, rank_and_world, together
 from rtbm.training.solvers import LBFGS, Adam
 from rtbm.training.statistics import Block, make_blocks
 
@@ -53,8 +53,11 @@ class Line(NamedTuple):
     bounds: Bounds
     names: list[str]
 
-    def __call__(self, chunk: Chunk) -> tuple[Floats, Floats, Floats]:
-        """Rows on the line (n, d), their weights and log slopes (n,). Rows that count nothing or are empty are gone."""
+    def __call__(self, chunk: Chunk) -> tuple[Floats, Floats, Floats, np.ndarray | slice]:
+        """Rows on the line (n, d), their weights and log slopes (n,), and which rows of the chunk they are.
+
+        Rows of weight 0 and rows without numbers are left out.
+        """
         rows, weights = chunk.rows, np.ones(len(chunk.rows)) if chunk.weights is None else chunk.weights
         check_shapes(rows, weights, len(self.names))
         if np.isinf(rows).any() or not (weights >= 0).all():
@@ -62,30 +65,34 @@ class Line(NamedTuple):
         counts = weights > 0
         if np.isnan(rows).any():
             counts &= ~np.isnan(rows).all(axis=1)
-        if not counts.all():
-            rows, weights = rows[counts], weights[counts]
+        kept = slice(None) if counts.all() else counts
+        rows, weights = rows[kept], weights[kept]
         if self.bounds.is_trivial:
-            return rows, weights, np.zeros(len(rows))
+            return rows, weights, np.zeros(len(rows)), kept
         self.bounds.check(rows, self.names)
         line, log_slope = self.bounds.to_line(rows)
-        return line, weights, log_slope
+        return line, weights, log_slope, kept
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Turns chunks of rows into blocks of standardised points on a device."""
+    """Turns chunks of rows into standardised points, and into blocks of them on a device."""
 
     line: Line
     mean: Floats
     root: Floats
-    total: float
-    device: str | None
+    total: float = 1.0
+    device: str | None = None
+
+    def points(self, chunk: Chunk) -> Batch:
+        """The points of a chunk, and their weights divided by the total."""
+        rows, weights, *_ = self.line(chunk)
+        z = np.ascontiguousarray(to_standard(rows, self.mean, self.root))
+        return torch.from_numpy(z), torch.from_numpy(weights / self.total)
 
     def __call__(self, chunk: Chunk) -> list[Block]:
         """The blocks of a chunk; the weights of all blocks have sum 1."""
-        rows, weights, _ = self.line(chunk)
-        z = np.ascontiguousarray(to_standard(rows, self.mean, self.root))
-        x, w = (torch.from_numpy(part).to(self.device or "cpu") for part in (z, weights / self.total))
+        x, w = (part.to(self.device or "cpu") for part in self.points(chunk))
         return [block._replace(rows=np.empty(0, dtype=int)) for block in make_blocks(x, w)]  # nobody asks for them
 
 
@@ -141,25 +148,16 @@ class Survey:
         seen = Seen(0.0, MomentSums(np.zeros(d), np.zeros((3, d, d))), 0.0, False, empty)
         offset, last = self.offsets[number] if self.offsets else 0, np.uint64(2**64 - 1)
         for chunk in chunks:
-            keys = _keys(chunk.begin + offset, len(chunk.rows), self.seed)
-            rows, weights, log_slope = self.line(chunk)
+            rows, weights, log_slope, kept = self.line(chunk)
             if not len(rows):
                 continue
-            if len(rows) < len(keys):  # which of them count nothing is rarely asked
-                keys = keys[_counting(chunk)]
+            keys = _keys(chunk.begin + offset, len(chunk.rows), self.seed)[kept]
             near = keys <= last
-            sample = seen.sample.plus(Sample(keys[near], rows[near], weights[near], log_slope[near]))
-            last = sample.keys.max() if len(sample.keys) == SCREENED_ROWS else last
-            missing = bool(np.isnan(rows).any())
-            own = Seen(float(weights.sum()), MomentSums.of(rows, weights), float(weights @ log_slope), missing, empty)
-            seen = seen.plus(own)._replace(sample=sample)
+            sample = Sample(keys[near], rows[near], weights[near], log_slope[near])
+            sums, missing = MomentSums.of(rows, weights), bool(np.isnan(rows).any())
+            seen = seen.plus(Seen(float(weights.sum()), sums, float(weights @ log_slope), missing, sample))
+            last = seen.sample.keys.max() if len(seen.sample.keys) == SCREENED_ROWS else last
         return seen
-
-
-def _counting(chunk: Chunk) -> np.ndarray:
-    """Which rows have numbers and a positive weight."""
-    is_empty = np.isnan(chunk.rows).all(axis=1)
-    return np.logical_not(is_empty if chunk.weights is None else is_empty | (chunk.weights <= 0))
 
 
 def _keys(begin: int, n: int, seed: int) -> np.ndarray:
@@ -188,9 +186,7 @@ def survey(source: AnySource, line: Line, seed: int) -> Seen:
 
 def _joint(parts: list[Seen]) -> Seen:
     """The results for all parts together, with a sorted sample."""
-    seen = parts[0]
-    for part in parts[1:]:
-        seen = seen.plus(part)
+    seen = reduce(Seen.plus, parts)
     if len(seen.sample.keys) < 2:
         raise InvalidInputError(f"there are {len(seen.sample.keys)} rows of positive weight: at least 2 are needed")
     order = np.lexsort(seen.sample.rows.T[::-1])
@@ -229,27 +225,23 @@ def _log_volume(seen: Seen, root: Floats) -> float:
     return float(shares @ np.log(np.diag(root))) - seen.log_slope / seen.total
 
 
-class Exact(NamedTuple):
-    """The outcome of a fit to all data of a source."""
-
-    outcome: Outcome
-    whole: Whole
-
-
-def fit_exactly(task: DensityTask, source: AnySource, line: Line, seen: Seen) -> Exact:
+def fit_exactly(task: DensityTask, source: AnySource, line: Line, seen: Seen) -> tuple[Outcome, Whole]:
     """Run all starts on the sample, and then the best one on all data, each step one pass over them."""
-    report, family, data = task.report, task.family, task.data
-    results, best = search(task)
+    data, outcome = task.data, search(task)
     source.prepare(Preparation(line, data.mean, data.root, seen.total, task.device))
-    objective = Objective(family, source, task.objective(family).prior, seen.total, task.device)
-    monitor = task.monitor(family, None if report is None else lambda record: report(ALL_DATA, record))
+    objective = Objective(task.family, source, task.prior, seen.total, task.device)
     solver = replace(task.solver, tol=POLISHING_TOL * task.solver.tol)
     with threads_for(int(min(seen.total, 2**62))):
-        final = solver.minimise(objective, results[best].vector, monitor)
+        final = solver.minimise(objective, outcome.results[outcome.best].vector, _monitor(task))
         log_prob = objective.likelihood.value(final.vector)
         gaussian = _gaussian_log_prob(task, objective, seen)
-    results = [*results[:best], joined(results[best], final), *results[best + 1 :]]
-    return Exact(Outcome(results, best), Whole(log_prob, gaussian))
+    return outcome.continued(final), Whole(log_prob, gaussian)
+
+
+def _monitor(task: DensityTask) -> Monitor:
+    """The monitor of the pass over all data."""
+    report = task.report
+    return task.monitor(None if report is None else lambda record: report(ALL_DATA, record))
 
 
 def _gaussian_log_prob(task: DensityTask, objective: Objective, seen: Seen) -> float:
@@ -261,44 +253,40 @@ def _gaussian_log_prob(task: DensityTask, objective: Objective, seen: Seen) -> f
     return -0.5 * float((np.log(2 * np.pi) + variance).sum())
 
 
-def open_batches(source: Any, columns: Any, batch_size: int | None, seed: int) -> tuple[Batches, Described]:
-    """Batches of a .npy or Parquet file, a DataLoader, or anything that has batches already; and their columns."""
+def open_batches(source: Any, columns: Any, batch_size: int | None, seed: int) -> tuple[Batches, Rows]:
+    """Batches of a .npy or Parquet file, a DataLoader, or anything that has batches already; and all their rows."""
     if is_path(source):
         size = batch_size or FILE_BATCH
         file = together(lambda: FileRows(source, columns, size, seed, *rank_and_world()))
-        return file, agree_on_columns(lambda: describe_file(file))
+        return file, batch_rows(file, describe_file(file))
     batches = source if hasattr(source, "epoch") else together(lambda: LoaderBatches(source))
-    return batches, agree_on_columns(ItemChunks(batches).describe)
+    return batches, together(lambda: batch_rows(batches))
 
 
-def survey_batches(batches: Batches, line: Line, seed: int) -> Seen:
-    """One pass over the batches of all processes."""
-    rank, world = rank_and_world()
-    look = Survey(line, seed, [number << 40 for number in range(world)])
-    return _joint([parts[0] for parts in collect(lambda: Rows(ItemChunks(batches), rank).gather(look))])
+def survey_batches(rows: Rows, line: Line, seed: int) -> Seen:
+    """One pass over the rows of all processes."""
+    look = Survey(line, seed, [number << 40 for number in range(rank_and_world()[1])])
+    with plain_errors():
+        return _joint([parts[0] for parts in collect(lambda: rows.gather(look))])
 
 
 class LineBatches:
     """Batches with bounds removed and the standardisation applied."""
 
-    def __init__(self, batches: Batches, line: Line, data: Standardised):
-        self._batches, self._line, self._data = batches, line, data
+    def __init__(self, batches: Batches, prepare: Preparation):
+        self._batches, self._prepare = batches, prepare
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of one epoch."""
-        for points, weights in self._batches.epoch(number):
-            rows, w, _ = self._line(Chunk(0, to_floats(points), to_floats(weights)))
-            if len(rows):
-                z = to_standard(rows, self._data.mean, self._data.root)
-                yield torch.from_numpy(np.ascontiguousarray(z)), torch.from_numpy(np.ascontiguousarray(w))
+        """The batches of one epoch, without empty ones."""
+        chunks = (Chunk(0, to_floats(points), to_floats(weights)) for points, weights in self._batches.epoch(number))
+        return (batch for batch in map(self._prepare.points, chunks) if len(batch[0]))
 
 
 def fit_stream(task: DensityTask, batches: LineBatches, total: float) -> Result:
     """Fit the sample by L-BFGS, then go on with Adam over the stream."""
-    solver, report, family = task.solver, task.report, task.family
+    solver = task.solver
     assert isinstance(solver, Adam)
     outcome = search(replace(task, solver=LBFGS(tol=solver.tol, seed=solver.seed)))
-    start = same_for_all(outcome.results[outcome.best].vector)
-    monitor = task.monitor(family, None if report is None else lambda record: report(ALL_DATA, record))
+    start = broadcast_object(outcome.results[outcome.best].vector.cpu()).to(task.device or "cpu")
     slower = replace(solver, learning_rate=POLISHING_RATE * solver.learning_rate)
-    return slower.minimise_batches(family, batches, task.objective(family).prior, total, start, monitor)
+    return slower.minimise_batches(task.family, batches, task.prior, total, start, _monitor(task))

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.estimators.density.standardise import Standardised
-from rtbm.estimators.parallel import THREADED_ROWS, threads_for
-from rtbm.estimators.search import Report, Task
-from rtbm.training import ArraySource, Family, Monitor, Objective, Prior, Record, Result, make_start
+from rtbm.estimators.parallel import THREADED_ROWS
+from rtbm.estimators.search import Task
+from rtbm.training import ArraySource, Family, Monitor, Objective, Prior, Record, make_start
 from rtbm.training.coordinates import local_widths
 from rtbm.training.family import FAILURES
 from rtbm.training.starts import ladder
@@ -37,7 +37,7 @@ class DensityTask(Task):
     regularization: float
     smoothness: float
 
-    @property
+    @cached_property
     def family(self) -> Family:
         """The family that is fitted."""
         return Family(
@@ -51,14 +51,15 @@ class DensityTask(Task):
     @property
     def uses_threads(self) -> bool:
         """Whether starts that run at the same time are threads of one process."""
-        return len(self.data.z) <= THREADED_ROWS
+        return self.n_rows <= THREADED_ROWS
 
-    def objective(self, family: Family) -> Objective:
+    def objective(self) -> Objective:
         """The objective on the training data."""
-        return Objective(family, self._source, self._prior)
+        return Objective(self.family, self._source, self.prior)
 
     @cached_property
-    def _prior(self) -> Prior:
+    def prior(self) -> Prior:
+        """The prior for the training data."""
         z, weights = self.data.z, self.data.weights
         prior = Prior(self.regularization, local_widths(z, weights))
         if self.smoothness == 0:
@@ -71,26 +72,22 @@ class DensityTask(Task):
         """The data in blocks, which all starts share."""
         return ArraySource(self._tensor(self.data.z), self._tensor(self.data.weights))
 
-    def validate(self, family: Family) -> Callable[[Tensor], float] | None:
-        """The mean log-likelihood of the validation data as a function of the vector, or None."""
+    def monitor(self, report: Callable[[Record], None] | None) -> Monitor:
+        """A monitor that reports likelihoods in the units of the original data."""
+        shift = self.data.log_volume if self.solver.maximises_likelihood else 0.0
         if self.validation is None:
-            return None
+            return Monitor(None, self.patience, report, shift)
         x, weights = self._tensor(self.validation.z), self._tensor(self.validation.weights)
         log_volume = self.validation.log_volume
 
-        def mean_log_prob(vector: Tensor) -> float:
+        def validate(vector: Tensor) -> float:
             with torch.no_grad():
                 try:
-                    return float(weights @ family.log_prob(vector, x) / weights.sum()) - log_volume
+                    return float(weights @ self.family.log_prob(vector, x) / weights.sum()) - log_volume
                 except FAILURES:  # out of reach of float64 for some of these points
                     return -math.inf
 
-        return mean_log_prob
-
-    def monitor(self, family: Family, report: Callable[[Record], None] | None) -> Monitor:
-        """A monitor that reports likelihoods in the units of the original data."""
-        shift = self.data.log_volume if self.solver.maximises_likelihood else 0.0
-        return Monitor(self.validate(family), self.patience, report, shift)
+        return Monitor(validate, self.patience, report, shift)
 
     def start(self, index: int) -> Tensor:
         """The vector of a start."""
@@ -100,21 +97,12 @@ class DensityTask(Task):
 
     def smaller(self) -> "DensityTask | None":
         """The same task on a sample of SCREENED_ROWS rows; None for few data, or solvers that use batches."""
-        step = len(self.data.z) // SCREENED_ROWS
+        step = self.n_rows // SCREENED_ROWS
         if step < 2 or not self.solver.takes_full_passes:
             return None
         z, weights = self.data.z[::step], self.data.weights[::step]
         weights = weights * (self.data.weights.sum() / weights.sum())
         return replace(self, data=self.data._replace(z=np.ascontiguousarray(z), weights=weights))
-
-    def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
-        """One start, or its continuation from a vector."""
-        with threads_for(len(self.data.z)):
-            family = self.family
-            monitor = self.monitor(family, None if report is None else lambda record: report(index, record))
-            start = self.start(index) if vector is None else vector
-            solver = replace(self.solver, max_iter=max_iter, seed=self.solver.seed + index)
-            return solver.minimise(self.objective(family), start, monitor)
 
     def _labels(self, index: int) -> np.ndarray | None:
         if self.n_components == 1:

@@ -1,5 +1,6 @@
 """A classifier on the features of machines that were fitted to patches of the data (the paper's section 6)."""
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -7,17 +8,14 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, has_fit_parameter, validate_data
+from sklearn.utils.validation import has_fit_parameter
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import check_labelled, column_moments, distinct_labelled
+from rtbm.estimators.checks import check_labelled, column_moments, distinct_labelled, forget, keep_arguments
 from rtbm.estimators.features.transformer import RTBMFeatures
 
 CLASSIFIERS = ("logistic", "bayes")
-
-Labelled = tuple[Floats, np.ndarray, Any]
-"""Rows, labels, and weights or None."""
 
 
 def _has(method: str) -> Any:
@@ -69,6 +67,8 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
     True
     """
 
+    classifier: Any
+
     def __init__(
         self,
         n_hidden: int = 2,
@@ -92,27 +92,7 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
         n_jobs: int | None = None,
         verbose: int = 0,
     ):
-        super().__init__(
-            n_hidden,
-            patch=patch,
-            patch_size=patch_size,
-            image_shape=image_shape,
-            n_patches=n_patches,
-            supervised=supervised,
-            features=features,
-            n_components=n_components,
-            coupling=coupling,
-            phase=phase,
-            solver=solver,
-            max_iter=max_iter,
-            tol=tol,
-            n_init=n_init,
-            regularization=regularization,
-            random_state=random_state,
-            n_jobs=n_jobs,
-            verbose=verbose,
-        )
-        self.classifier = classifier
+        keep_arguments(self, locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # type: ignore[override]
         """Fit densities and classifier to data (n_samples, n_features) and labels (n_samples,).
@@ -123,61 +103,48 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
         classifier = self._new_classifier()
         if sample_weight is not None and classifier is not None and not has_fit_parameter(classifier, "sample_weight"):
             raise InvalidInputError(f"sample_weight: the classifier {classifier!r} takes none: leave it at None")
-        self._forget()
+        forget(self, "_log_prior", "_has_classifier")
         X, y, weights = check_labelled(self, X, y, sample_weight)
-        distinct = distinct_labelled(X, y, weights)
+        rows, labels, sums = distinct_labelled(X, y, weights)
         try:
-            self._fit(distinct[0], distinct[1] if self._is_supervised() else None, distinct[2])
+            self._fit(rows, sums, labels if self._is_supervised() else None)
             if classifier is not None:
-                self._fit_classifier(classifier, distinct, (X, y, None if sample_weight is None else weights))
+                self._centre, self._scale = column_moments(self._features(rows), sums)
+                if isinstance(self.classifier, str):  # other classifiers see the rows as they were given
+                    X, y, weights = rows, labels, sums
+                options = {} if sample_weight is None and X is not rows else {"sample_weight": weights}
+                self.classifier_ = classifier.fit(self._standardised(self._features(X)), y, **options)
         except BaseException:
-            self._forget()
+            forget(self, "_log_prior", "_has_classifier")
             raise
-        self.classes_, self._has_classifier = np.unique(y), classifier is not None
+        self.classes_, self._has_classifier = np.unique(labels), classifier is not None
         return self
-
-    def _fit_classifier(self, classifier: Any, distinct: Labelled, given: Labelled) -> None:
-        """Logistic regression sees distinct rows with weights, and other classifiers the rows as they were given."""
-        self._centre, self._scale = column_moments(self._features(distinct[0]), distinct[2])
-        X, y, weights = distinct if isinstance(self.classifier, str) else given
-        options = {} if weights is None else {"sample_weight": weights}
-        self.classifier_ = classifier.fit(self._standardised(self._features(X)), y, **options)
 
     def predict(self, X: Any) -> np.ndarray:
         """The labels (n_samples,)."""
-        X = self._check(X)
-        if self._is_bayes():
-            return self.classes_[self._log_posterior(X).argmax(axis=1)]
-        return self.classifier_.predict(self._standardised(self._features(X)))
+        return self._decide(X, "predict", lambda log_posterior: self.classes_[log_posterior.argmax(axis=1)])
 
     @available_if(_has("predict_proba"))
     def predict_proba(self, X: Any) -> Floats:
         """The probabilities of the classes (n_samples, n_classes)."""
-        X = self._check(X)
-        if self._is_bayes():
-            return np.exp(self._log_posterior(X))
-        return self.classifier_.predict_proba(self._standardised(self._features(X)))
+        return self._decide(X, "predict_proba", np.exp)
 
     @available_if(_has("predict_log_proba"))
     def predict_log_proba(self, X: Any) -> Floats:
         """The logarithms of the probabilities of the classes (n_samples, n_classes)."""
-        X = self._check(X)
-        if self._is_bayes():
-            return self._log_posterior(X)
-        return self.classifier_.predict_log_proba(self._standardised(self._features(X)))
+        return self._decide(X, "predict_log_proba", np.asarray)
 
     @available_if(_has("decision_function"))
     def decision_function(self, X: Any) -> Floats:
         """What the classifier compares."""
+        return self._decide(X, "decision_function", np.asarray)
+
+    def _decide(self, X: Any, method: str, by_bayes: Callable[[Floats], np.ndarray]) -> np.ndarray:
+        """The answer of a method of the classifier, or by Bayes' rule from log P(class|x) (n_samples, n_classes)."""
         X = self._check(X)
-        return self.classifier_.decision_function(self._standardised(self._features(X)))
-
-    def _check(self, X: Any) -> Floats:
-        check_is_fitted(self)
-        return validate_data(self, X, dtype=np.float64, reset=False)
-
-    def _log_posterior(self, X: Floats) -> Floats:
-        return log_softmax(self._class_log_likelihood(X) + self._log_prior, axis=1)
+        if self._is_bayes():
+            return by_bayes(log_softmax(self._class_log_likelihood(X) + self._log_prior, axis=1))
+        return getattr(self.classifier_, method)(self._standardised(self._features(X)))
 
     def _standardised(self, features: Floats) -> Floats:
         return (features - self._centre) / self._scale

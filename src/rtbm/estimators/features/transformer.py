@@ -1,9 +1,8 @@
 """Features from densities of patches of columns: expectations of hidden units, log-likelihoods (paper, section 6)."""
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import joblib
 import numpy as np
@@ -22,7 +21,9 @@ from rtbm.estimators.checks import (
     column_moments,
     distinct_labelled,
     distinct_rows,
+    forget,
     is_constant,
+    keep_arguments,
 )
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.features.patches import Patch, check_options, make_patches
@@ -31,27 +32,8 @@ from rtbm.estimators.progress import progress_bar
 from rtbm.validation import check_choice
 
 FEATURE_KINDS = ("auto", "expectations", "log_likelihood", "both")
-DENSITY_OPTIONS = (
-    "n_hidden",
-    "n_components",
-    "coupling",
-    "phase",
-    "solver",
-    "max_iter",
-    "tol",
-    "n_init",
-    "regularization",
-)
-"""Parameters that are passed on to the density of each patch."""
-LARGEST = 1e150
-
-
-class PatchFit(NamedTuple):
-    """One density to fit."""
-
-    options: dict[str, Any]
-    rows: Floats
-    weights: Floats
+LARGEST_ENTRY = 1e150
+"""Data with larger numbers are refused, since the squares leave float64."""
 
 
 class RTBMFeatures(TransformerMixin, BaseEstimator):
@@ -144,24 +126,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         n_jobs: int | None = None,
         verbose: int = 0,
     ):
-        self.n_hidden = n_hidden
-        self.patch = patch
-        self.patch_size = patch_size
-        self.image_shape = image_shape
-        self.n_patches = n_patches
-        self.supervised = supervised
-        self.features = features
-        self.n_components = n_components
-        self.coupling = coupling
-        self.phase = phase
-        self.solver = solver
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_init = n_init
-        self.regularization = regularization
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+        keep_arguments(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the densities to data (n_samples, n_features), and to labels (n_samples,) if `supervised`.
@@ -169,21 +134,21 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
         self._check_parameters()
-        self._forget()
-        if self._is_supervised():
-            if y is None:
-                raise InvalidInputError("supervised=True requires y to be passed, but the target y is None")
-            self._fit(*distinct_labelled(*check_labelled(self, X, y, sample_weight)))
-        else:
+        forget(self, "_log_prior")
+        if not self._is_supervised():
             X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            rows, weights = distinct_rows(X, weights)
-            self._fit(rows, None, weights)
+            self._fit(*distinct_rows(X, weights))
+        elif y is None:
+            raise InvalidInputError("supervised=True requires y to be passed, but the target y is None")
+        else:
+            rows, labels, weights = distinct_labelled(*check_labelled(self, X, y, sample_weight))
+            self._fit(rows, weights, labels)
         return self
 
-    def _fit(self, X: Floats, labels: np.ndarray | None, weights: Floats) -> None:
+    def _fit(self, X: Floats, weights: Floats, labels: np.ndarray | None = None) -> None:
         """Fit to rows of positive weight, of which the order does not matter."""
-        if float(np.abs(X).max()) > LARGEST:
+        if float(np.abs(X).max()) > LARGEST_ENTRY:
             raise InvalidInputError(
                 f"X: values of size {np.abs(X).max():.0e}, whose squares leave float64: change the unit"
             )
@@ -194,15 +159,15 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         patches = [part for part in patches if len(part)]
         if not patches:
             raise InvalidInputError("X: every feature of every patch has only one value, so there is no density")
-        classes, members = np.empty(0), [np.ones(len(X), dtype=bool)]
-        if labels is not None:
-            classes = np.unique(labels)
-            members = [labels == label for label in classes]
+        classes = np.empty(0) if labels is None else np.unique(labels)
+        members = [np.ones(len(X), dtype=bool)] if labels is None else [labels == label for label in classes]
         densities = self._fit_densities(X, weights, patches, members, seed)
         n = len(members)
         self.densities_ = [densities[i : i + n] for i in range(0, len(densities), n)]
-        self.patches_, self._kind = patches, self._chosen_kind()
-        self.n_iter_ = max(density.n_iter_ for density in densities)
+        self.patches_, self.n_iter_ = patches, max(density.n_iter_ for density in densities)
+        self._kind = self.features
+        if self.features == "auto":
+            self._kind = "log_likelihood" if self._is_supervised() else "expectations"
         if labels is not None:
             self.classes_ = classes
             totals = np.array([weights[part].sum() for part in members])
@@ -211,24 +176,23 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     def _fit_densities(
         self, X: Floats, weights: Floats, patches: list[Patch], members: list[np.ndarray], seed: int
     ) -> list[RTBMDensity]:
-        options = {name: getattr(self, name) for name in DENSITY_OPTIONS} | {"fallback": None}
+        options = self._density_options() | {"fallback": None}
 
-        def fits() -> Iterator[PatchFit]:
+        def calls() -> Iterator[Any]:
+            fit = joblib.delayed(_fit_density)
             for i, part in enumerate(patches):
                 chosen = options | {"random_state": (seed + i) % 2**32}
                 if len(members) == 1:
-                    yield PatchFit(chosen, X[:, part], weights)
+                    yield fit(chosen, X[:, part], weights)
                     continue
                 widths = _typical_variances(X[:, part], weights, members)
                 for member in members:
-                    yield PatchFit(chosen, *_spread_out(X[member][:, part], weights[member], widths))
+                    yield fit(chosen, *_spread_out(X[member][:, part], weights[member], widths))
 
         n_machines = len(patches) * len(members)
-        bar = progress_bar(n_machines, "fitting", unit="machine") if self.verbose else contextlib.nullcontext()
         fitted, unfinished = [], 0
-        with bar as report, without_warnings():
-            calls = (joblib.delayed(_fit_density)(fit) for fit in fits())
-            for i, density in enumerate(in_parallel(self.n_jobs, calls, len(X) <= THREADED_ROWS)):
+        with progress_bar(n_machines, unit="machine", shown=bool(self.verbose)) as report, without_warnings():
+            for i, density in enumerate(in_parallel(self.n_jobs, calls(), len(X) <= THREADED_ROWS)):
                 if report is not None:
                     report(i, density.history_[-1])
                 fitted.append(density)
@@ -243,14 +207,18 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
 
     def transform(self, X: Any) -> Floats:
         """The features (n_samples, n_features_out): those of the first patch, then of the second, and so on."""
+        return self._features(self._check(X))
+
+    def _check(self, X: Any) -> Floats:
         check_is_fitted(self)
-        return self._features(validate_data(self, X, dtype=np.float64, reset=False))
+        return validate_data(self, X, dtype=np.float64, reset=False)
 
     def _features(self, X: Floats) -> Floats:
         def columns(density: RTBMDensity, rows: Floats) -> Floats:
             parts = []
             if self._kind != "log_likelihood":
-                parts.append(_expectations(density, rows))
+                with torch.no_grad():
+                    parts.append(density.distribution_.hidden_mean(torch.from_numpy(rows)).numpy())
             if self._kind != "expectations":
                 parts.append(density.score_samples(rows)[:, None])
             return np.hstack(parts)
@@ -276,8 +244,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
 
     def class_log_likelihood(self, X: Any) -> Floats:
         """log P(x|class) (n_samples, n_classes), as if patches were independent; needs supervised=True."""
-        check_is_fitted(self)
-        return self._class_log_likelihood(validate_data(self, X, dtype=np.float64, reset=False))
+        return self._class_log_likelihood(self._check(X))
 
     def _class_log_likelihood(self, X: Floats) -> Floats:
         if not hasattr(self, "_log_prior"):
@@ -304,23 +271,18 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     def _is_supervised(self) -> bool:
         return bool(self.supervised)
 
-    def _chosen_kind(self) -> str:
-        if self.features != "auto":
-            return self.features
-        return "log_likelihood" if self._is_supervised() else "expectations"
-
     def _check_parameters(self) -> None:
         """Check the parameters, which scikit-learn lets be set to anything, before the fit."""
         check_options(self.patch, self.patch_size, self.image_shape, self.n_patches)
         check_choice(self.features, "features", FEATURE_KINDS)
         check_flag(self.supervised, "supervised")
         check_jobs(self.n_jobs)
-        RTBMDensity(**{name: getattr(self, name) for name in DENSITY_OPTIONS})._check_parameters()
+        RTBMDensity(**self._density_options())._check_parameters()
 
-    def _forget(self) -> None:
-        """Delete fitted attributes, so that a failed refit leaves no stale state."""
-        for name in [name for name in self.__dict__ if name.endswith("_")] + ["_log_prior", "_has_classifier"]:
-            self.__dict__.pop(name, None)
+    def _density_options(self) -> dict[str, Any]:
+        """The parameters that are passed on to the density of each patch."""
+        shared = set(RTBMDensity().get_params()) - {"random_state", "n_jobs", "verbose"}
+        return {name: value for name, value in self.get_params(deep=False).items() if name in shared}
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "densities_")
@@ -358,12 +320,7 @@ def _spread_out(rows: Floats, weights: Floats, variances: Floats) -> tuple[Float
     return np.concatenate([rows, mean + steps, mean - steps]), np.concatenate([weights, extra])
 
 
-def _fit_density(fit: PatchFit) -> RTBMDensity:
+def _fit_density(options: dict[str, Any], rows: Floats, weights: Floats) -> RTBMDensity:
     """A density, without the warnings that concern a single one."""
     with without_warnings():
-        return RTBMDensity(**fit.options).fit(fit.rows, sample_weight=fit.weights)
-
-
-def _expectations(density: RTBMDensity, rows: Floats) -> Floats:
-    with torch.no_grad():
-        return density.distribution_.hidden_mean(torch.from_numpy(rows)).numpy()
+        return RTBMDensity(**options).fit(rows, sample_weight=weights)

@@ -1,18 +1,181 @@
 """Networks of theta units as scikit-learn estimators."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import nn
+from torch.nn.utils import vector_to_parameters
 
 from rtbm.common import Floats
-from rtbm.estimators.checks import check_labelled, split_classes
-from rtbm.estimators.networks.base import ThetaNet
-from rtbm.training.networks import LOSSES
-from rtbm.validation import check_choice
+from rtbm.errors import InvalidInputError
+from rtbm.estimators.checks import (
+    check_labelled,
+    check_number,
+    check_search,
+    column_moments,
+    distinct_rows,
+    forget,
+    keep_arguments,
+    split_classes,
+    split_rows,
+)
+from rtbm.estimators.networks.task import NetworkRows, NetworkTask, absorb
+from rtbm.estimators.parallel import threads_for
+from rtbm.estimators.progress import progress_bar
+from rtbm.estimators.search import count_runs, search, task_options
+from rtbm.nn.feedforward import ACTIVATIONS
+from rtbm.training.networks import LOSSES, NETWORK_SOLVERS
+from rtbm.validation import check_choice, check_integer
+
+INITIALIZATIONS = ("auto", "balanced", "paper")
+PREDICTED_ROWS = 2**16
+"""Rows for which a network predicts at a time. More rows need more memory."""
+
+
+class ThetaNet(BaseEstimator):
+    """The base class of ThetaNetRegressor and ThetaNetClassifier."""
+
+    loss = "squared_error"
+    n_features_in_: int
+    module_: nn.Sequential
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] = (3, 3, 2),
+        *,
+        activation: str | Sequence[str] = "theta",
+        output_activation: str = "linear",
+        coupling: str = "diagonal",
+        initialization: str = "auto",
+        solver: str = "lbfgs",
+        max_iter: int | None = None,
+        tol: float = 1e-6,
+        n_init: int = 8,
+        alpha: float = 1e-4,
+        dropout: float = 0.0,
+        validation_fraction: float | None = None,
+        n_iter_no_change: int = 20,
+        batch_size: int | None = None,
+        learning_rate: float = 0.01,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        device: str | None = None,
+        verbose: int = 0,
+    ):
+        keep_arguments(self, locals())
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "module_")
+
+    def _fit(self, X: Floats, target: Floats, weights: Floats) -> None:
+        """Train on checked data: inputs (n, d), targets (n, n_outputs), weights (n,)."""
+        d = X.shape[1]
+        if weights.max() > 1e300 / len(weights):
+            raise InvalidInputError("sample_weight: its sum leaves float64: divide it by its largest entry")
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        rows, weights = distinct_rows(np.hstack([X, target]), weights)
+        training, held_out = self._split(rows[:, d:], seed)
+        centre, scale = column_moments(rows[training, :d], weights[training])
+        offset, unit = column_moments(rows[training, d:], weights[training])
+        if self.output_activation != "linear" or self.loss != "squared_error":
+            offset, unit = 0 * offset, 0 * unit + 1
+        rows = (rows - np.concatenate([centre, offset])) / np.concatenate([scale, unit])
+        parts = [NetworkRows(rows[i, :d], rows[i, d:], weights[i]) for i in (training, held_out)]
+        task = self._task(parts[0], parts[1] if len(held_out) else None, seed)
+        with progress_bar(count_runs(task), "training", False, shown=bool(self.verbose)) as report:
+            outcome = search(replace(task, report=report))
+        best = outcome.results[outcome.best]
+        if not math.isfinite(best.objective):
+            raise InvalidInputError(
+                "X or y: the loss is infinite from every start: look for extreme values, or lower learning_rate"
+            )
+        network = task.network().eval()
+        vector_to_parameters(best.vector.cpu(), network.parameters())
+        absorb(network, centre, scale, offset, unit)
+        self._set_network(network, task.sizes, task.activations, task.coupling, task.dropout)
+        self.results_, self.history_ = outcome.results, best.history
+        known = {"n_parameters": len(best.vector), "n_observations": float(weights[training].sum())}
+        self._set_summary(known | outcome.summary(task.solver.max_iter) | {"loss": best.objective})
+
+    def _split(self, target: Floats, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        return split_rows(len(target), self.validation_fraction, seed)
+
+    def _set_network(
+        self, network: nn.Sequential, sizes: Sequence[int], activations: Sequence[str], coupling: str, dropout: float
+    ) -> None:
+        """Keep a trained network and its architecture, because the user may change the parameters afterwards."""
+        self.layer_sizes_, self.layer_activations_ = tuple(sizes), tuple(activations)
+        self._coupling, self._dropout = coupling, dropout
+        self.module_ = network
+
+    def _set_summary(self, summary: dict[str, Any]) -> None:
+        self.summary_ = summary
+        self.n_parameters_, self.n_iter_ = summary["n_parameters"], summary["n_iter"]
+        self.converged_, self.loss_ = summary["converged"], summary["loss"]
+
+    def _task(self, data: NetworkRows, validation: NetworkRows | None, seed: int) -> NetworkTask:
+        sizes, activations = self._layers()
+        return NetworkTask(
+            sizes=(*sizes, data.target.shape[1]),
+            activations=(*activations, self.output_activation),
+            coupling=self.coupling,
+            initialization=self.initialization,
+            dropout=float(self.dropout),
+            loss=self.loss,
+            alpha=float(self.alpha),
+            data=data,
+            validation=validation,
+            **task_options(self, NETWORK_SOLVERS, seed),
+        )
+
+    def _layers(self) -> tuple[list[int], list[str]]:
+        """The sizes and kinds of the hidden layers, checked."""
+        sizes, names = self.hidden_layer_sizes, self.activation
+        if not isinstance(sizes, Integral | list | tuple | range | np.ndarray):
+            raise InvalidInputError(f"hidden_layer_sizes must be a list of integers, as (3, 3, 2), got {sizes!r}")
+        sizes = [sizes] if isinstance(sizes, Integral) else sizes
+        if not isinstance(names, str | list | tuple | np.ndarray):
+            raise InvalidInputError(f"activation must be a name or a list of names, got {names!r}")
+        names = [names] * len(sizes) if isinstance(names, str) else names
+        checked = [check_integer(size, "hidden_layer_sizes", 1) for size in sizes]
+        if len(names) != len(sizes):
+            raise InvalidInputError(
+                f"activation must be one name, or one for each of the {len(sizes)} hidden layers, got {tuple(names)!r}"
+            )
+        return checked, [check_choice(name, "activation", ACTIVATIONS) for name in names]
+
+    def _check_parameters(self) -> None:
+        self._layers()
+        check_choice(self.output_activation, "output_activation", ACTIVATIONS)
+        check_choice(self.initialization, "initialization", INITIALIZATIONS)
+        check_search(self, NETWORK_SOLVERS)
+        check_number(self.alpha, "alpha", 0.0, 1e9)
+        check_number(self.dropout, "dropout", 0.0, 0.99)
+        if self.dropout and self.solver != "adam":
+            raise InvalidInputError(
+                f"dropout needs solver='adam', since its gradients are random, got solver={self.solver!r}"
+            )
+
+    def _outputs(self, X: Any) -> Floats:
+        """The outputs (n, n_outputs) of the network for data (n, d)."""
+        check_is_fitted(self)
+        checked = validate_data(self, X, dtype=np.float64, reset=False)
+        rows = torch.from_numpy(np.require(checked, requirements="W"))  # torch warns of arrays that cannot be written
+        was_training = self.module_.training
+        try:
+            with torch.no_grad(), threads_for(len(rows)):
+                network = self.module_.eval()
+                return torch.cat([network(part) for part in rows.split(PREDICTED_ROWS)]).numpy()
+        finally:
+            self.module_.train(was_training)
 
 
 class ThetaNetRegressor(RegressorMixin, ThetaNet):
@@ -102,7 +265,7 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
         A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
         self._check_parameters()
-        self._forget()
+        forget(self)
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         self._is_flat = y.ndim == 1
@@ -181,32 +344,7 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
         device: str | None = None,
         verbose: int = 0,
     ):
-        super().__init__(
-            hidden_layer_sizes,
-            activation=activation,
-            output_activation=output_activation,
-            coupling=coupling,
-            initialization=initialization,
-            solver=solver,
-            max_iter=max_iter,
-            tol=tol,
-            n_init=n_init,
-            alpha=alpha,
-            dropout=dropout,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            random_state=random_state,
-            n_jobs=n_jobs,
-            device=device,
-            verbose=verbose,
-        )
-        self.loss = loss
-
-    @property
-    def _loss(self) -> str:
-        return self.loss
+        keep_arguments(self, locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train the network on X (n_samples, n_features) and labels y (n_samples,).
@@ -215,7 +353,7 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
         """
         self._check_parameters()
         check_choice(self.loss, "loss", tuple(LOSSES))
-        self._forget()
+        forget(self)
         X, y, weights = check_labelled(self, X, y, sample_weight)
         classes, codes = np.unique(y, return_inverse=True)
         target = codes[:, None].astype(np.float64) if len(classes) == 2 else np.eye(len(classes))[codes]

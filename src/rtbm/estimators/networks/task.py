@@ -1,7 +1,8 @@
 """Standardised data, and the training of a network on them from one start."""
 
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from rtbm.common import Floats
-from rtbm.estimators.parallel import threads_for
-from rtbm.estimators.search import Report, Task
+from rtbm.estimators.search import Task
 from rtbm.nn.feedforward import affine_layers, make_network
-from rtbm.training import Monitor, Result
+from rtbm.training import Monitor, Record
 from rtbm.training.network_starts import tune
 from rtbm.training.networks import LOSSES, NetworkObjective
 
@@ -62,23 +62,20 @@ class NetworkTask(Task):
             tune(network, *self.data, seed=self.solver.seed + index, greedy=index == 0)
         return parameters_to_vector(network.parameters()).detach().to(self.device or "cpu")
 
-    def run(self, index: int, vector: Tensor | None, max_iter: int, report: Report | None) -> Result:
-        """One start, or its continuation from a vector."""
-        with threads_for(len(self.data.x)):
-            start = self.start(index) if vector is None else vector
-            monitor = Monitor(self._validate(), self.patience, None if report is None else lambda r: report(index, r))
-            solver = replace(self.solver, max_iter=max_iter, seed=self.solver.seed + index)
-            return solver.minimise(self._objective(self.data, self.alpha), start, monitor)
+    def objective(self) -> NetworkObjective:
+        """The penalised loss of the training data."""
+        return self._objective(self.data, self.alpha)
+
+    def monitor(self, report: Callable[[Record], None] | None) -> Monitor:
+        """A monitor whose validation is the negative loss of the validation data, if there are any."""
+        if self.validation is None:
+            return Monitor(None, self.patience, report)
+        held_out = self._objective(self.validation, 0.0)
+        return Monitor(lambda vector: -held_out.value(vector), self.patience, report)
 
     def _objective(self, rows: NetworkRows, alpha: float) -> NetworkObjective:
         x, target, weights = (torch.from_numpy(np.ascontiguousarray(part)).to(self.device or "cpu") for part in rows)
         return NetworkObjective(self.network().to(x.device), LOSSES[self.loss], x, target, weights, alpha)
-
-    def _validate(self) -> Any:
-        if self.validation is None:
-            return None
-        held_out = self._objective(self.validation, 0.0)
-        return lambda vector: -held_out.value(vector)
 
 
 @torch.no_grad()

@@ -39,23 +39,6 @@ class SplitLists(NamedTuple):
     last: Integers
 
 
-def list_cost(n_points: int, n_terms: int) -> float:
-    """One exponential or cosine for each term."""
-    return n_points * (LIST_POINT + n_terms * LIST_TERM)
-
-
-def split_cost(n_points: int, lists: SplitLists, is_compiled: bool) -> float:
-    """Two short lists and a matrix product; compiled tables make the lists cheap."""
-    product, entries = len(lists.first) * len(lists.last), len(lists.first) + len(lists.last)
-    fill = FILL_COMPILED if is_compiled else FILL_TORCH
-    return n_points * (SPLIT_POINT + entries * fill + product * PRODUCT_TERM) + product * LIST_TERM + SPLIT_SETUP
-
-
-def fused_cost(n_points: int, n_terms: int) -> float:
-    """One compiled pass."""
-    return n_points * (FUSED_POINT + n_terms * FUSED_TERM)
-
-
 def choose_split(points: Integers, n_osc: int) -> SplitLists:
     """Cut the coordinates in two so that the matrix product and the lists are cheapest together."""
     mirrored = points.copy()

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from rtbm.common import TWO_PI
 from rtbm.theta import kernels
-from rtbm.theta.block.cost import fused_cost
+from rtbm.theta.block.cost import FUSED_POINT, FUSED_TERM
 from rtbm.theta.block.evaluator import Evaluator
 from rtbm.theta.block.tensors import CPU, BlockTensors
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.constants import TWO_PI_PARTS
 from rtbm.theta.derivatives import CompiledLogTheta, Derivatives, wants_graph
 from rtbm.theta.exact import grid_factor
-from rtbm.theta.kernels import ROUND, ROW_WIDTH, add_cosine, add_scaled, combine, compiled, exp_row, fill, sin_cos_row
+from rtbm.theta.kernels import ROUND, ROW_WIDTH, add_scaled_row, compiled, exp_row, fill_row, sin_cos_row
 
 MAX_EXPONENT = 600.0
 """Evaluators that multiply exponentials, or do not shift them, serve blocks whose exponents stay below this. Beyond 709
@@ -54,7 +54,7 @@ class FusedPass(Evaluator):
 
     def cost(self, n_points: int) -> float:
         """One compiled pass."""
-        return fused_cost(n_points, self.n_terms)
+        return n_points * (FUSED_POINT + self.n_terms * FUSED_TERM)
 
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
         """See `Evaluator`."""
@@ -143,10 +143,10 @@ def change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, spare):
     """whole = zU (phase II: z modulo 2π), and the same as s + low with s exact; c, n0 and spare are work space."""
     grid_factor, two_pi, U = geometry[:3]
     g = U.shape[0]
-    fill(w, spare, 0.0)
+    fill_row(w, spare, 0.0)
     for i in range(g):
-        fill(w, s + i, 0.0)
-        fill(w, low + i, 0.0)
+        fill_row(w, s + i, 0.0)
+        fill_row(w, low + i, 0.0)
         for b in range(count):
             w[c + i, b] = z[begin + b, i]
             w[whole + i, b] = 0.0
@@ -168,8 +168,8 @@ def change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, spare):
             w[whole + j, b] += w[c + j, b] - coarse
             w[n0, b] = coarse
         for i in range(g):
-            add_scaled(w, s + i, U[j, i], n0)
-            add_scaled(w, low + i, U[j, i], whole + j)
+            add_scaled_row(w, s + i, U[j, i], n0)
+            add_scaled_row(w, low + i, U[j, i], whole + j)
     for i in range(g):
         for b in range(ROW_WIDTH):
             w[whole + i, b] = w[s + i, b] + w[low + i, b]
@@ -181,20 +181,20 @@ def recentre(geometry, w, whole, low, c, n0, s, spare):
     centre, plane, periods, finer = geometry[3], geometry[4], geometry[5], geometry[6]
     g = plane.shape[0]
     for i in range(g - 1, -1, -1):
-        combine(w, c + i, centre, i, whole)
+        kernels.combine(w, c + i, centre, i, whole)
         for b in range(ROW_WIDTH):
             w[spare, b] = w[c + i, b]
         for j in range(i + 1, g):
-            add_scaled(w, spare, plane[i, j], c + j)
+            add_scaled_row(w, spare, plane[i, j], c + j)
         for b in range(ROW_WIDTH):
             w[n0 + i, b] = (w[spare, b] + ROUND) - ROUND
             w[c + i, b] -= w[n0 + i, b]
     for i in range(g):
         for j in range(g):
-            add_scaled(w, s + i, -periods[j, i], n0 + j)
+            add_scaled_row(w, s + i, -periods[j, i], n0 + j)
         for j in range(g):
-            add_scaled(w, low + i, -finer[j, i], n0 + j)
-        add_scaled(w, s + i, 1.0, low + i)
+            add_scaled_row(w, low + i, -finer[j, i], n0 + j)
+        add_scaled_row(w, s + i, 1.0, low + i)
 
 
 @compiled
@@ -207,39 +207,39 @@ def add_term(points, t, n_osc, log_size, turns, order, w, x, work, total, first,
         if points[t, j] != 0.0:
             oscillates, grows = oscillates or j < n_osc, grows or j >= n_osc
     if grows:
-        fill(w, argument, log_size)
+        fill_row(w, argument, log_size)
         for j in range(n_osc, g):
-            add_scaled(w, argument, points[t, j], x + j)
+            add_scaled_row(w, argument, points[t, j], x + j)
         exp_row(w, argument, size)
     if oscillates:
-        fill(w, argument, turns)
+        fill_row(w, argument, turns)
         for j in range(n_osc):
-            add_scaled(w, argument, points[t, j], x + j)
+            add_scaled_row(w, argument, points[t, j], x + j)
         if order == 0 and not grows:
-            add_cosine(w, total, math.exp(log_size), argument)
+            kernels.add_cosine(w, total, math.exp(log_size), argument)
             return
         if not grows:
-            fill(w, size, math.exp(log_size))
+            fill_row(w, size, math.exp(log_size))
         sin_cos_row(w, argument, sines, cosines)
         for b in range(ROW_WIDTH):
             w[sines, b] *= -w[size, b]
             w[size, b] *= w[cosines, b]
-    add_scaled(w, total, 1.0, size)
+    add_scaled_row(w, total, 1.0, size)
     if order == 0:
         return
     for i in range(g):
         if points[t, i] == 0.0:
             continue
         if i >= n_osc:
-            add_scaled(w, first + i, points[t, i], size)
+            add_scaled_row(w, first + i, points[t, i], size)
         elif oscillates:
-            add_scaled(w, first + i, points[t, i], sines)
+            add_scaled_row(w, first + i, points[t, i], sines)
         for j in range(i + 1 if order == 2 else 0):
             product = points[t, i] * points[t, j]
             if i < n_osc or j >= n_osc:
-                add_scaled(w, second + i * g + j, -product if i < n_osc else product, size)
+                add_scaled_row(w, second + i * g + j, -product if i < n_osc else product, size)
             elif product != 0.0:
-                add_scaled(w, second + i * g + j, product, sines)
+                add_scaled_row(w, second + i * g + j, product, sines)
 
 
 @compiled
@@ -252,13 +252,13 @@ def write_covariance(w, first, second, constant, back, row, result, begin, count
                 w[second + i * g + j, b] -= w[first + i, b] * w[first + j, b]
     for k in range(g):
         for i in range(g):
-            fill(w, row + i, 0.0)
+            fill_row(w, row + i, 0.0)
             for j in range(g):
-                add_scaled(w, row + i, back[k, j], second + max(i, j) * g + min(i, j))
+                add_scaled_row(w, row + i, back[k, j], second + max(i, j) * g + min(i, j))
         for i in range(k + 1):
-            fill(w, row + g, constant[i, k])
+            fill_row(w, row + g, constant[i, k])
             for j in range(g):
-                add_scaled(w, row + g, back[i, j], row + j)
+                add_scaled_row(w, row + g, back[i, j], row + j)
             for b in range(count):
                 result[begin + b, i, k] = w[row + g, b]
                 result[begin + b, k, i] = w[row + g, b]
@@ -267,7 +267,7 @@ def write_covariance(w, first, second, constant, back, row, result, begin, count
 @compiled
 def write_value(w, whole, n0, s, x, Z, spare, slope, constant, is_first_phase, log_part, total, begin, count):
     """log θ̃ = log_part + log total: constant, ½sᵀKs with Ks = slope ∘ x, and in phase I ½n₀·(z + s)."""
-    fill(w, spare, constant)
+    fill_row(w, spare, constant)
     for i in range(slope.shape[0]):
         if slope[i] != 0.0:
             for b in range(ROW_WIDTH):
@@ -284,12 +284,12 @@ def write_value(w, whole, n0, s, x, Z, spare, slope, constant, is_first_phase, l
 def write_mean(w, n0, x, first, spare, U, slope, back, is_first_phase, result, begin, count):
     """result = U(n₀ + Ks) + M·first with M = back; without n₀ in phase II."""
     for i in range(U.shape[0]):
-        fill(w, spare, 0.0)
+        fill_row(w, spare, 0.0)
         for j in range(U.shape[1] if is_first_phase else 0):  # first, since integers do not round
-            add_scaled(w, spare, U[i, j], n0 + j)
+            add_scaled_row(w, spare, U[i, j], n0 + j)
         for j in range(U.shape[1]):
-            add_scaled(w, spare, U[i, j] * slope[j], x + j)
-            add_scaled(w, spare, back[i, j], first + j)
+            add_scaled_row(w, spare, U[i, j] * slope[j], x + j)
+            add_scaled_row(w, spare, back[i, j], first + j)
         for b in range(count):
             result[begin + b, i] = w[spare, b]
 
@@ -314,10 +314,10 @@ def moment_pass(z, start, stop, geometry, form, n_osc, terms, order, log_part, t
         change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, work)
         recentre(geometry, w, whole, low, c, n0, s, work)
         for i in range(g):
-            combine(w, x + i, B, i, s)
+            kernels.combine(w, x + i, B, i, s)
         if order > 0:
             w[first : first + g + g * g] = 0.0
-        fill(w, Z, 1.0)
+        fill_row(w, Z, 1.0)
         for t in range(points.shape[0]):
             add_term(points, t, n_osc, log_size[t], turns[t], order, w, x, work, Z, first, second)
         write_value(w, whole, n0, s, x, Z, work, slope, constant, is_first_phase, log_part, total, begin, count)
@@ -334,29 +334,21 @@ def moment_pass(z, start, stop, geometry, form, n_osc, terms, order, log_part, t
 
 
 @compiled
-def tabulate_powers(w, base, reach, table):
-    """Complex powers −reach…reach of a number of modulus one; w[table + 2(reach + p)] and the next row hold power p."""
+def tabulate_powers(w, turns, reach, table):
+    """Powers −reach…reach of exp(2πi·turns); w[table + 2(reach + p)] and the next row hold power p."""
     origin = table + 2 * reach
-    fill(w, origin, 1.0)
-    fill(w, origin + 1, 0.0)
+    fill_row(w, origin, 1.0)
+    fill_row(w, origin + 1, 0.0)
+    if reach > 0:
+        sin_cos_row(w, turns, origin + 3, origin + 2)
     for p in range(1, reach + 1):
         a, b, c = origin + 2 * (p // 2), origin + 2 * (p - p // 2), origin + 2 * p
-        if p == 1:
-            copy_complex(w, c, base)
-        else:
+        if p > 1:
             multiply_complex(w, c, a, b)
         mirror = origin - 2 * p
         for k in range(ROW_WIDTH):
             w[mirror, k] = w[c, k]
             w[mirror + 1, k] = -w[c + 1, k]
-
-
-@compiled
-def copy_complex(w, target, source):
-    """Copy a complex number (two rows)."""
-    for b in range(ROW_WIDTH):
-        w[target, b] = w[source, b]
-        w[target + 1, b] = w[source + 1, b]
 
 
 @compiled
@@ -383,8 +375,8 @@ def write_complex(w, left, right, re, im, real, imag, t, begin, count):
 def tabulate_exponentials(w, x, half, reach, table, spare):
     """Real exponentials exp(p·x − p²·half), p = −reach…reach, in every second row of the table."""
     for p in range(-reach, reach + 1):
-        fill(w, spare, -p * p * half)
-        add_scaled(w, spare, float(p), x)
+        fill_row(w, spare, -p * p * half)
+        add_scaled_row(w, spare, float(p), x)
         exp_row(w, spare, table + 2 * (reach + p))
 
 
@@ -400,18 +392,17 @@ def fill_pass(x, points, reach, n_osc, half, start_real, start_imag, real, imag)
     for j in range(g):
         tables[j + 1] = tables[j] + 2 * (2 * reach[j] + 1)
     prefix, work = tables[g], tables[g] + 2 * g
-    w = np.zeros((work + 4, ROW_WIDTH))
-    fill(w, prefix, 1.0)
+    w = np.zeros((work + 2, ROW_WIDTH))
+    fill_row(w, prefix, 1.0)
     for begin in range(0, x.shape[1], ROW_WIDTH):
         count = min(ROW_WIDTH, x.shape[1] - begin)
         for j in range(g):
             for b in range(count):
                 w[work, b] = x[j, begin + b]
             if j < n_osc:
-                fill(w, work + 1, 0.0)
-                add_scaled(w, work + 1, 1 / (2 * math.pi), work)
-                sin_cos_row(w, work + 1, work + 3, work + 2)
-                tabulate_powers(w, work + 2, reach[j], tables[j])
+                fill_row(w, work + 1, 0.0)
+                add_scaled_row(w, work + 1, 1 / (2 * math.pi), work)
+                tabulate_powers(w, work + 1, reach[j], tables[j])
             else:
                 tabulate_exponentials(w, work, half[j], reach[j], tables[j], work + 1)
         for t in range(terms):

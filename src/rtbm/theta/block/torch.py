@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from rtbm.theta import kernels
-from rtbm.theta.block.cost import SMALLEST_SPLIT, SplitLists, choose_split, list_cost, split_cost, split_exponent
+from rtbm.theta.block import cost
+from rtbm.theta.block.cost import LIST_POINT, LIST_TERM, SMALLEST_SPLIT, SplitLists, choose_split, split_exponent
 from rtbm.theta.block.evaluator import Evaluator
 from rtbm.theta.block.numba import MAX_EXPONENT, fill_table
 from rtbm.theta.block.poisson import Form
@@ -32,7 +33,7 @@ class ListSum(Evaluator):
 
     def cost(self, n_points: int) -> float:
         """An exponential or cosine for every term."""
-        return list_cost(n_points, self.n_terms)
+        return n_points * (LIST_POINT + self.n_terms * LIST_TERM)
 
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
         """See `Evaluator`."""
@@ -90,7 +91,10 @@ class SplitProduct(Evaluator):
 
     def cost(self, n_points: int) -> float:
         """Two short lists and a matrix product."""
-        return split_cost(n_points, self._lists, kernels.AVAILABLE)
+        first, last = (len(part) for part in self._lists)
+        fill = cost.FILL_COMPILED if kernels.AVAILABLE else cost.FILL_TORCH
+        each = cost.SPLIT_POINT + (first + last) * fill + first * last * cost.PRODUCT_TERM
+        return n_points * each + first * last * LIST_TERM + cost.SPLIT_SETUP
 
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
         """See `Evaluator`."""

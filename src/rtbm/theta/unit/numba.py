@@ -71,25 +71,27 @@ def _cosine_polynomials(b: Floats) -> Floats:
     return np.concatenate([value, -(size * m) @ CHEBYSHEV_SINES, second, (size * m**3) @ CHEBYSHEV_SINES], axis=1)
 
 
-def expectations(u: Tensor, q: Tensor, phase: str, value: Tensor) -> None:
-    """−∂/∂u log θ̃ for u (points, g) in float32 or float64 and q (g,), written to `value`."""
-    constants = unit_constants(q.detach().resolve_neg().double().numpy(), phase)
-    source, target = u.numpy(), value.numpy()
-    run_threads(lambda start, stop: expectation_pass(source, start, stop, constants, target), len(u), u.numel())
+def expectations(u: Tensor, q: Tensor, phase: str) -> Tensor:
+    """−∂/∂u log θ̃ for u (points, g) in float32 or float64 and q (g,)."""
+    constants, source, value = _constants(q, phase), u.numpy(), torch.empty_like(u)
+    run_threads(lambda *rows: expectation_pass(source, *rows, constants, value.numpy()), len(u), u.numel())
+    return value
 
 
-def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str, by_u: Tensor) -> Tensor:
-    """The gradients of `expectations` in u, written to `by_u`, and those in q (g,)."""
-    constants = unit_constants(q.detach().resolve_neg().double().numpy(), phase)
-    source, weights, target = u.numpy(), grad.numpy(), by_u.numpy()
-    sign = 1.0 if phase == "I" else -1.0
+def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str) -> tuple[Tensor, Tensor]:
+    """The gradients of `expectations` in u (points, g) and in q (g,)."""
+    constants, by_u, sign = _constants(q, phase), torch.empty_like(u), 1.0 if phase == "I" else -1.0
 
     def run(start: int, stop: int) -> Tensor:
         sums = np.zeros(len(constants))
-        gradient_pass(source, weights, start, stop, constants, sign, target, sums)
+        gradient_pass(u.numpy(), grad.numpy(), start, stop, constants, sign, by_u.numpy(), sums)
         return torch.from_numpy(sums)
 
-    return torch.stack(run_threads(run, len(u), u.numel())).sum(dim=0)
+    return by_u, torch.stack(run_threads(run, len(u), u.numel())).sum(dim=0)
+
+
+def _constants(q: Tensor, phase: str) -> Floats:
+    return unit_constants(q.detach().resolve_neg().double().numpy(), phase)
 
 
 def column_moments(z: Tensor, constants: Floats, order: int) -> Derivatives:
@@ -266,29 +268,17 @@ def moment_row(tile, seconds, c, k, j, sums):
 
 
 @compiled
-def read(source, tile, begin, count, left, right):
-    """Read some columns as rows of the tile."""
-    if right - left >= SMALLEST_COLUMN_BLOCK:
+def copy_tile(source, target):
+    """target = source, for two arrays (points, columns) of which one is a transposed tile."""
+    count, width = source.shape
+    if width >= SMALLEST_COLUMN_BLOCK:
         for b in range(count):
-            for c in range(right - left):
-                tile[c, b] = source[begin + b, left + c]
+            for c in range(width):
+                target[b, c] = source[b, c]
     else:
-        for c in range(right - left):
+        for c in range(width):
             for b in range(count):
-                tile[c, b] = source[begin + b, left + c]
-
-
-@compiled
-def write(tile, target, begin, count, left, right):
-    """Write rows of the tile as columns."""
-    if right - left >= SMALLEST_COLUMN_BLOCK:
-        for b in range(count):
-            for c in range(right - left):
-                target[begin + b, left + c] = tile[c, b]
-    else:
-        for c in range(right - left):
-            for b in range(count):
-                target[begin + b, left + c] = tile[c, b]
+                target[b, c] = source[b, c]
 
 
 @compiled
@@ -311,10 +301,10 @@ def expectation_pass(u, start, stop, constants, value):
         count = min(ROW_WIDTH, stop - begin)
         for left in range(0, g, TILE):
             right = min(g, left + TILE)
-            read(u, tile, begin, count, left, right)
+            copy_tile(u[begin : begin + count, left:right], tile.T[:count, : right - left])
             for j in range(left, right):
                 expectation_row(tile, j - left, constants, j)
-            write(tile, value, begin, count, left, right)
+            copy_tile(tile.T[:count, : right - left], value[begin : begin + count, left:right])
 
 
 @compiled
@@ -329,12 +319,12 @@ def gradient_pass(u, grad, start, stop, constants, sign, by_u, by_q):
             if count < ROW_WIDTH:  # the end of a row must not hold numbers of the last block
                 weights[:] = 0.0
                 tile[:] = 0.0
-            read(u, tile, begin, count, left, right)
-            read(grad, weights, begin, count, left, right)
+            copy_tile(u[begin : begin + count, left:right], tile.T[:count, : right - left])
+            copy_tile(grad[begin : begin + count, left:right], weights.T[:count, : right - left])
             for j in range(left, right):
                 gradient_row(tile, weights, j - left, constants, j)
                 by_q[j] += sign * sum_in_halves(weights, j - left)
-            write(tile, by_u, begin, count, left, right)
+            copy_tile(tile.T[:count, : right - left], by_u[begin : begin + count, left:right])
 
 
 @compiled
@@ -349,7 +339,7 @@ def moment_pass(z, start, stop, constants, order, value, mean, second):
         sums[1] = 1.0
         for left in range(0, g, TILE):
             right = min(g, left + TILE)
-            read(z, tile, begin, count, left, right)
+            copy_tile(z[begin : begin + count, left:right], tile.T[:count, : right - left])
             for j in range(left, right):
                 if order == 0:
                     value_row(tile, j - left, constants, j, sums)
@@ -360,8 +350,8 @@ def moment_pass(z, start, stop, constants, order, value, mean, second):
                         sums[0, b] += np.log(sums[1, b])
                     sums[1] = 1.0
             if order > 0:
-                write(tile, mean, begin, count, left, right)
+                copy_tile(tile.T[:count, : right - left], mean[begin : begin + count, left:right])
             if order > 1:
-                write(seconds, second, begin, count, left, right)
+                copy_tile(seconds.T[:count, : right - left], second[begin : begin + count, left:right])
         for b in range(count):
             value[begin + b] = sums[0, b]

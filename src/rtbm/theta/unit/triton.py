@@ -34,34 +34,38 @@ SINE_TERMS, SINE_TERMS_FLOAT32 = 9, 5
 """Taylor terms of sine and cosine up to a quarter of a turn. With fewer, the last digits would be wrong."""
 
 
-def expectations(u: Tensor, q: Tensor, phase: str, value: Tensor) -> None:
-    """−∂/∂u log θ̃ for u (points, g) in float32 or float64 and q (g,), written to `value`."""
+def expectations(u: Tensor, q: Tensor, phase: str) -> Tensor:
+    """−∂/∂u log θ̃ for u (points, g) in float32 or float64 and q (g,)."""
+    value = torch.empty_like(u)
     if u.numel():
-        grid, columns, height = _grid(u)
+        grid, *block = _grid(u)
         with torch.cuda.device_of(u):
-            _forward[grid](u, q.contiguous(), value, *u.shape, phase == "I", columns, height, ROUNDS)
+            _pass[grid](u, u, value, value, q.contiguous(), *u.shape, phase == "I", False, *block, ROUNDS)
+    return value
 
 
-def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str, by_u: Tensor) -> Tensor:
-    """The gradients of `expectations` in u, written to `by_u`, and those in q (g,)."""
+def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str) -> tuple[Tensor, Tensor]:
+    """The gradients of `expectations` in u (points, g) and in q (g,)."""
+    by_u = torch.empty_like(u)
     if not u.numel():
-        return torch.zeros_like(q)
-    grid, columns, height = _grid(u)
+        return by_u, torch.zeros_like(q)
+    grid, *block = _grid(u)
     sums = torch.empty(grid[0], len(q), dtype=torch.promote_types(q.dtype, u.dtype), device=u.device)
     with torch.cuda.device_of(u):
-        _backward[grid](u, grad, q.contiguous(), by_u, sums, *u.shape, phase == "I", columns, height, ROUNDS)
-    return sums.sum(dim=0)
+        _pass[grid](u, grad, by_u, sums, q.contiguous(), *u.shape, phase == "I", True, *block, ROUNDS)
+    return by_u, sums.sum(dim=0)
 
 
 def _grid(u: Tensor) -> tuple[tuple[int, int], int, int]:
-    """The programs for rows and columns, and the sizes of their blocks."""
+    """The programs for rows and columns, and the columns and rows of their blocks."""
     (rows, g), (entries, most) = u.shape, PROGRAM_BLOCKS[u.dtype]
     columns = min(1 << (g - 1).bit_length(), most)
     height = entries // columns
     return (-(-rows // (height * ROUNDS)), -(-g // columns)), columns, height
 
 
-def _jit(function: Any) -> Any:
+def jit(function: Any) -> Any:
+    """Compile by Triton where it is installed."""
     return triton.jit(function) if TRITON_AVAILABLE else function
 
 
@@ -77,7 +81,7 @@ if TRITON_AVAILABLE:
     _TERMS, _TERMS_FLOAT32 = tl.constexpr(SINE_TERMS), tl.constexpr(SINE_TERMS_FLOAT32)
 
 
-@_jit
+@jit
 def _recentre(u, inverse, period, FIRST: "tl.constexpr"):
     """n₀ and s with u = period · n₀ + s, and the distance |s| − ½·period from the edge."""
     n0 = tl.floor(u * inverse + 0.5)
@@ -97,7 +101,7 @@ def _recentre(u, inverse, period, FIRST: "tl.constexpr"):
     return n0, s, edge
 
 
-@_jit
+@jit
 def _sine_cosine(turns, TERMS: "tl.constexpr"):
     """Sine and cosine of 2π·turns for |turns| ≤ ½: from half the angle to a quarter of a turn."""
     shifted = tl.abs(turns) - 0.25
@@ -112,13 +116,13 @@ def _sine_cosine(turns, TERMS: "tl.constexpr"):
     return tl.where(turns >= 0, sine, -sine), -2 * s * c
 
 
-@_jit
+@jit
 def _at_least(x, smallest):
     """The larger of both, and NaN for NaN."""
     return tl.where(x < smallest, smallest, x)
 
 
-@_jit
+@jit
 def _reciprocal(x):
     """1 / x, for float64 by Newton's method, which is shorter than a division."""
     if x.dtype == tl.float64:
@@ -130,21 +134,21 @@ def _reciprocal(x):
     return y
 
 
-@_jit
+@jit
 def _even(x, v1, v2, v3, v4):
     """Σ_m v_m cos(m·angle) for x = cos(angle)."""
     a, b, c, d, e = v4 - v2, v1 - 3 * v3, 2 * v2 - 8 * v4, 4 * v3, 8 * v4
     return (((e[None, :] * x + d[None, :]) * x + c[None, :]) * x + b[None, :]) * x + a[None, :]
 
 
-@_jit
+@jit
 def _odd(x, v1, v2, v3, v4):
     """Σ_m v_m sin(m·angle) / sin(angle) for x = cos(angle)."""
     a, b, c, d = v1 - v3, 2 * v2 - 4 * v4, 4 * v3, 8 * v4
     return ((d[None, :] * x + c[None, :]) * x + b[None, :]) * x + a[None, :]
 
 
-@_jit
+@jit
 def _waves(turns, decay, ORDER: "tl.constexpr", TERMS: "tl.constexpr"):
     """Derivatives of S = 1 + Σ_m 2·decay^(m²) cos(2πm·turns) in 2π·turns, divided by S."""
     fourth = decay * decay * decay * decay
@@ -164,7 +168,7 @@ def _waves(turns, decay, ORDER: "tl.constexpr", TERMS: "tl.constexpr"):
     return m1, m2, m3
 
 
-@_jit
+@jit
 def _steps(exponent, s, width, ORDER: "tl.constexpr"):
     """Moments of m under exp(mz − ½·width·m²), with exponent = |z| − ½·width: the terms −2, …, 2."""
     r = tl.exp(-width)
@@ -184,7 +188,7 @@ def _steps(exponent, s, width, ORDER: "tl.constexpr"):
     return m1, m2, m3
 
 
-@_jit
+@jit
 def _constants(q, FIRST: "tl.constexpr"):
     """What is the same for all entries of a column."""
     q = tl.where(q > 0, q, float("nan"))
@@ -209,7 +213,7 @@ def _constants(q, FIRST: "tl.constexpr"):
     return is_wave, inverse, scale, slope, factor, width, tl.exp(-0.5 * decay)
 
 
-@_jit
+@jit
 def _cumulants(
     u, is_wave, q, inverse, scale, slope, factor, width, decay,
     WAVES: "tl.constexpr", STEPS: "tl.constexpr", FIRST: "tl.constexpr", ORDER: "tl.constexpr",
@@ -235,101 +239,56 @@ def _cumulants(
     return first, second, third
 
 
-@_jit
-def _forward_rows(
-    u, value, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
-    WAVES: "tl.constexpr", STEPS: "tl.constexpr", FIRST: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
+@jit
+def _rows(
+    u, grad, target, sums, q, column, rows, g, WAVES: "tl.constexpr", STEPS: "tl.constexpr", FIRST: "tl.constexpr",
+    BACKWARD: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
 ):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * ROUNDS * HEIGHT
-    left = tl.minimum(rows - start, ROUNDS * HEIGHT).to(tl.int32)
-    u += start * g
-    value += start * g
-    for k in range(ROUNDS):
-        row = k * HEIGHT + tl.arange(0, HEIGHT)
-        index = row[:, None] * g + column[None, :]
-        inside = (row[:, None] < left) & (column[None, :] < g)
-        first, _, _ = _cumulants(
-            tl.load(u + index, mask=inside, other=0.0),
-            is_wave, q, inverse, scale, slope, factor, width, decay, WAVES, STEPS, FIRST, 1,
-        )  # fmt: skip
-        tl.store(value + index, -first, mask=inside)
-
-
-@_jit
-def _backward_rows(
-    u, grad, by_u, sums, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
-    WAVES: "tl.constexpr", STEPS: "tl.constexpr", FIRST: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
-):  # fmt: skip
+    """The rows of one program, for columns that are sums of waves, of steps, or of both kinds."""
+    is_wave, inverse, scale, slope, factor, width, decay = _constants(q, FIRST)
     total = tl.zeros((HEIGHT, column.shape[0]), dtype=q.dtype)
     start = tl.program_id(0).to(tl.int64) * ROUNDS * HEIGHT
     left = tl.minimum(rows - start, ROUNDS * HEIGHT).to(tl.int32)
     u += start * g
     grad += start * g
-    by_u += start * g
+    target += start * g
     for k in range(ROUNDS):
         row = k * HEIGHT + tl.arange(0, HEIGHT)
         index = row[:, None] * g + column[None, :]
         inside = (row[:, None] < left) & (column[None, :] < g)
-        weight = tl.load(grad + index, mask=inside, other=0.0)
         first, second, third = _cumulants(
             tl.load(u + index, mask=inside, other=0.0),
-            is_wave, q, inverse, scale, slope, factor, width, decay, WAVES, STEPS, FIRST, 3,
+            is_wave, q, inverse, scale, slope, factor, width, decay, WAVES, STEPS, FIRST, 3 if BACKWARD else 1,
         )  # fmt: skip
-        tl.store(by_u + index, -second * weight, mask=inside)
-        total += (0.5 * third + first * second) * weight
-    column_sums = tl.sum(total.to(tl.float64), axis=0)
-    if not FIRST:
-        column_sums = -column_sums
-    tl.store(sums + tl.program_id(0) * g + column, column_sums, mask=column < g)
+        if BACKWARD:
+            weight = tl.load(grad + index, mask=inside, other=0.0)
+            tl.store(target + index, -second * weight, mask=inside)
+            total += (0.5 * third + first * second) * weight
+        else:
+            tl.store(target + index, -first, mask=inside)
+    if BACKWARD:
+        column_sums = tl.sum(total.to(tl.float64), axis=0)
+        if not FIRST:
+            column_sums = -column_sums
+        tl.store(sums + tl.program_id(0) * g + column, column_sums, mask=column < g)
 
 
-@_jit
-def _forward(
-    u, q, value, rows, g,
-    FIRST: "tl.constexpr", COLUMNS: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
+@jit
+def _pass(
+    u, grad, target, sums, q, rows, g, FIRST: "tl.constexpr", BACKWARD: "tl.constexpr",
+    COLUMNS: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
 ):  # fmt: skip
+    """E(h|v) written to `target`; if BACKWARD, its gradients in u, and those in q added up over the rows of a program.
+
+    Forward, `grad` and `sums` are not used.
+    """
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     q = tl.load(q + column, mask=column < g, other=1.0).to(u.dtype.element_ty)
-    is_wave, inverse, scale, slope, factor, width, decay = _constants(q, FIRST)
+    is_wave, _, _, _, _, _, _ = _constants(q, FIRST)
     waves = tl.sum(is_wave.to(tl.int32), axis=0)
     if waves == COLUMNS:
-        _forward_rows(
-            u, value, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
-            True, False, FIRST, HEIGHT, ROUNDS,
-        )  # fmt: skip
+        _rows(u, grad, target, sums, q, column, rows, g, True, False, FIRST, BACKWARD, HEIGHT, ROUNDS)
     elif waves == 0:
-        _forward_rows(
-            u, value, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
-            False, True, FIRST, HEIGHT, ROUNDS,
-        )  # fmt: skip
+        _rows(u, grad, target, sums, q, column, rows, g, False, True, FIRST, BACKWARD, HEIGHT, ROUNDS)
     else:
-        _forward_rows(
-            u, value, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
-            True, True, FIRST, HEIGHT, ROUNDS,
-        )  # fmt: skip
-
-
-@_jit
-def _backward(
-    u, grad, q, by_u, sums, rows, g,
-    FIRST: "tl.constexpr", COLUMNS: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
-):  # fmt: skip
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    q = tl.load(q + column, mask=column < g, other=1.0).to(u.dtype.element_ty)
-    is_wave, inverse, scale, slope, factor, width, decay = _constants(q, FIRST)
-    waves = tl.sum(is_wave.to(tl.int32), axis=0)
-    if waves == COLUMNS:
-        _backward_rows(
-            u, grad, by_u, sums, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
-            True, False, FIRST, HEIGHT, ROUNDS,
-        )  # fmt: skip
-    elif waves == 0:
-        _backward_rows(
-            u, grad, by_u, sums, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
-            False, True, FIRST, HEIGHT, ROUNDS,
-        )  # fmt: skip
-    else:
-        _backward_rows(
-            u, grad, by_u, sums, rows, g, column, is_wave, q, inverse, scale, slope, factor, width, decay,
-            True, True, FIRST, HEIGHT, ROUNDS,
-        )  # fmt: skip
+        _rows(u, grad, target, sums, q, column, rows, g, True, True, FIRST, BACKWARD, HEIGHT, ROUNDS)

@@ -1,44 +1,39 @@
 """Adam on batches: for data that do not fit into memory, and for several processes."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from rtbm.common import Floats
 from rtbm.training.batches import ArrayBatches, Batch, Batches
 from rtbm.training.distributed import attempt, gather_objects, raise_first, rank_and_world, sum_over_processes
 from rtbm.training.family import FAILURES, Family
 from rtbm.training.objective import Objective, Prior
-from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Monitor, Result, Solver
+from rtbm.training.solvers.base import EpochSolver, Monitor, Result
 from rtbm.training.statistics import ArraySource, Likelihood
 
 ADAM_BATCH = 500
 """Rows in a batch of data in memory. Smaller batches make more steps an epoch, with noisier gradients."""
-FINAL_RATE = 0.01
-"""The last learning rate, as a share of the first."""
 LARGEST_GRADIENT = 10.0
 """Longer gradients are cut to this length, so that one outlier in a batch cannot throw the fit away."""
 
 
 @dataclass(frozen=True)
-class Adam(Solver):
-    """Adam on batches, with a learning rate that falls to a hundredth of the first.
+class Adam(EpochSolver):
+    """Adam on batches.
 
-    Under torch.distributed the gradients of all processes are added before each step, so that with the same rows in
-    their batches together they take the steps of one process.
+    Under torch.distributed the gradients of all processes are added before each step. Processes that share the rows of
+    each batch take the steps of a single process.
     """
 
     max_iter: int = 500
     name: ClassVar[str] = "adam"
-    unit: ClassVar[str] = "epoch"
     knows_smoothness: ClassVar[bool] = True
 
-    def minimise(self, objective: Objective, start: Tensor, monitor: Monitor | None = None) -> Result:
-        """Minimise from a start, on batches of data in memory."""
+    def _minimise(self, objective: Objective, start: Tensor, monitor: Monitor) -> Result:
         weights, size = objective.weights * objective.total, self.batch_size or ADAM_BATCH
         batches = ArrayBatches(objective.x, weights, size, self.seed, *rank_and_world())
         return self.minimise_batches(objective.family, batches, objective.prior, objective.total, start, monitor)
@@ -50,7 +45,7 @@ class Adam(Solver):
         prior: Prior,
         total: float,
         start: Tensor,
-        monitor: Monitor | None = None,
+        monitor: Monitor,
     ) -> Result:
         """Minimise the negative mean log-likelihood plus prior, with a step for each batch.
 
@@ -61,31 +56,22 @@ class Adam(Solver):
         total : float
             The sum of all weights, over all processes: the prior is divided by it.
         """
-        monitor, vector = monitor or Monitor(), start.clone().requires_grad_()
-        optimizer = torch.optim.Adam([vector], lr=self.learning_rate)
-        reason, values, monitor.first_step = SCHEDULE, [], 1
-        for epoch in range(self.max_iter):
-            set_rate(optimizer, self.learning_rate, epoch / self.max_iter)
+        vector, monitor.first_step = start.clone(), 1
+
+        def run(epoch: int, step: Callable[[], Any]) -> tuple[Tensor, float]:
             loss, seen = 0.0, 0.0
             for value, weight, gradient in _steps(family, vector, iter(batches.epoch(epoch))):
                 loss, seen = loss + value, seen + weight
                 if gradient is not None:
-                    pull = torch.from_numpy(prior.penalty(family, _numpy(vector))[1]).to(vector.device)
+                    pull = torch.from_numpy(prior.penalty(family, vector.cpu().numpy())[1]).to(vector.device)
                     gradient = gradient / weight + pull / total
                     vector.grad = gradient * min(1.0, LARGEST_GRADIENT / max(float(gradient.norm()), 1e-300))
-                    optimizer.step()
+                    step()
             mean = loss / seen if seen else math.inf
-            values.append(mean + prior.penalty(family, _numpy(vector))[0] / total)
-            if monitor(vector.detach().clone(), values[-1]):
-                reason = EARLY_STOPPING
-                break
-        return monitor.result(vector, reason, len(values), self.name)
+            return vector, mean + prior.penalty(family, vector.cpu().numpy())[0] / total
 
-
-def set_rate(optimizer: torch.optim.Optimizer, first: float, progress: float) -> None:
-    """Let the learning rate fall from its first value to a hundredth of it, along half a cosine."""
-    for group in optimizer.param_groups:
-        group["lr"] = first * (FINAL_RATE + (1 - FINAL_RATE) * 0.5 * (1 + math.cos(math.pi * progress)))
+        vector, reason = self.run_epochs(vector, monitor, run)
+        return monitor.result(vector, reason, len(monitor.history), self.name)
 
 
 def _steps(family: Family, vector: Tensor, batches: Iterator[Batch]) -> Iterator[tuple[float, float, Tensor | None]]:
@@ -108,17 +94,11 @@ def _sums(family: Family, vector: Tensor, batch: Batch | None) -> Tensor:
         return result
     x, weights = (part.to(vector.device) for part in batch)
     result[2] = 1.0
-    if not len(x):
-        return result
     try:
-        total = float(weights.sum())
-        value, gradient = Likelihood(family, ArraySource(x, weights)).with_gradient(vector)
+        if len(x):
+            total = float(weights.sum())
+            value, gradient = Likelihood(family, ArraySource(x, weights)).with_gradient(vector)
+            result[0], result[1], result[4:] = -total * value, total, -total * torch.from_numpy(gradient)
     except FAILURES:
         result[3] = 1.0
-        return result
-    result[0], result[1], result[4:] = -total * value, total, -total * torch.from_numpy(gradient)
     return result
-
-
-def _numpy(vector: Tensor) -> Floats:
-    return vector.detach().cpu().numpy()

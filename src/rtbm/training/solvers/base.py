@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 CONVERGED = "converged"
@@ -14,6 +15,11 @@ MAX_ITER = "max_iter"
 EARLY_STOPPING = "early stopping"
 STALLED = "no further progress"
 SCHEDULE = "schedule completed"
+INFINITE = 1e10
+"""Stands for the objective where parameters leave float64, unless objectives are that large themselves: line searches
+then turn back, and the packages behind the solvers take no infinities."""
+FINAL_RATE = 0.01
+"""The last learning rate of an EpochSolver, as a share of the first. A larger one ends with noisier parameters."""
 
 
 class Record(NamedTuple):
@@ -70,6 +76,11 @@ class Result:
     def converged(self) -> bool:
         """Whether it stopped by itself, and not because its iterations were used up."""
         return self.reason != MAX_ITER
+
+
+def cap_for(first: float) -> float:
+    """What stands for infinite objectives where the first one is known."""
+    return max(INFINITE, 10 * abs(first)) if math.isfinite(first) else INFINITE
 
 
 class Monitor:
@@ -184,6 +195,34 @@ class Solver(ABC):
     knows_smoothness: ClassVar[bool] = False
     """Whether the solver respects the `smoothness` of the prior."""
 
-    @abstractmethod
     def minimise(self, objective: Any, start: Tensor, monitor: Monitor | None = None) -> Result:
         """Minimise an objective from a start vector (n_parameters,); `monitor` follows the iterations."""
+        return self._minimise(objective, start, monitor or Monitor())
+
+    @abstractmethod
+    def _minimise(self, objective: Any, start: Tensor, monitor: Monitor) -> Result:
+        """The method of this solver."""
+
+
+@dataclass(frozen=True)
+class EpochSolver(Solver):
+    """A solver that goes over the data in epochs of steps by Adam, with a falling learning rate."""
+
+    unit: ClassVar[str] = "epoch"
+
+    def run_epochs(
+        self, vector: Tensor, monitor: Monitor, run: Callable[[int, Callable[[], Any]], tuple[Tensor, float]]
+    ) -> tuple[Tensor, str]:
+        """Run epochs until the schedule ends, or until the monitor stops it: where they end, and why.
+
+        `run(epoch, step)` sets `vector.grad` and calls `step()` for each batch, and returns what the monitor notes: a
+        vector and its objective. The learning rate falls along half a cosine to FINAL_RATE times the first one.
+        """
+        optimizer, noted = torch.optim.Adam([vector], lr=self.learning_rate), vector
+        for epoch in range(self.max_iter):
+            fall = 0.5 * (1 + math.cos(math.pi * epoch / self.max_iter))
+            optimizer.param_groups[0]["lr"] = self.learning_rate * (FINAL_RATE + (1 - FINAL_RATE) * fall)
+            noted, objective = run(epoch, optimizer.step)
+            if monitor(noted.detach().clone(), objective):
+                return noted, EARLY_STOPPING
+        return noted, SCHEDULE

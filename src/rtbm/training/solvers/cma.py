@@ -8,10 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, Monitor, Result, Solver
-
-LARGEST_VALUE = 1e10
-"""Stands for infinite values, unless finite ones are that large: the package takes no infinities."""
+from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, Monitor, Result, Solver, cap_for
 
 
 @dataclass(frozen=True)
@@ -30,9 +27,7 @@ class CMA(Solver):
     unit: ClassVar[str] = "generation"
     knows_smoothness: ClassVar[bool] = True
 
-    def minimise(self, objective: Any, start: torch.Tensor, monitor: Monitor | None = None) -> Result:
-        """Minimise from a start."""
-        monitor = monitor or Monitor()
+    def _minimise(self, objective: Any, start: torch.Tensor, monitor: Monitor) -> Result:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # remarks of the package on its optional dependencies
             import cma as package  # here, so that nothing else needs it
@@ -49,13 +44,13 @@ class CMA(Solver):
         }
         strategy = package.CMAEvolutionStrategy(start.cpu().numpy(), self.spread, options)
         first = objective.value(start)
-        large = max(LARGEST_VALUE, 10 * abs(first)) if math.isfinite(first) else LARGEST_VALUE
+        cap = cap_for(first)
         monitor(start, first)
         best, lowest, reason = start, math.inf, CONVERGED
         while not strategy.stop():
             candidates = strategy.ask()
             values = [objective.value(torch.from_numpy(candidate).to(start)) for candidate in candidates]
-            strategy.tell(candidates, [min(value, large) for value in values])
+            strategy.tell(candidates, [min(value, cap) for value in values])
             if min(values) < lowest:
                 lowest = min(values)
                 best = torch.from_numpy(candidates[values.index(lowest)].copy()).to(start)

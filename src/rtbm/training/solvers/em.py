@@ -21,8 +21,9 @@ NEWTON_STEPS, NEWTON_GAIN = 3, 1e-7
 gain about the square. More cost time and hardly improve it, since the next M-step goes on."""
 HALVINGS = 12
 """Trials of a Newton step. The last ones are steps of 0, so that one machine does not stop the others."""
-SMALLEST_SHARE = 1e-3
-"""The M-step leaves a machine as it is whose share is less than so many observations: they determine nothing."""
+LEAST_OBSERVATIONS = 1e-3
+"""The M-step does not change machines whose share of the data is less than this many observations, since so few
+determine nothing. Larger values leave more machines of a mixture where they started."""
 
 
 @dataclass(frozen=True)
@@ -37,33 +38,26 @@ class EM(Solver):
     name: ClassVar[str] = "em"
     takes_full_passes: ClassVar[bool] = True
 
-    def minimise(self, objective: Objective, start: Tensor, monitor: Monitor | None = None) -> Result:
-        """Minimise from a start."""
-        monitor = monitor or Monitor()
+    def _minimise(self, objective: Objective, start: Tensor, monitor: Monitor) -> Result:
         if objective.family.coupling != "dense":
             raise InvalidInputError('solver="em" needs coupling="dense": the states of a diagonal machine are not few')
         try:
-            value, evaluation = objective.evaluate(start)
+            known = objective.evaluate(start)
         except TooManyTermsError as error:
             raise InvalidInputError(
                 f'solver="em" sums over tables of hidden states, which would need more than {error.limit} states here: '
                 'use fewer hidden units, or solver="lbfgs"'
             ) from None
-        monitor(start, value)
-        vector, reason = iterate(objective, start, value, evaluation, monitor, self.max_iter, self.tol)
+        monitor(start, known[0])
+        vector, reason = iterate(objective, start, known, monitor, self.max_iter, self.tol)
         return monitor.result(vector, reason, objective.evaluations, self.name)
 
 
 def iterate(
-    objective: Objective,
-    vector: Tensor,
-    value: float,
-    evaluation: Evaluation,
-    monitor: Monitor,
-    max_iter: int,
-    tol: float,
+    objective: Objective, vector: Tensor, known: tuple[float, Evaluation], monitor: Monitor, max_iter: int, tol: float
 ) -> tuple[Tensor, str]:
-    """Iterations from a vector, where value and sums are known: where they end, and why."""
+    """Iterations from a vector, whose value and sums are known: where they end, and why."""
+    value, evaluation = known
     for _ in range(max_iter):
         try:
             updated = maximise(objective, evaluation)
@@ -85,7 +79,7 @@ def maximise(objective: Objective, evaluation: Evaluation) -> Tensor:
     machines, shares = evaluation.machines, evaluation.residuals[:, 0] * objective.total
     F, mean, covariance = _regression(objective, evaluation)
     L_A, centre = _fit_hidden(evaluation, objective.total)
-    kept = shares < SMALLEST_SHARE
+    kept = shares < LEAST_OBSERVATIONS
     for new, old in ((L_A, machines.L_A), (centre, machines.centre), (F, machines.F), (mean, machines.mean)):
         new[kept] = old[kept]
     L = machines.L.copy()

@@ -1,6 +1,5 @@
 """Limited-memory BFGS, the default solver: all data at once, and curvature from the last steps."""
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,15 +11,12 @@ from rtbm.common import Floats
 from rtbm.training.family import FAILURES
 from rtbm.training.scaling import UNSCALED, Scaling
 from rtbm.training.solvers import em
-from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Monitor, Result, Solver
+from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Monitor, Result, Solver, cap_for
 
 EM_STEPS, EM_GAIN = 30, 1e-4
 """L-BFGS takes over from EM after EM_STEPS iterations, or when one improves the objective by less than EM_GAIN."""
 MEMORY = 20
 """Earlier steps from which L-BFGS estimates the curvature. More cost memory, fewer cost iterations."""
-INFINITE = 1e10
-"""Stands for the objective where parameters leave float64, unless objectives are that large themselves; the line search
-then turns back."""
 FIRST_SEGMENT = 10
 """Iterations until coordinates are scaled anew; each time twice as many."""
 
@@ -39,18 +35,16 @@ class LBFGS(Solver):
     takes_full_passes: ClassVar[bool] = True
     knows_smoothness: ClassVar[bool] = True
 
-    def minimise(self, objective: Any, start: Tensor, monitor: Monitor | None = None) -> Result:
-        """Minimise from a start."""
-        monitor = monitor or Monitor()
+    def _minimise(self, objective: Any, start: Tensor, monitor: Monitor) -> Result:
         if getattr(objective, "is_scaled", False):
             try:
-                value, evaluation = objective.evaluate(start)
+                known = objective.evaluate(start)
             except FAILURES:
                 pass
             else:
-                monitor(start, value)
+                monitor(start, known[0])
                 steps = min(EM_STEPS, self.max_iter)
-                start, reason = em.iterate(objective, start, value, evaluation, monitor, steps, max(EM_GAIN, self.tol))
+                start, reason = em.iterate(objective, start, known, monitor, steps, max(EM_GAIN, self.tol))
                 if reason == EARLY_STOPPING or len(monitor.history) > self.max_iter:
                     reason = reason if reason == EARLY_STOPPING else MAX_ITER
                     return monitor.result(start, reason, objective.evaluations, self.name)
@@ -92,7 +86,7 @@ def lbfgs(objective: Any, start: Tensor, monitor: Monitor, *, max_iter: int, tol
             raise StopIteration
 
     here, segment = coordinates_at(start.cpu().numpy()), FIRST_SEGMENT
-    cap = max(INFINITE, 10 * abs(here.value)) if math.isfinite(here.value) else INFINITE
+    cap = cap_for(here.value)
     if not monitor.history:
         monitor(start, min(here.value, cap))
     while True:

@@ -1,7 +1,8 @@
 """Persistent contrastive divergence for diagonal machines: the normaliser's gradient from Gibbs chains that live on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,8 +12,7 @@ from rtbm.parameters import Natural, change_phase, constrain, map_tensors, unpac
 from rtbm.training.batches import ArrayBatches
 from rtbm.training.family import Family
 from rtbm.training.objective import Objective
-from rtbm.training.solvers.adam import set_rate
-from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Monitor, Result, Solver
+from rtbm.training.solvers.base import EpochSolver, Monitor, Result
 from rtbm.training.solvers.score_matching import ScoreMatchingObjective, check_diagonal
 
 N_CHAINS = 500
@@ -22,7 +22,7 @@ N_STEPS = 2
 
 
 @dataclass(frozen=True)
-class PCD(Solver):
+class PCD(EpochSolver):
     """Follow the gradient of the log-likelihood, with the expectation under the machine taken over Gibbs chains::
 
         ∂ mean log P = −mean over data of ∂F(v) + mean over chains of ∂F(v)
@@ -33,24 +33,20 @@ class PCD(Solver):
 
     max_iter: int = 300
     name: ClassVar[str] = "pcd"
-    unit: ClassVar[str] = "epoch"
     maximises_likelihood: ClassVar[bool] = False
 
-    def minimise(self, objective: Objective, start: Tensor, monitor: Monitor | None = None) -> Result:
-        """Minimise from a start."""
-        monitor = monitor or Monitor()
+    def _minimise(self, objective: Objective, start: Tensor, monitor: Monitor) -> Result:
         family, x = objective.family, objective.x
         check_diagonal(family, x, self.name)
         generator = torch.Generator(x.device).manual_seed(self.seed)
         batches = ArrayBatches(x, objective.weights, self.batch_size, self.seed)
         matching = ScoreMatchingObjective.like(objective)
-        vector, reason = start.clone().requires_grad_(), SCHEDULE
-        average = start.clone()
-        optimizer = torch.optim.Adam([vector], lr=self.learning_rate)
+        vector, average = start.clone().requires_grad_(), start
         chosen = torch.multinomial(objective.weights, N_CHAINS, replacement=True, generator=generator)
         chains, monitor.first_step = x[chosen], 1
-        for epoch in range(self.max_iter):
-            set_rate(optimizer, self.learning_rate, epoch / self.max_iter)
+
+        def run(epoch: int, step: Callable[[], Any]) -> tuple[Tensor, float]:
+            nonlocal average, chains
             for points, weights in batches.epoch(epoch):
                 gibbs = GibbsSampler(_first_phase(family, vector.detach()))
                 for _ in range(N_STEPS):
@@ -60,11 +56,11 @@ class PCD(Solver):
                 (gradient,) = torch.autograd.grad(loss, vector)
                 _, pull = objective.prior.penalty(family, vector.detach().cpu().numpy())
                 vector.grad = gradient + torch.from_numpy(pull).to(gradient) / objective.total
-                optimizer.step()
+                step()
             average = vector.detach() if epoch < self.max_iter // 2 else 0.95 * average + 0.05 * vector.detach()
-            if monitor(average.clone(), matching.value(average)):
-                reason = EARLY_STOPPING
-                break
+            return average, matching.value(average)
+
+        average, reason = self.run_epochs(vector, monitor, run)
         return monitor.result(average, reason, len(monitor.history), self.name)
 
 

@@ -35,11 +35,10 @@ class ScoreMatching(Solver):
     name: ClassVar[str] = "score_matching"
     maximises_likelihood: ClassVar[bool] = False
 
-    def minimise(self, objective: Objective, start: Tensor, monitor: Monitor | None = None) -> Result:
-        """Minimise from a start."""
+    def _minimise(self, objective: Objective, start: Tensor, monitor: Monitor) -> Result:
         check_diagonal(objective.family, objective.x, self.name)
         matching = ScoreMatchingObjective.like(objective)
-        return lbfgs(matching, start, monitor or Monitor(), max_iter=self.max_iter, tol=self.tol, name=self.name)
+        return lbfgs(matching, start, monitor, max_iter=self.max_iter, tol=self.tol, name=self.name)
 
 
 class ScoreMatchingObjective(Objective):

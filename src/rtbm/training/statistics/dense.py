@@ -87,15 +87,12 @@ def unpack_machines(vector, n_machines, d, g):
             for j in range(i + 1):
                 L_A[k, i, j] = math.exp(vector[at]) if i == j else vector[at]
                 at += 1
-        for i in range(g):
-            centre[k, i] = vector[at + i]
+        centre[k] = vector[at : at + g]
         at += g
         for i in range(d):
-            for j in range(g):
-                F[k, i, j] = vector[at + i * g + j]
-        at += d * g
-        for i in range(d):
-            mean[k, i] = vector[at + i]
+            F[k, i] = vector[at : at + g]
+            at += g
+        mean[k] = vector[at : at + d]
         at += d
         for i in range(d):
             for j in range(i + 1):
@@ -103,13 +100,9 @@ def unpack_machines(vector, n_machines, d, g):
                 at += 1
     log_weights = np.zeros(n_machines)
     if n_machines > 1:
-        top, total = -np.inf, 0.0
-        for k in range(n_machines):
-            top = max(top, vector[n_machines * size + k])
-        for k in range(n_machines):
-            total += math.exp(vector[n_machines * size + k] - top)
-        for k in range(n_machines):
-            log_weights[k] = vector[n_machines * size + k] - top - math.log(total)
+        log_weights[:] = vector[n_machines * size :]
+        log_weights -= log_weights.max()
+        log_weights -= math.log(np.exp(log_weights).sum())
     return Machines(log_weights, L_A, centre, F, mean, L)
 
 
@@ -285,9 +278,7 @@ def likelihood_gradient(residuals, machines, states):
     gradient = np.empty(n_machines * size + (n_machines if n_machines > 1 else 0))
     inverse, by_mean, by_F = np.zeros((d, d)), np.empty(d), np.empty((d, g))
     excess_first, excess_second = np.empty(g), np.empty((g, g))
-    whole = 0.0
-    for k in range(n_machines):
-        whole += residuals[k, 0]
+    whole = residuals[:, 0].sum()
     for k in range(n_machines):
         own = residuals[k]
         total = own[0]
@@ -319,12 +310,9 @@ def likelihood_gradient(residuals, machines, states):
                 by_F[i, j] = by_mean[i] * centre[k, j]
                 for m in range(i, d):
                     by_F[i, j] += inverse[m, i] * own[head + d + m * g + j]
-        for i in range(d):
-            for j in range(g):
-                gradient[at + i * g + j] = by_F[i, j]
+        gradient[at : at + d * g] = by_F.ravel()
         at += d * g
-        for i in range(d):
-            gradient[at + i] = by_mean[i]
+        gradient[at : at + d] = by_mean
         at += d
         square = head + d + d * g
         for i in range(d):  # the lower triangle of L⁻ᵀ(Σ εεᵀ − Σ 1)

@@ -27,13 +27,11 @@ from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION, MAX_GRID_NOD
 from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.parameters import Natural, constrain, unpack
 from rtbm.theta.chunks import run_threads
-from rtbm.theta.kernels import ROUND, compiled
-from rtbm.theta.lattice import DIGIT, enumerate_points
-from rtbm.theta.truncation import squared_radius
-from rtbm.training.statistics.blocks import Block
-from rtbm.training.statistics.rows import (
-    add_row,
+from rtbm.theta.constants import CHEBYSHEV_COSINES, N_COSINES
+from rtbm.theta.kernels import (
+    ROUND,
     add_scaled_row,
+    compiled,
     dot_rows,
     exp_row,
     fill_row,
@@ -43,6 +41,9 @@ from rtbm.training.statistics.rows import (
     sum_row,
     whiten_rows,
 )
+from rtbm.theta.lattice import DIGIT, enumerate_points
+from rtbm.theta.truncation import squared_radius
+from rtbm.training.statistics.blocks import Block
 
 NORMALISER_TOLERANCE = 1e-12
 """The relative error of a normaliser, as in `RTBMDistribution`. Derivatives have a digit less. More is faster."""
@@ -127,21 +128,16 @@ def tabulate_units(q: Floats) -> Floats:
     """
     table = np.zeros((*q.shape, N_CONSTANTS))
     is_cosine = q >= math.pi
-    for first, square in ((P0, 0), (R0, 1)):
-        a1, a2, a3, a4 = ((-m * m if square else 1) * 2 * np.exp(-0.5 * q * m * m) for m in range(1, 5))
-        a3, a4 = (np.where(q < FEW_COSINES, part, 0.0) for part in (a3, a4))
-        table[..., first] = a4 - a2 if square else 1 - a2 + a4
-        table[..., first + 1], table[..., first + 2] = a1 - 3 * a3, 2 * a2 - 8 * a4
-        table[..., first + 3], table[..., first + 4] = 4 * a3, 8 * a4
+    m = np.arange(1.0, N_COSINES + 1)
+    size = np.where((m <= 2) | (q[..., None] < FEW_COSINES), 2 * np.exp(-0.5 * q[..., None] * m**2), 0.0)
+    table[..., P0 : P4 + 1], table[..., R0 : R4 + 1] = size @ CHEBYSHEV_COSINES, -(m**2 * size) @ CHEBYSHEV_COSINES
+    table[..., P0] += 1
     dual = TWO_PI**2 / q
     tail = np.where(dual < LARGEST_DUAL, np.exp(-np.minimum(dual, LARGEST_DUAL)), 0.0)
     table[..., IS_COSINE] = is_cosine
     table[..., A] = np.where(is_cosine, table[..., A], dual)
     table[..., TAIL] = np.where(is_cosine, table[..., TAIL], tail)
     return table
-
-
-# The work space is one array w (rows, width); functions get row numbers, since views would cost reference counts.
 
 
 @compiled
@@ -187,17 +183,17 @@ def _sum_cosines(w, unit, fraction, sine, cosine, total, first, second, wants_su
 
 
 @compiled
-def _sum_exponentials(w, bits, unit, fraction, smooth, term, shifted, mantissa, total, first, second):
+def _sum_exponentials(w, unit, fraction, smooth, term, total, first, second):
     """Row total = Σ_m t_m with t_m = exp(amf − ½am²), rows first, second = Σ_m t_m (f − m), Σ_m t_m (f − m)².
 
-    Row smooth −= ½af². The others are work space.
+    Row smooth −= ½af². Row term is work space.
     """
     a, tail = unit[A], unit[TAIL]
     for b in range(w.shape[1]):
         f = w[fraction, b]
         w[smooth, b] -= 0.5 * a * f * f
-        w[term, b] = max(a * (abs(f) - 0.5), LOWEST_TERM)
-    exp_row(w, bits, term, term, shifted, mantissa)
+        w[first, b] = max(a * (abs(f) - 0.5), LOWEST_TERM)
+    exp_row(w, first, term)
     for b in range(w.shape[1]):
         f, near = w[fraction, b], w[term, b]  # for f > 0, `near` is the term m = 1, and `far` is m = −1
         h, far = abs(f), tail / near
@@ -283,12 +279,11 @@ def sum_chunks(x, weights, begin, end, chunk, width, machines, wants_sums, log_s
     WHITE = CENTRED + n_machines * d
     VALUES = WHITE + n_machines * d
     WEIGHT = VALUES + n_machines
-    SHARE, TOP, TOTAL, SPARE, FRACTION, TERM, SHIFTED, MANTISSA = range(WEIGHT + 1, WEIGHT + 9)
-    TOTALS, PRODUCTS, FIRST = WEIGHT + 9, WEIGHT + 9 + GROUP, WEIGHT + 9 + 2 * GROUP
+    SHARE, TOP, TOTAL, SPARE, FRACTION, TERM = range(WEIGHT + 1, WEIGHT + 7)
+    TOTALS, PRODUCTS, FIRST = WEIGHT + 7, WEIGHT + 7 + GROUP, WEIGHT + 7 + 2 * GROUP
     is_integral = not np.isnan(log_scale)
     is_mixture = n_machines > 1 or is_integral  # the shares of points are known after their log P
     w = np.zeros((FIRST + 2 * (n_machines * g if is_mixture else GROUP), width))
-    bits = w.view(np.int64)
     for number in range(begin, end):
         sums, stop = out[number], min(n, (number + 1) * chunk)
         for start in range(number * chunk, stop, width):
@@ -322,9 +317,7 @@ def sum_chunks(x, weights, begin, end, chunk, width, machines, wants_sums, log_s
                     if units[k, j, IS_COSINE] > 0:
                         _sum_cosines(w, units[k, j], FRACTION, SPARE, TERM, total, first, first + 1, wants_sums)
                     else:
-                        _sum_exponentials(
-                            w, bits, units[k, j], FRACTION, value, TERM, SHIFTED, MANTISSA, total, first, first + 1
-                        )
+                        _sum_exponentials(w, units[k, j], FRACTION, value, TERM, total, first, first + 1)
                     if member == 0:
                         for b in range(w.shape[1]):
                             w[product, b] = w[total, b]
@@ -332,8 +325,8 @@ def sum_chunks(x, weights, begin, end, chunk, width, machines, wants_sums, log_s
                         multiply_rows(w, product, product - 1, total)
                     if member < GROUP - 1 and j < g - 1:
                         continue
-                    log_row(w, bits, product, SPARE, SHIFTED)
-                    add_row(w, value, SPARE)
+                    log_row(w, product, SPARE)
+                    add_scaled_row(w, value, 1.0, SPARE)
                     if wants_sums:
                         _divide(w, member + 1, TOTALS, PRODUCTS, SPARE, group)
                         for m in range(0 if is_mixture else member + 1):
@@ -355,11 +348,11 @@ def sum_chunks(x, weights, begin, end, chunk, width, machines, wants_sums, log_s
                     w[TOP, b] = max(w[TOP, b], w[VALUES + k, b])
             for k in range(n_machines):  # row VALUES + k becomes the machine's part, relative to the largest one
                 for b in range(w.shape[1]):
-                    w[VALUES + k, b] -= w[TOP, b]
-                exp_row(w, bits, VALUES + k, VALUES + k, SHIFTED, MANTISSA)
-                add_row(w, TOTAL, VALUES + k)
-            log_row(w, bits, TOTAL, SPARE, SHIFTED)
-            add_row(w, SPARE, TOP)
+                    w[SPARE, b] = w[VALUES + k, b] - w[TOP, b]
+                exp_row(w, SPARE, VALUES + k)
+                add_scaled_row(w, TOTAL, 1.0, VALUES + k)
+            log_row(w, TOTAL, SPARE)
+            add_scaled_row(w, SPARE, 1.0, TOP)
             sums[0] += dot_rows(w, WEIGHT, SPARE)
             if is_integral:
                 fill_row(w, TOTAL, 1.0)
@@ -439,7 +432,7 @@ def normalise_on_grid(machine: DiagonalMachines, wants_sums: bool) -> Normaliser
 
 
 def _make_nodes(machine: DiagonalMachines, log_peak: float, limit: int) -> tuple[Floats, float]:
-    """Nodes (n, d) of the grid, and the log of their cell: `rtbm.distributions.grid.make_grid` in numpy, for speed."""
+    """Nodes (n, d) of the grid, and the log of their cell: `integration.grid.make_grid` in numpy, for speed."""
     L = machine.L[0]
     root = L.T @ machine.W[0] / np.sqrt(machine.q[0])
     curvature, directions = np.linalg.eigh(root @ root.T)

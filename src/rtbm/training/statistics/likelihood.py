@@ -50,18 +50,15 @@ class Likelihood:
 
     def value(self, vector: Tensor) -> float:
         """The mean log P."""
-        evaluation = self._tabulated(vector, wants_sums=False)
-        if evaluation is None:
-            return float(self.source.add(self._direct(vector, wants_gradient=False))[0])
-        return evaluation.log_likelihood
+        return self.with_gradient(vector, wants_gradient=False)[0]
 
-    def with_gradient(self, vector: Tensor) -> tuple[float, Floats]:
-        """The mean log P, and its derivative."""
-        evaluation = self._tabulated(vector)
+    def with_gradient(self, vector: Tensor, wants_gradient: bool = True) -> tuple[float, Floats]:
+        """The mean log P, and its derivative, or an empty array if that is not wanted."""
+        evaluation = self._tabulated(vector, wants_gradient)
         if evaluation is None:
-            sums = self.source.add(self._direct(vector))
+            sums = self.source.add(self._direct(vector, wants_gradient))
             return float(sums[0]), sums[1:]
-        return evaluation.log_likelihood, evaluation.gradient()
+        return evaluation.log_likelihood, evaluation.gradient() if wants_gradient else np.empty(0)
 
     def evaluate(self, vector: Tensor) -> Evaluation:
         """The sums over all data, for expectation maximisation. A TooManyTermsError says that tables are too long."""
@@ -80,7 +77,7 @@ class Likelihood:
             return self.log_joint(vector).logsumexp(1)
         return self.source.scatter(self._direct(vector, wants_gradient=False).log_prob, self.source.x.new_zeros(()))
 
-    def _tabulated(self, vector: Tensor, wants_sums: bool = True) -> Evaluation | None:
+    def _tabulated(self, vector: Tensor, wants_sums: bool) -> Evaluation | None:
         """The sums over tables; None for diagonal machines, and if tables are too long."""
         if self.family.coupling != "dense":
             return None
@@ -89,7 +86,7 @@ class Likelihood:
         except TooManyTermsError:
             return None
 
-    def _direct(self, vector: Tensor, wants_gradient: bool = True) -> "DirectSums":
+    def _direct(self, vector: Tensor, wants_gradient: bool) -> "DirectSums":
         free, diagonal = _numpy(vector), None
         if self.family.coupling != "dense" and kernels.AVAILABLE:
             sizes = self.family.n_components, self.family.n_visible, self.family.n_hidden

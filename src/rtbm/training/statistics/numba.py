@@ -7,11 +7,9 @@ functions of y. So g exponentials a point give all terms of a machine, by multip
 
 import numpy as np
 
-from rtbm.theta.kernels import compiled
-from rtbm.training.statistics.dense import add_sums, complete_moments, make_view
-from rtbm.training.statistics.rows import (
-    add_row,
+from rtbm.theta.kernels import (
     add_scaled_row,
+    compiled,
     dot_rows,
     dot_two_rows,
     exp_row,
@@ -22,6 +20,7 @@ from rtbm.training.statistics.rows import (
     sum_row,
     whiten_rows,
 )
+from rtbm.training.statistics.dense import add_sums, complete_moments, make_view
 
 CHUNK_POINTS = 2**14
 """Points with sums of their own, so that the number of threads does not change the result. Fewer cost time."""
@@ -109,7 +108,7 @@ def _plan_powers(bias, centres, delta, slopes, k, active, begin, end, box, level
 
 
 @compiled
-def _tabulate_powers(w, bits, slopes, k, box, spans, y, spare, powers, shifted, mantissa):
+def _tabulate_powers(w, slopes, k, box, spans, y, spare, powers):
     """For each unit, rows exp(m u_j) for m in its span, u_j = Σ_i slopes_ij (y_i − the middle of the box)."""
     p, g = slopes.shape[1:]
     at = powers
@@ -124,7 +123,7 @@ def _tabulate_powers(w, bits, slopes, k, box, spans, y, spare, powers, shifted, 
                 for b in range(w.shape[1]):
                     w[spare, b] += slope * (w[y + i, b] - middle)
             if high > 0:
-                exp_row(w, bits, spare, zero + 1, shifted, mantissa)
+                exp_row(w, spare, zero + 1)
                 for m in range(2, high + 1):
                     multiply_rows(w, zero + m, zero + m - 1, zero + 1)
             if low < 0:
@@ -134,7 +133,7 @@ def _tabulate_powers(w, bits, slopes, k, box, spans, y, spare, powers, shifted, 
                 else:
                     for b in range(w.shape[1]):
                         w[spare, b] = -w[spare, b]
-                    exp_row(w, bits, spare, zero - 1, shifted, mantissa)
+                    exp_row(w, spare, zero - 1)
                 for m in range(2, -low + 1):
                     multiply_rows(w, zero - m, zero - m + 1, zero - 1)
         at += high - low + 1
@@ -180,7 +179,7 @@ def _multiply_powers(w, delta, active, begin, end, best, levels, top, spans, pow
 
 
 @compiled
-def _exponentiate(w, bits, bias, centres, active, begin, end, p, y, common, spare, terms, total, shifted, mantissa):
+def _exponentiate(w, bias, centres, active, begin, end, p, y, common, spare, terms, total):
     """The same by an exponential for each state; row `common` becomes the largest exponent."""
     fill_row(w, common, -np.inf)
     fill_row(w, total, 0.0)
@@ -191,8 +190,8 @@ def _exponentiate(w, bits, bias, centres, active, begin, end, p, y, common, spar
     for a in range(begin, end):
         for b in range(w.shape[1]):
             w[spare, b] = w[terms + a, b] - w[common, b]
-        exp_row(w, bits, spare, terms + a, shifted, mantissa)
-        add_row(w, total, terms + a)
+        exp_row(w, spare, terms + a)
+        add_scaled_row(w, total, 1.0, terms + a)
 
 
 @compiled
@@ -257,20 +256,9 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, lowest, far,
 
     A row holds Σ w log P, a bound on Σ w exp(−log P − log_scale), and for each machine, with w times the probability
     that the point comes from it: Σ 1, Σ δ (g,), Σ δδᵀ (g, g), Σ y (p,), Σ yδᵀ (p, g), Σ yyᵀ (p, p), where δ stands for
-    its expectation given y. Σ y and Σ yyᵀ are left 0 if there is only one machine.
-
-    Parameters
-    ----------
-    view : View
-        The machines.
-    log_scale : float
-        See above.
-    wants_sums : bool
-        Whether more than the first two sums are wanted.
-    lowest, far : float, (n,) or (0,)
-        Points with a lower log P are left out of all sums, and marked in `far`, unless that is empty.
-    log_joint : (n, K) or (0, 0)
-        The log of weight times density of each machine is written to it.
+    its expectation given y. Σ y and Σ yyᵀ are left 0 if there is only one machine. Points with a log P below `lowest`
+    are left out of all sums, and marked in `far` (n,), unless that is empty. `log_joint` may be empty too. The other
+    arguments are those of `torch.sum_points`.
     """
     inverse, origin, slopes, bias, centres, delta, first = (
         view.inverse, view.origin, view.slopes, view.bias, view.centres, view.delta, view.first,
@@ -294,11 +282,10 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, lowest, far,
     COMMON = MEANS + g
     PARTS = COMMON + n_machines
     TOP = PARTS + n_machines
-    TOTAL, SHARE, WEIGHT, SHIFTED, MANTISSA, POWERS = TOP + 1, TOP + 2, TOP + 3, TOP + 4, TOP + 5, TOP + 6
+    TOTAL, SHARE, WEIGHT, POWERS = TOP + 1, TOP + 2, TOP + 3, TOP + 4
     PREFIX = POWERS + n_powers
     TERMS = PREFIX + g
     w = np.zeros((TERMS + n_states, width))
-    bits = w.view(np.int64)
     counts, highest = np.zeros(n_states), np.empty(n_states)
     boxes, spans = np.empty((n_machines, 2, p)), np.empty((2, g), dtype=np.int64)
     active = np.empty(n_states + n_machines, dtype=np.int64)
@@ -329,15 +316,14 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, lowest, far,
                 )
                 if reach < POWER_REACH:
                     _log_term(w, bias, centres, best, y, p, COMMON + k)
-                    _tabulate_powers(w, bits, slopes, k, boxes[k], spans, y, SPARE, POWERS, SHIFTED, MANTISSA)
+                    _tabulate_powers(w, slopes, k, boxes[k], spans, y, SPARE, POWERS)
                     _multiply_powers(
                         w, delta, active, begin_k, position, best, highest, top, spans, POWERS, PREFIX, TERMS, PARTS + k
                     )
                 else:
                     _exponentiate(
-                        w, bits, bias, centres, active, begin_k, position, p, y, COMMON + k, SPARE, TERMS, PARTS + k,
-                        SHIFTED, MANTISSA,
-                    )  # fmt: skip
+                        w, bias, centres, active, begin_k, position, p, y, COMMON + k, SPARE, TERMS, PARTS + k
+                    )
                 for b in range(w.shape[1]):
                     w[TOP, b] = max(w[TOP, b], w[COMMON + k, b])
             fill_row(w, TOTAL, 0.0)
@@ -347,13 +333,13 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, lowest, far,
                 if n_machines > 1:  # row COMMON + k becomes the machine's factor
                     for b in range(w.shape[1]):
                         w[SPARE, b] = w[COMMON + k, b] - w[TOP, b]
-                    exp_row(w, bits, SPARE, COMMON + k, SHIFTED, MANTISSA)
+                    exp_row(w, SPARE, COMMON + k)
                     for b in range(w.shape[1]):
                         w[TOTAL, b] += w[COMMON + k, b] * w[PARTS + k, b]
                 else:
-                    add_row(w, TOTAL, PARTS)
-            log_row(w, bits, TOTAL, SPARE, SHIFTED)
-            add_row(w, SPARE, TOP)  # log P
+                    add_scaled_row(w, TOTAL, 1.0, PARTS)
+            log_row(w, TOTAL, SPARE)
+            add_scaled_row(w, SPARE, 1.0, TOP)  # log P
             for b in range(count if len(far) else 0):
                 if not w[SPARE, b] >= lowest:
                     far[start + b] = True

@@ -26,7 +26,7 @@ def _log_gauss_sum(a):
 
 @compiled
 def _squared_radius(L_A, log_tail):
-    """R² such that log Σ exp(−½|L_Aᵀδ|²) over |L_Aᵀδ| > R stays below log_tail; see `rtbm.lattice.squared_radius`."""
+    """R² such that log Σ exp(−½|L_Aᵀδ|²) over |L_Aᵀδ| > R stays below log_tail; see `rtbm.theta.truncation`."""
     best = np.inf
     for s in CHERNOFF:
         spread = 0.0

@@ -4,22 +4,24 @@ A program has one warp. Each thread has a point at a time, with the states of a 
 Sums over points stay in registers until the program ends, so the order in which programs run does not matter.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from rtbm.common import Floats
+from rtbm.theta.kernels import EXP, LN2_HIGH, LN2_LOW, LOG2_E, LOWEST_EXPONENT
+from rtbm.theta.unit.triton import TRITON_AVAILABLE, jit
 from rtbm.training.statistics.dense import View
 
-try:
-    import triton
+if TRITON_AVAILABLE:
     import triton.language as tl
-except ImportError:  # plain torch takes over
-    triton = None
+
+    _EXP = tl.constexpr(tuple(EXP.tolist()))
+    _LOG2_E, _LN2_HIGH, _LN2_LOW = tl.constexpr(LOG2_E), tl.constexpr(LN2_HIGH), tl.constexpr(LN2_LOW)
+    _LOWEST = tl.constexpr(LOWEST_EXPONENT)
 
 KERNEL_FEATURES = 4
+"""The kernels serve up to so many features. With more, a tile of states does not fit into the registers."""
 MANY_ENTRIES, ENTRIES = 64, 16
 """States times features of a tile, at most, if one tile holds all states, and else."""
 POINTS = 32
@@ -32,7 +34,7 @@ MOMENT_ROWS = 2**24
 
 def is_served(x: Tensor) -> bool:
     """Whether the kernels serve these points."""
-    return triton is not None and x.is_cuda and x.shape[1] <= KERNEL_FEATURES and x.dtype == torch.float64
+    return TRITON_AVAILABLE and x.is_cuda and x.shape[1] <= KERNEL_FEATURES and x.dtype == torch.float64
 
 
 def sum_points(
@@ -131,34 +133,20 @@ class _Tiles:
         return columns[0], columns[1:].T
 
 
-def _jit(function: Any) -> Any:
-    return triton.jit(function) if triton is not None else function
-
-
-@_jit
+@jit
 def _exp(x):
     """exp(x) for x ≤ 0 to about one unit in the last place, and about exp(−700) below −700."""
-    x = tl.maximum(x, -700.0)
-    k = tl.floor(x * 1.4426950408889634 + 0.5)
-    r = (x - k * 0.6931471803691238) - k * 1.9082149292705877e-10
-    p = r * 1.6059043836821613e-10 + 2.08767569878681e-09  # not tl.fma, which would take constants in float32
-    p = p * r + 2.505210838544172e-08
-    p = p * r + 2.755731922398589e-07
-    p = p * r + 2.7557319223985893e-06
-    p = p * r + 2.48015873015873e-05
-    p = p * r + 0.0001984126984126984
-    p = p * r + 0.001388888888888889
-    p = p * r + 0.008333333333333333
-    p = p * r + 0.041666666666666664
-    p = p * r + 0.16666666666666666
-    p = p * r + 0.5
-    p = p * r + 1.0
-    p = p * r + 1.0
+    x = tl.maximum(x, _LOWEST)
+    k = tl.floor(x * _LOG2_E + 0.5)
+    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    p = r * _EXP[13] + _EXP[12]  # not tl.fma, which would take constants in float32
+    for i in tl.static_range(11, -1, -1):
+        p = p * r + _EXP[i]
     bits = p.to(tl.int64, bitcast=True) + (k.to(tl.int32).to(tl.int64) << 52)
     return bits.to(tl.float64, bitcast=True)
 
 
-@_jit
+@jit
 def _load_tile(numbers, tile, P: "tl.constexpr", S: "tl.constexpr"):
     """bias (S, 1), centres (P, S, 1), inverse (P, P, 1) and origin (P, 1) of a tile."""
     start = numbers + tile * (S + P * S + P * P + P)
@@ -170,7 +158,7 @@ def _load_tile(numbers, tile, P: "tl.constexpr", S: "tl.constexpr"):
     return bias, centres, inverse, origin
 
 
-@_jit
+@jit
 def _load_points(x, weights, block, n, p, P: "tl.constexpr", POINTS: "tl.constexpr"):
     """Points (P, POINTS) with zeros for features that are not there, weights, row numbers, and which are valid."""
     rows = block.to(tl.int64) * POINTS + tl.arange(0, POINTS)
@@ -180,7 +168,7 @@ def _load_points(x, weights, block, n, p, P: "tl.constexpr", POINTS: "tl.constex
     return points, tl.load(weights + rows, mask=valid, other=0.0), rows, valid
 
 
-@_jit
+@jit
 def _log_terms(points, bias, centres, inverse, origin):
     """bias − ½|y − centre|² (S, POINTS), and y (P, POINTS)."""
     y = tl.sum(inverse * (points - origin)[None, :, :], axis=1)
@@ -188,7 +176,7 @@ def _log_terms(points, bias, centres, inverse, origin):
     return bias - 0.5 * tl.sum(difference * difference, axis=0), y
 
 
-@_jit
+@jit
 def _sum_tile(
     x, weights, numbers, means, shares, n, p, log_scale,
     P: "tl.constexpr", S: "tl.constexpr", POINTS: "tl.constexpr",
@@ -217,7 +205,7 @@ def _sum_tile(
     _store_shares(shares, program, 0, 1, counts, moments, P, S)
 
 
-@_jit
+@jit
 def _store_shares(shares, program, tile, n_tiles, counts, moments, P: "tl.constexpr", S: "tl.constexpr"):
     s, i = tl.arange(0, S), tl.arange(0, P)
     start = shares + (program.to(tl.int64) * n_tiles + tile) * (1 + P) * S
@@ -225,7 +213,7 @@ def _store_shares(shares, program, tile, n_tiles, counts, moments, P: "tl.conste
     tl.store(start + S + i[:, None] * S + s[None, :], tl.sum(moments, axis=2))
 
 
-@_jit
+@jit
 def _sum_tiles(
     x, weights, numbers, machine, joint, log_probs, means, n, p, K, n_tiles, log_scale, WANTS_JOINT: "tl.constexpr",
     P: "tl.constexpr", S: "tl.constexpr", POINTS: "tl.constexpr",
@@ -267,7 +255,7 @@ def _sum_tiles(
     tl.store(means + 2 * program + 1, tl.sum(total_error, axis=0))
 
 
-@_jit
+@jit
 def _share_tiles(
     x, weights, numbers, machine, log_probs, shares, n, p, n_tiles,
     P: "tl.constexpr", S: "tl.constexpr", POINTS: "tl.constexpr",
