@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from rtbm.files import read_table
+from rtbm.data_files import read_table
 
 RUNS = 7
 

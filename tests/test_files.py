@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rtbm import FileError, InvalidInputError
-from rtbm.files import FileRows, column_names, read_table
+from rtbm.data_files import FileRows, column_names, read_table
 from rtbm.paths import write_whole
 
 FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [3.0, 4.0]})

@@ -23,9 +23,10 @@ from rtbm.paper import (
     table1,
     timeseries,
 )
-from rtbm.paper.experiment import Job, Status
-from rtbm.paper.records import Difference, values
+from rtbm.paper.experiment import Job
+from rtbm.paper.records import values
 from rtbm.paper.runner import Run, run_job
+from rtbm.paper.verdicts import Difference, Status
 
 
 def test_the_signal_and_its_noise():

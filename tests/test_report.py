@@ -13,8 +13,9 @@ from rtbm.cli.app import app
 from rtbm.cli.reproduce import Options, reproduce_experiments
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.paper import report, runner
-from rtbm.paper.experiment import Experiment, Job, Picture, ResultTable, Status, Verdict
+from rtbm.paper.experiment import Experiment, Job, Picture, ResultTable
 from rtbm.paper.runner import Parts, Run
+from rtbm.paper.verdicts import Status, Verdict
 
 
 def square(x: int) -> int:

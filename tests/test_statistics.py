@@ -55,9 +55,9 @@ def likelihood_of(family: Family, x: torch.Tensor, w: torch.Tensor, **limits: fl
     return Likelihood(family, ArraySource(x, w), **limits)
 
 
+@mpmath.workdps(40)
 def exact_sums(x: torch.Tensor, w: torch.Tensor, view: View) -> list[float]:
     """The sums of the specification in 40 digits."""
-    mpmath.mp.dps = 40
     K, p, g = view.slopes.shape
     exact = mpmath.mpf
     result = [exact(0)] * (2 + K * (1 + g + g * g + p + p * g + p * p))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rtbm import FileError, InvalidInputError, RTBMDensity, datasets
-from rtbm.files import FileRows
+from rtbm.data_files import FileRows
 
 X = datasets.gamma.sample(2000, seed=0)
 GRID = np.linspace(0, 20, 50)[:, None]

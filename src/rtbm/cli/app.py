@@ -135,13 +135,14 @@ def fit(
         raise typer.BadParameter("--stream needs a file and --solver lbfgs, em or adam", param_hint="--stream")
     stream = stream or (solver in STREAMED_SOLVERS and _is_large(data, columns))
     from rtbm.cli.output import summary_table
-    from rtbm.cli.processes import is_first_process, process_group
+    from rtbm.data_files import FileData, read_table
     from rtbm.datasets import gamma
     from rtbm.estimators import RTBMDensity
-    from rtbm.files import FileData, read_table
     from rtbm.persistence import save
+    from rtbm.training.distributed import process_group, rank_and_world
 
     with process_group(device):
+        is_first = rank_and_world()[0] == 0  # it prints and writes
         model = RTBMDensity(
             n_hidden,
             n_components=n_components,
@@ -158,7 +159,7 @@ def fit(
             n_jobs=jobs,
             device=device,
             random_state=seed,
-            verbose=int(not quiet and is_first_process()),
+            verbose=int(not quiet and is_first),
         )
         if stream:
             model.fit_stream(data, _split(columns))
@@ -170,7 +171,7 @@ def fit(
             model.summary_["log_likelihood"] = model.score(found.values)
             model.set_feature_names(found.names)
             model.summary_["left_out"] = dict(found.left_out)
-        if not is_first_process():
+        if not is_first:
             return
         save(model, output)
         if picture is not None:
@@ -302,8 +303,8 @@ def _is_large(path: Path | None, columns: str | None) -> bool:
     """Whether a file has so many numbers that it is read in blocks."""
     if path is None or table_kind(path) not in (".npy", ".parquet"):
         return False
+    from rtbm.data_files import count_numbers
     from rtbm.estimators.density.sources import memory_limit
-    from rtbm.files import count_numbers
 
     return count_numbers(path, _split(columns)) * 8 > memory_limit()
 
@@ -351,7 +352,7 @@ def _columns_by_name(names: list[str] | None) -> Iterator[None]:
 
 def _read_for(fitted: Any, data: Path, columns: str | None, **text_format: Any) -> "Floats":
     """The columns of a file that a model was fitted to: by name if both have names, unless columns are chosen."""
-    from rtbm.files import column_names, read_table
+    from rtbm.data_files import column_names, read_table
 
     names, chosen = getattr(fitted, "feature_names_in_", None), _split(columns)
     if chosen is None and names is not None and column_names(data, **text_format) is not None:

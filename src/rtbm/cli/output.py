@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rtbm.common import Floats
+from rtbm.data_files import reasons
 from rtbm.distributions import BoundedDistribution
 from rtbm.estimators.density.fitted import components
-from rtbm.files import reasons
 from rtbm.paths import write_whole
 from rtbm.training import SOLVERS
 

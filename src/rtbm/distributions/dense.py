@@ -257,7 +257,7 @@ class DenseMachine(Machine):
         mean, covariance, centre = continuous_limit(self.local_lattice)
         A, total = self.local_lattice.A, self.reduced.total
         distance = centre - centre.round()
-        log_ratio = _log_root_det(total) - _log_root_det(A)
+        log_ratio = 0.5 * (torch.logdet(total) - torch.logdet(A))
         log_prior = self.prior.log_prob(centre.round()[None])[0] + 0.5 * distance @ A @ distance
         peak = self.plan.log_theta(torch.zeros_like(centre)) + log_ratio + log_prior
         return Envelope(mean, covariance, self.local_lattice.covariance, float(peak))
@@ -344,7 +344,3 @@ def change_rows(rows: Tensor, U: Tensor) -> Tensor:
     """rows (n, g) @ U, without rounding of intermediate sums."""
     coarse, rest = exact_product(rows, torch.zeros_like(rows), U)
     return coarse + rest
-
-
-def _log_root_det(matrix: Tensor) -> Tensor:
-    return torch.linalg.cholesky(matrix).diagonal().log().sum()

@@ -13,8 +13,9 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 
 from rtbm import plotting
 from rtbm.common import Floats
-from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable, Status, Verdict
-from rtbm.paper.records import MIN_PAIRS, Difference, collect_records, seeded_jobs, timed, values, with_deviation
+from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable
+from rtbm.paper.records import collect_records, seeded_jobs, timed, values, with_deviation
+from rtbm.paper.verdicts import MIN_PAIRS, Difference, Status, Verdict
 
 QUICK_FEATURE_ITERATIONS = 5
 """Iterations of each machine that makes features, in quick runs."""

@@ -10,8 +10,9 @@ from scipy.stats import norm, t
 from rtbm import plotting
 from rtbm.common import Floats
 from rtbm.estimators import RTBMDensity
-from rtbm.paper.experiment import Experiment, Outcome, Picture, ResultTable, Status, Verdict
-from rtbm.paper.records import Difference, seeded, values, with_error
+from rtbm.paper.experiment import Experiment, Outcome, Picture, ResultTable
+from rtbm.paper.records import seeded, values, with_error
+from rtbm.paper.verdicts import Difference, Status, Verdict
 
 STUDENT = "Student's t"
 FREEDOM = 6.0

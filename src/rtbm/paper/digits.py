@@ -14,7 +14,8 @@ from sklearn.preprocessing import StandardScaler
 
 from rtbm.estimators import RTBMClassifier, RTBMFeatures, ThetaNetClassifier
 from rtbm.paper.classification import Comparison, Method, OverMaximum, compare, draw_images_and_scores, logistic_cv
-from rtbm.paper.experiment import Outcome, Picture, Verdict
+from rtbm.paper.experiment import Outcome, Picture
+from rtbm.paper.verdicts import Verdict
 
 
 def _machines(seed: int, n_hidden: int, patch_size: Any, **options: Any) -> Any:

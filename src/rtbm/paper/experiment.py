@@ -1,22 +1,14 @@
 """What an experiment is: jobs, and the tables, verdicts and pictures that are made of their results."""
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from rtbm.paper.verdicts import Verdict
+
 Outcome = dict[str, Any]
 """The numbers of a run, as JSON holds them: "seeds", "quick", and those of the experiment."""
-
-
-class Status(StrEnum):
-    """The status of a claim of the paper; NOTED is for results that the paper does not report."""
-
-    BEATEN = "beaten"
-    REPRODUCED = "reproduced"
-    NOT_REACHED = "not reached"
-    NOTED = "beyond the paper"
 
 
 class Job(NamedTuple):
@@ -35,13 +27,6 @@ class ResultTable(NamedTuple):
     rows: list[list[str]]
     best: tuple[int, ...] = ()
     """For each row the column to highlight, or -1; empty to highlight none."""
-
-
-class Verdict(NamedTuple):
-    """The status of a claim, and the numbers behind it."""
-
-    status: Status
-    text: str
 
 
 class Picture(NamedTuple):

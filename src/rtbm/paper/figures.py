@@ -15,8 +15,9 @@ from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.estimators import RTBMDensity
 from rtbm.estimators.density.fitted import components
 from rtbm.paper import iris, jets, timeseries
-from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable, Status, Verdict
+from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable
 from rtbm.paper.table1 import PAPER_TABLE, draw_six, mean_squared_error, names_with
+from rtbm.paper.verdicts import Status, Verdict
 from rtbm.training.family import Density
 
 FIGURE_REPETITIONS = 20

@@ -19,8 +19,9 @@ from torch import Tensor
 from rtbm import plotting
 from rtbm.nn import theta_unit
 from rtbm.nn.theta_layer import PAPER_RANGE
-from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable, Status, Verdict
-from rtbm.paper.records import MIN_PAIRS, Difference, with_deviation
+from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable
+from rtbm.paper.records import with_deviation
+from rtbm.paper.verdicts import MIN_PAIRS, Difference, Status, Verdict
 from rtbm.training.networks import LOSSES
 
 UNIT_KINDS = ("theta", "tanh")

@@ -19,8 +19,9 @@ from rtbm.common import Floats
 from rtbm.estimators import RTBMFeatures, ThetaNetClassifier
 from rtbm.paper import classification
 from rtbm.paper.classification import Comparison, Method, OverMaximum, compare, logistic_cv
-from rtbm.paper.experiment import Outcome, Picture, Status, Verdict
+from rtbm.paper.experiment import Outcome, Picture
 from rtbm.paper.records import values
+from rtbm.paper.verdicts import Status, Verdict
 
 PAPER_FEATURES, FINE_FEATURES = "50 RTBMs (2, 2)", "100 RTBMs (1, 4)"
 """Numbers of machines, and of visible and hidden units of each: the paper's choice, and a better one."""

@@ -16,8 +16,9 @@ from sklearn.preprocessing import StandardScaler
 from rtbm import datasets, plotting
 from rtbm.common import Floats
 from rtbm.paper import baselines
-from rtbm.paper.experiment import Experiment, Outcome, Picture, ResultTable, Status, Verdict
-from rtbm.paper.records import MIN_PAIRS, Difference, method_names, seconds_table, seeded, values
+from rtbm.paper.experiment import Experiment, Outcome, Picture, ResultTable
+from rtbm.paper.records import method_names, seconds_table, seeded, values
+from rtbm.paper.verdicts import MIN_PAIRS, Difference, Status, Verdict
 
 TEST_SHARE = 0.2
 """Share of the rows that is held out; it also enters the errors of differences."""

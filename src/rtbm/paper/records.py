@@ -1,58 +1,15 @@
-"""Scores of methods on many samples or splits: jobs that compute them, paired differences, and text for tables."""
+"""Scores of methods on many samples or splits: jobs that compute them, and text for tables."""
 
 import functools
-import math
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy.stats import t
 
 from rtbm.common import Floats
 from rtbm.paper.experiment import Job, Outcome, ResultTable
-
-MIN_PAIRS = 5
-"""Fewest paired differences for which an error is stated; with fewer, no difference counts as clear."""
-
-
-class Difference(NamedTuple):
-    """The mean of paired differences between two methods, and its standard error for new data."""
-
-    mean: float
-    error: float
-    n_pairs: int
-
-    @classmethod
-    def paired(cls, first: Floats, second: Floats, ratio: float = 0.0) -> "Difference":
-        """Compare scores (n,) of two methods on the same samples or splits, by Nadeau and Bengio.
-
-        Random splits share their data, so their spread alone understates the error. `ratio` is that of test to training
-        data, and enlarges it. Independent samples have ratio 0.
-
-        Examples
-        --------
-        >>> first, second = np.array([1.0, 3.0, 2.0, 4.0, 3.0]), np.array([0.0, 2.0, 0.0, 3.0, 2.0])
-        >>> difference = Difference.paired(first, second)
-        >>> difference.mean, round(difference.error, 6), difference.is_clear
-        (1.2, 0.2, True)
-        """
-        differences = first - second
-        variance = float(differences.var(ddof=1)) if len(differences) > 1 else math.nan
-        return cls(float(differences.mean()), math.sqrt((1 / len(differences) + ratio) * variance), len(differences))
-
-    @property
-    def p_value(self) -> float:
-        """Two-sided p-value of a mean of 0, by Student's t."""
-        if self.error == 0:
-            return 1.0 if self.mean == 0 else 0.0
-        return 2 * float(t.sf(abs(self.mean) / self.error, self.n_pairs - 1))
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether there are MIN_PAIRS pairs, and the 95 % interval of the mean excludes 0."""
-        return self.n_pairs >= MIN_PAIRS and self.p_value < 0.05
 
 
 def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rtbm.paper import load_experiments
-from rtbm.paper.experiment import Experiment, Picture, ResultTable, Status
+from rtbm.paper.experiment import Experiment, Picture, ResultTable
 from rtbm.paper.runner import fingerprint
+from rtbm.paper.verdicts import Status
 
 PAGE = "report.html"
 """File name of the report."""

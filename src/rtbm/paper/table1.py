@@ -12,8 +12,9 @@ from rtbm.common import Floats
 from rtbm.datasets import TargetDensity
 from rtbm.estimators import RTBMDensity
 from rtbm.paper import baselines
-from rtbm.paper.experiment import Experiment, Outcome, Picture, ResultTable, Status, Verdict
-from rtbm.paper.records import MIN_PAIRS, Difference, method_names, seconds_table, seeded, values, with_error
+from rtbm.paper.experiment import Experiment, Outcome, Picture, ResultTable
+from rtbm.paper.records import method_names, seconds_table, seeded, values, with_error
+from rtbm.paper.verdicts import MIN_PAIRS, Difference, Status, Verdict
 
 HISTOGRAM_BINS = 50
 """Bins along each axis, as in the paper; errors at other points are not comparable with its numbers."""

@@ -13,8 +13,9 @@ from rtbm import datasets, plotting
 from rtbm.common import Floats
 from rtbm.estimators import ThetaNetRegressor
 from rtbm.nn.feedforward import make_network
-from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable, Status, Verdict
+from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable
 from rtbm.paper.records import collect_records, seeded_jobs, timed, values
+from rtbm.paper.verdicts import Status, Verdict
 
 PAPER_ERRORS = {"inside": 3.6e-2, "beyond": 3.8e-2}
 """The paper's errors, of one run: on [0, 100], where the points lie, and on [100, 200]."""

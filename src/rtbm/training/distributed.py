@@ -1,11 +1,12 @@
-"""Sums over the processes of torch.distributed. A single process gets back what it gives."""
+"""Process groups of torch.distributed, and sums over them. A single process gets back what it gives."""
 
 import contextlib
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import Tensor, distributed
+from torch import Tensor, cuda, distributed
 
 from rtbm.errors import RTBMError
 
@@ -13,6 +14,22 @@ from rtbm.errors import RTBMError
 def is_distributed() -> bool:
     """Whether a process group has been started, for instance under torchrun."""
     return distributed.is_available() and distributed.is_initialized()
+
+
+@contextlib.contextmanager
+def process_group(device: str | None) -> Iterator[None]:
+    """Join the processes that torchrun has started, if any; each takes the GPU of its own number."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        yield
+        return
+    on_gpu = device is not None and device.startswith("cuda")
+    if on_gpu:
+        cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % cuda.device_count())
+    distributed.init_process_group("nccl" if on_gpu else "gloo")
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
 
 
 def rank_and_world() -> tuple[int, int]:

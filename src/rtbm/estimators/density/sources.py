@@ -20,8 +20,8 @@ from sklearn import get_config
 from torch import Tensor
 
 from rtbm.common import Floats
+from rtbm.data_files import FileRows
 from rtbm.errors import InvalidInputError
-from rtbm.files import FileRows
 from rtbm.training.batches import Batch, Batches, LoaderBatches
 from rtbm.training.distributed import (
     attempt,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from rtbm.common import Floats
+from rtbm.data_files import FileRows
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import distinct_rows
 from rtbm.estimators.density.bounds import Bounds
@@ -28,7 +29,6 @@ from rtbm.estimators.density.standardise import Standardised, standardise, to_st
 from rtbm.estimators.density.task import SCREENED_ROWS, DensityTask
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.search import POLISHING_TOL, Outcome, search
-from rtbm.files import FileRows
 from rtbm.training import Monitor, Objective, Result
 from rtbm.training.batches import Batch, Batches, LoaderBatches
 from rtbm.training.coordinates import Moments, MomentSums
