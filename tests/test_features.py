@@ -1,4 +1,4 @@
-"""RTBMFeatures and RTBMClassifier: patches, what comes out of them, and the conventions of scikit-learn."""
+"""RTBMFeatures and RTBMPatchClassifier: patches, what comes out of them, and the conventions of scikit-learn."""
 
 import pickle
 import warnings
@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from rtbm import InvalidInputError, RTBMClassifier, RTBMDensity, RTBMFeatures
+from rtbm import InvalidInputError, RTBMDensity, RTBMFeatures, RTBMPatchClassifier
 from rtbm.estimators.features.patches import make_patches
 from rtbm.estimators.features.transformer import _spread_out, _typical_variances
 
@@ -29,8 +29,8 @@ pd = pytest.importorskip("pandas")
 @parametrize_with_checks(
     [
         RTBMFeatures(1, max_iter=5),
-        RTBMClassifier(max_iter=30),
-        RTBMClassifier(1, max_iter=5, classifier="bayes"),
+        RTBMPatchClassifier(max_iter=30),
+        RTBMPatchClassifier(1, max_iter=5, classifier="bayes"),
     ]
 )
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -95,7 +95,7 @@ def test_random_patches_use_features_equally_often():
     ],
 )
 def test_wrong_parameters_are_named(options, message, iris):
-    for estimator in (RTBMFeatures(**options), RTBMClassifier(**options)):
+    for estimator in (RTBMFeatures(**options), RTBMPatchClassifier(**options)):
         with pytest.raises(InvalidInputError, match=message):
             estimator.fit(*iris)
 
@@ -227,12 +227,12 @@ def test_classes_far_apart_do_not_blur_each_other(far):
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1, 2], 60)
     X = np.column_stack([np.array([0, 1, far])[y] + 0.1 * rng.normal(size=180), rng.normal(size=180)])
-    assert RTBMClassifier(1, classifier="bayes", random_state=0).fit(X, y).score(X, y) > 0.99
+    assert RTBMPatchClassifier(1, classifier="bayes", random_state=0).fit(X, y).score(X, y) > 0.99
 
 
 def test_an_outlier_in_one_class_does_not_harm_the_others(iris):
     X, y = np.vstack([iris[0], [[1e6, -1e6, 1e6, 1e6]]]), np.append(iris[1], 0)
-    model = RTBMClassifier(1, patch_size=4, classifier="bayes", random_state=0).fit(X, y)
+    model = RTBMPatchClassifier(1, patch_size=4, classifier="bayes", random_state=0).fit(X, y)
     others = y > 0
     assert model.score(X[others], y[others]) > 0.95
 
@@ -241,7 +241,7 @@ def test_a_class_with_one_value_or_one_row_still_has_a_density():
     rng = np.random.default_rng(0)
     X = np.vstack([np.column_stack([np.zeros(40), rng.normal(size=40)]), rng.normal(3, 1, size=(40, 2)), [[9.0, 9.0]]])
     y = np.repeat(["flat", "round", "single"], [40, 40, 1])
-    model = RTBMClassifier(1, classifier="bayes", random_state=0).fit(X, y)
+    model = RTBMPatchClassifier(1, classifier="bayes", random_state=0).fit(X, y)
     assert np.isfinite(model.class_log_likelihood(X)).all()
     assert model.score(X, y) > 0.95
     assert model.predict([[9.0, 9.0]]) == "single"
@@ -249,7 +249,7 @@ def test_a_class_with_one_value_or_one_row_still_has_a_density():
 
 def test_bayes_is_bayes(iris):
     X, y = iris
-    model = RTBMClassifier(2, classifier="bayes", random_state=0).fit(X, y, sample_weight=1.0 + (y == 1))
+    model = RTBMPatchClassifier(2, classifier="bayes", random_state=0).fit(X, y, sample_weight=1.0 + (y == 1))
     logits = model.class_log_likelihood(X) + np.log([0.25, 0.5, 0.25])
     expected = np.exp(logits - logits.max(axis=1, keepdims=True))
     expected /= expected.sum(axis=1, keepdims=True)
@@ -267,7 +267,7 @@ def test_bayes_is_at_least_as_good_as_gaussians_on_digits():
     X, y = load_digits(return_X_y=True)
     centred = X - X.mean(axis=0)
     Z = centred @ np.linalg.svd(centred[:1000], full_matrices=False)[2][:12].T
-    model = RTBMClassifier(1, patch_size=12, classifier="bayes", random_state=0).fit(Z[:1000], y[:1000])
+    model = RTBMPatchClassifier(1, patch_size=12, classifier="bayes", random_state=0).fit(Z[:1000], y[:1000])
     gaussian = QuadraticDiscriminantAnalysis().fit(Z[:1000], y[:1000])
     assert model.score(Z[1000:], y[1000:]) > gaussian.score(Z[1000:], y[1000:]) - 0.01 > 0.85
 
@@ -279,7 +279,7 @@ def test_densities_see_what_naive_gaussians_do_not():
     ring = 2 * np.column_stack([np.cos(angle), np.sin(angle)]) + 0.2 * rng.normal(size=(n, 2))
     X, y = np.vstack([ring, np.sqrt(2.04) * rng.normal(size=(n, 2))]), np.repeat([0, 1], n)
     train = rng.permutation(2 * n) < n
-    model = RTBMClassifier(4, classifier="bayes", random_state=0).fit(X[train], y[train])
+    model = RTBMPatchClassifier(4, classifier="bayes", random_state=0).fit(X[train], y[train])
     naive = GaussianNB().fit(X[train], y[train]).score(X[~train], y[~train])
     assert naive < 0.6
     assert model.score(X[~train], y[~train]) > naive + 0.1
@@ -290,7 +290,7 @@ def test_densities_see_what_naive_gaussians_do_not():
 
 def test_the_classifier_is_features_then_scaling_then_logistic_regression(iris):
     X, y = iris
-    model = RTBMClassifier(3, random_state=1).fit(X, y)
+    model = RTBMPatchClassifier(3, random_state=1).fit(X, y)
     pipeline = make_pipeline(RTBMFeatures(3, random_state=1), StandardScaler(), LogisticRegression(max_iter=1000))
     pipeline.fit(X, y)
     assert np.allclose(model.predict_proba(X), pipeline.predict_proba(X), atol=1e-4)
@@ -303,13 +303,13 @@ def test_any_classifier_can_be_used(iris):
     X, y = iris
     labels = np.array(["setosa", "versicolor", "virginica"])[y]
     for classifier in (KNeighborsClassifier(), LinearSVC()):
-        model = RTBMClassifier(4, classifier=classifier, random_state=0).fit(X, labels)
+        model = RTBMPatchClassifier(4, classifier=classifier, random_state=0).fit(X, labels)
         assert model.score(X, labels) > 0.9
         assert not hasattr(classifier, "classes_")  # it was cloned
         assert hasattr(model, "predict_proba") == hasattr(classifier, "predict_proba")
         assert hasattr(model, "decision_function") == hasattr(classifier, "decision_function")
     with pytest.raises(InvalidInputError, match=r"KNeighborsClassifier.* takes none"):
-        RTBMClassifier(classifier=KNeighborsClassifier()).fit(X, y, sample_weight=np.ones(150))
+        RTBMPatchClassifier(classifier=KNeighborsClassifier()).fit(X, y, sample_weight=np.ones(150))
 
 
 def test_classifiers_see_rows_as_they_were_given(iris):
@@ -319,7 +319,7 @@ def test_classifiers_see_rows_as_they_were_given(iris):
             return super().fit(X, y, sample_weight)
 
     X, y = np.repeat(iris[0], 2, axis=0)[::-1], np.repeat(iris[1], 2)[::-1]
-    model = RTBMClassifier(1, classifier=Recorder(max_iter=1000), random_state=0).fit(X, y)
+    model = RTBMPatchClassifier(1, classifier=Recorder(max_iter=1000), random_state=0).fit(X, y)
     features, labels, weights = model.classifier_.seen_
     assert np.array_equal(labels, y)
     assert weights is None
@@ -333,7 +333,7 @@ def test_a_failed_fit_leaves_nothing(iris):
             raise RuntimeError("out of order")
 
     for supervised in (False, True):
-        model = RTBMClassifier(1, supervised=supervised, classifier=Bad(), random_state=0)
+        model = RTBMPatchClassifier(1, supervised=supervised, classifier=Bad(), random_state=0)
         with pytest.raises(RuntimeError, match="out of order"):
             model.fit(*iris)
         with pytest.raises(NotFittedError):
@@ -357,41 +357,41 @@ def test_points_out_of_reach_are_named(iris):
     with pytest.raises(InvalidInputError, match=r"X: row 3 holds 1e\+100 in patch 1"):
         features.transform(far)
     with pytest.raises(InvalidInputError, match="change the unit"):
-        RTBMClassifier(1, classifier="bayes").fit(1e160 * X, y)
+        RTBMPatchClassifier(1, classifier="bayes").fit(1e160 * X, y)
 
 
 @pytest.mark.parametrize("classifier", ["forest", LogisticRegression, 3, LinearRegression()])
 def test_wrong_classifiers_are_named(classifier, iris):
     with pytest.raises(InvalidInputError, match="classifier must be"):
-        RTBMClassifier(classifier=classifier).fit(*iris)
+        RTBMPatchClassifier(classifier=classifier).fit(*iris)
 
 
 def test_one_class_is_an_error(iris):
     X, y = iris
     with pytest.raises(InvalidInputError, match="two classes or more, got one class: 0"):
-        RTBMClassifier().fit(X, y, sample_weight=(y == 0).astype(float))
+        RTBMPatchClassifier().fit(X, y, sample_weight=(y == 0).astype(float))
 
 
 def test_grid_search_over_hidden_units(iris):
     X, y = iris
-    search = GridSearchCV(RTBMClassifier(random_state=0), {"n_hidden": [1, 4]}, cv=3).fit(X, y)
+    search = GridSearchCV(RTBMPatchClassifier(random_state=0), {"n_hidden": [1, 4]}, cv=3).fit(X, y)
     assert search.best_params_ == {"n_hidden": 4}
     assert search.best_score_ > 0.93
 
 
 def test_fitted_estimators_can_be_pickled(iris):
     X, y = iris
-    for model in (RTBMClassifier(2, random_state=0), RTBMClassifier(1, classifier="bayes", random_state=0)):
+    for model in (RTBMPatchClassifier(2, random_state=0), RTBMPatchClassifier(1, classifier="bayes", random_state=0)):
         model.fit(X, y)
         assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X))
 
 
 def test_parameters_set_after_the_fit_do_not_change_predictions(iris):
     X, y = iris
-    bayes = RTBMClassifier(1, classifier="bayes", random_state=0).fit(X, y)
+    bayes = RTBMPatchClassifier(1, classifier="bayes", random_state=0).fit(X, y)
     before = bayes.predict_proba(X)
     assert np.array_equal(bayes.set_params(classifier="logistic").predict_proba(X), before)
     assert not hasattr(bayes, "decision_function")
-    logistic = RTBMClassifier(1, random_state=0).fit(X, y)
+    logistic = RTBMPatchClassifier(1, random_state=0).fit(X, y)
     before = logistic.decision_function(X)
     assert np.array_equal(logistic.set_params(classifier="bayes").decision_function(X), before)

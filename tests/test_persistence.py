@@ -15,7 +15,7 @@ from sklearn.naive_bayes import GaussianNB
 
 import rtbm
 from machines import dense, diagonal
-from rtbm import FileError, InvalidInputError, RTBMClassifier, RTBMDensity, RTBMFeatures, RTBMMixture, datasets, nn
+from rtbm import FileError, InvalidInputError, RTBMDensity, RTBMFeatures, RTBMMixture, RTBMPatchClassifier, datasets, nn
 from rtbm.persistence import _fingerprint, read
 
 pd = pytest.importorskip("pandas")
@@ -336,8 +336,8 @@ def test_files_of_format_1_give_what_they_gave(name, tmp_path):
     [
         RTBMFeatures(1, patch_size=2, random_state=0),
         RTBMFeatures(1, patch_size=2, supervised=True, features="both", random_state=0),
-        RTBMClassifier(1, patch_size=2, random_state=0),
-        RTBMClassifier(1, patch_size=4, classifier="bayes", random_state=0),
+        RTBMPatchClassifier(1, patch_size=2, random_state=0),
+        RTBMPatchClassifier(1, patch_size=4, classifier="bayes", random_state=0),
     ],
 )
 def test_features_and_classifiers(tmp_path, model):
@@ -350,7 +350,7 @@ def test_features_and_classifiers(tmp_path, model):
     assert copy.get_params() == model.get_params()
     assert np.array_equal(copy.transform(X), model.transform(X))
     assert np.array_equal(copy.get_feature_names_out(), model.get_feature_names_out())
-    if isinstance(model, RTBMClassifier):
+    if isinstance(model, RTBMPatchClassifier):
         assert np.array_equal(copy.predict_proba(X), model.predict_proba(X))
         assert np.array_equal(copy.predict(X), model.predict(X))
     elif model.supervised:
@@ -359,7 +359,7 @@ def test_features_and_classifiers(tmp_path, model):
 
 def test_other_classifiers_are_refused(tmp_path):
     X, y = load_iris(return_X_y=True)
-    model = RTBMClassifier(1, classifier=GaussianNB(), random_state=0).fit(X, y)
+    model = RTBMPatchClassifier(1, classifier=GaussianNB(), random_state=0).fit(X, y)
     with pytest.raises(InvalidInputError, match=r"GaussianNB.*joblib"):
         rtbm.save(model, tmp_path / "m.rtbm")
     assert not list(tmp_path.iterdir())

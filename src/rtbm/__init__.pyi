@@ -22,6 +22,7 @@ from rtbm.estimators import RTBMDensity as RTBMDensity
 from rtbm.estimators import RTBMDensityCV as RTBMDensityCV
 from rtbm.estimators import RTBMFeatures as RTBMFeatures
 from rtbm.estimators import RTBMOutlierDetector as RTBMOutlierDetector
+from rtbm.estimators import RTBMPatchClassifier as RTBMPatchClassifier
 from rtbm.estimators import RTBMRegressor as RTBMRegressor
 from rtbm.estimators import ThetaNetClassifier as ThetaNetClassifier
 from rtbm.estimators import ThetaNetRegressor as ThetaNetRegressor

@@ -19,10 +19,10 @@ from rtbm import nn
 from rtbm.distributions import BoundedDistribution, RTBMDistribution, RTBMMixture
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.estimators import (
-    RTBMClassifier,
     RTBMDensity,
     RTBMDensityCV,
     RTBMFeatures,
+    RTBMPatchClassifier,
     ThetaNetClassifier,
     ThetaNetRegressor,
 )
@@ -458,7 +458,7 @@ def _describe_features(model: RTBMFeatures) -> Described:
         known |= _describe_classes(model.classes_)
     if hasattr(model, "_log_prior"):
         tensors["log_prior"] = torch.from_numpy(model._log_prior)
-    if isinstance(model, RTBMClassifier) and model._has_classifier:
+    if isinstance(model, RTBMPatchClassifier) and model._has_classifier:
         if not isinstance(model.classifier, str):
             raise InvalidInputError(
                 f"model has the classifier {model.classifier!r}, which cannot be saved: use classifier='logistic' or "
@@ -473,7 +473,7 @@ def _describe_features(model: RTBMFeatures) -> Described:
 def _restore_features(tensors: Tensors, description: Description) -> RTBMFeatures:
     known, saved = description["features"], description["estimator"]
     is_classifier = description["kind"] == "RTBMClassifier"
-    model = _restore_estimator(RTBMClassifier() if is_classifier else RTBMFeatures(), saved)
+    model = _restore_estimator(RTBMPatchClassifier() if is_classifier else RTBMFeatures(), saved)
     densities = _restore_all(tensors, description["densities"])
     model.patches_ = [np.array(patch, dtype=np.int64) for patch in known["patches"]]
     each = len(densities) // max(len(model.patches_), 1)
@@ -486,14 +486,14 @@ def _restore_features(tensors: Tensors, description: Description) -> RTBMFeature
         model.classes_ = _restore_classes(known, each if each > 1 else len(known["classes"]))
     if "log_prior" in tensors:
         model._log_prior = check_vector(tensors["log_prior"], "log_prior", each).numpy()
-    if isinstance(model, RTBMClassifier):
+    if isinstance(model, RTBMPatchClassifier):
         model._has_classifier = "classifier.coef" in tensors
         if model._has_classifier:
             _restore_logistic(model, _part(tensors, "classifier."))
     return model
 
 
-def _restore_logistic(model: RTBMClassifier, tensors: Tensors) -> None:
+def _restore_logistic(model: RTBMPatchClassifier, tensors: Tensors) -> None:
     """Set the logistic regression of a classifier."""
     n_features, n_classes = len(model.get_feature_names_out()), len(model.classes_)
     rows = 1 if n_classes == 2 else n_classes
@@ -511,7 +511,7 @@ KINDS: dict[str, Kind] = {
     "RTBMDensity": Kind(RTBMDensity, _describe_density, _restore_density),
     "RTBMDensityCV": Kind(RTBMDensityCV, _describe_density, _restore_density),
     "RTBMFeatures": Kind(RTBMFeatures, _describe_features, _restore_features),
-    "RTBMClassifier": Kind(RTBMClassifier, _describe_features, _restore_features),
+    "RTBMClassifier": Kind(RTBMPatchClassifier, _describe_features, _restore_features),
     "ThetaNetRegressor": Kind(ThetaNetRegressor, _describe_network, _restore_network),
     "ThetaNetClassifier": Kind(ThetaNetClassifier, _describe_network, _restore_network),
     "RTBMDistribution": Kind(RTBMDistribution, _describe_machine, _restore_machine),

@@ -1,8 +1,9 @@
 """Estimators with the conventions of scikit-learn."""
 
+from rtbm.estimators.classification import RTBMClassifier
 from rtbm.estimators.density.committee import RTBMDensityCV
 from rtbm.estimators.density.estimator import RTBMDensity
-from rtbm.estimators.features.classifier import RTBMClassifier
+from rtbm.estimators.features.classifier import RTBMPatchClassifier
 from rtbm.estimators.features.transformer import RTBMFeatures
 from rtbm.estimators.networks.estimators import ThetaNetClassifier, ThetaNetRegressor
 from rtbm.estimators.outliers import RTBMOutlierDetector
@@ -14,6 +15,7 @@ __all__ = [
     "RTBMDensityCV",
     "RTBMFeatures",
     "RTBMOutlierDetector",
+    "RTBMPatchClassifier",
     "RTBMRegressor",
     "ThetaNetClassifier",
     "ThetaNetRegressor",

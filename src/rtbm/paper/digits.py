@@ -12,7 +12,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from rtbm.estimators import RTBMClassifier, RTBMFeatures, ThetaNetClassifier
+from rtbm.estimators import RTBMFeatures, RTBMPatchClassifier, ThetaNetClassifier
 from rtbm.paper.classification import Comparison, Method, OverMaximum, compare, draw_images_and_scores, logistic_cv
 from rtbm.paper.experiment import Outcome, Picture
 from rtbm.paper.verdicts import Verdict
@@ -48,7 +48,7 @@ COMPARISON = Comparison(
         Method(
             "RTBMs of classes by Bayes",
             "20 components",
-            lambda seed: RTBMClassifier(1, patch_size=20, classifier="bayes", random_state=seed),
+            lambda seed: RTBMPatchClassifier(1, patch_size=20, classifier="bayes", random_state=seed),
         ),
         Method("Gaussians of classes by Bayes", "20 components", lambda seed: QuadraticDiscriminantAnalysis()),
         Method("MLP", "pixels", lambda seed: MLPClassifier((128,), max_iter=500, random_state=seed)),

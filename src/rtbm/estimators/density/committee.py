@@ -331,7 +331,7 @@ def distinct(log_prob: Floats) -> list[int]:
     return [i for i, mine in enumerate(columns) if not any(np.allclose(mine, other, 0, SAME) for other in columns[:i])]
 
 
-def fold_numbers(cv: Any, rows: Floats) -> np.ndarray:
+def fold_numbers(cv: Any, rows: Floats, y: Any = None) -> np.ndarray:
     """The number (n,) of the test set that each row is in, of a splitter or of pairs (training rows, test rows).
 
     Examples
@@ -341,7 +341,7 @@ def fold_numbers(cv: Any, rows: Floats) -> np.ndarray:
     """
     numbers, count = np.full(len(rows), -1), np.zeros(len(rows), dtype=np.int64)
     try:
-        tests = [np.asarray(test) for _, test in check_cv(cv).split(rows)]
+        tests = [np.asarray(test) for _, test in check_cv(cv, y).split(rows, y)]
         for k, test in enumerate(tests):
             numbers[test] = k
             count[test] += 1

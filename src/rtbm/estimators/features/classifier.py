@@ -21,7 +21,7 @@ CLASSIFIERS = ("logistic", "bayes")
 def _has(method: str) -> Any:
     """Whether the classifier has a method: the fitted one, or the one that would be fitted."""
 
-    def check(self: "RTBMClassifier") -> bool:
+    def check(self: "RTBMPatchClassifier") -> bool:
         if self._is_bayes():
             return method != "decision_function"
         fitted = getattr(self, "classifier_", self.classifier)
@@ -30,7 +30,7 @@ def _has(method: str) -> Any:
     return check
 
 
-class RTBMClassifier(ClassifierMixin, RTBMFeatures):
+class RTBMPatchClassifier(ClassifierMixin, RTBMFeatures):
     """A classifier on the features of `RTBMFeatures`, or by Bayes' rule.
 
     The features of `RTBMFeatures`, standardised, are passed to a classifier; or, with classifier="bayes", the densities
@@ -59,11 +59,11 @@ class RTBMClassifier(ClassifierMixin, RTBMFeatures):
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from rtbm import RTBMClassifier
+    >>> from rtbm import RTBMPatchClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> bool(RTBMClassifier(n_hidden=4, random_state=0).fit(X, y).score(X, y) > 0.95)
+    >>> bool(RTBMPatchClassifier(n_hidden=4, random_state=0).fit(X, y).score(X, y) > 0.95)
     True
-    >>> bool(RTBMClassifier(1, patch_size=4, classifier="bayes", random_state=0).fit(X, y).score(X, y) > 0.95)
+    >>> bool(RTBMPatchClassifier(1, patch_size=4, classifier="bayes", random_state=0).fit(X, y).score(X, y) > 0.95)
     True
     """
 

@@ -1,0 +1,318 @@
+"""Classification by the densities of classes and by logistic regression, weighed by what predicts held-out rows."""
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from scipy.special import log_softmax, logsumexp
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from rtbm.common import Floats
+from rtbm.errors import InvalidInputError
+from rtbm.estimators.checks import check_jobs, check_labelled, column_moments, distinct_labelled, forget, keep_arguments
+from rtbm.estimators.density.committee import fold_numbers, stacking_weights
+from rtbm.estimators.features.classifier import RTBMPatchClassifier
+from rtbm.estimators.features.transformer import RTBMFeatures
+from rtbm.estimators.parallel import without_warnings
+from rtbm.estimators.progress import counting_bar
+from rtbm.validation import check_integer
+
+SINGLE = {"n_hidden": 2}
+"""The densities of single features in each class."""
+JOINT = ({"n_hidden": 1}, {"n_hidden": 1, "n_components": 3, "max_iter": 60})
+"""The densities of all features together in each class: one machine, and a mixture of three."""
+STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
+"""The inverse regularisations C of logistic regression that are tried. More take longer, and change little."""
+LEAST_LOG = -27.0
+"""Log-probabilities of classes are cut off here, so that a class that a density excludes costs a finite amount."""
+REACH = 10.0
+"""Features are cut off this many ranges of the training data beyond them, where every density is far from its data."""
+MAX_COLUMNS = 2000
+"""With more log-likelihoods of single features than this, logistic regression sees their sums alone."""
+
+
+class LogLikelihoods(NamedTuple):
+    """log P(x|class) of n rows, d features and C classes."""
+
+    single: Floats  # (n, d, C): of each feature
+    joint: Floats  # (n, 2, C): of all features together, by the densities of JOINT
+
+    def centred(self) -> "LogLikelihoods":
+        """Less their mean over the classes, which tells nothing about the class."""
+        return LogLikelihoods(*(part - part.mean(axis=-1, keepdims=True) for part in self))
+
+
+class ClassDensities:
+    """The densities of all classes, of single features and of all together, fitted to part of the data."""
+
+    def __init__(self, X: Floats, y: np.ndarray, weights: Floats, seed: int, n_jobs: int | None):
+        d = X.shape[1]
+        single = [[i] for i in range(d)]
+        options = [{**SINGLE, "patch": single}, *({**joint, "patch": [list(range(d))]} for joint in JOINT)]
+        self._features = [
+            RTBMFeatures(supervised=True, random_state=seed, n_jobs=n_jobs, **option).fit(X, y, weights)  # type: ignore[arg-type]
+            for option in options
+        ]
+
+    def log_likelihoods(self, X: Floats) -> LogLikelihoods:
+        """log P(x|class) of rows (n, d). Features that are constant in the data count nothing."""
+        single, *joint = self._features
+        C = len(single.classes_)
+        values = np.zeros((len(X), X.shape[1], C))
+        for patch, columns in zip(single.patches_, np.split(single.transform(X), len(single.patches_), 1), strict=True):
+            values[:, patch[0]] = columns
+        return LogLikelihoods(values, np.stack([features.transform(X) for features in joint], axis=1))
+
+
+class RTBMClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier from the densities of classes, weighed by what predicts held-out rows.
+
+    For each class, densities are fitted to every single feature and to all features together. Six predictors follow:
+
+    - logistic regression on the features; on the features with the log-likelihoods of all densities; and on the
+      features with log-likelihoods that are summed over single features,
+    - Bayes' rule with the product of the densities of single features, and with either density of all features.
+
+    The data are split into folds. The log-likelihoods of a row come from densities that have not seen it, and so do the
+    probabilities by which the predictors are judged. The prediction is the average of all predictors, with weights that
+    maximise the log-likelihood of the held-out labels (stacking).
+
+    The classifier of the paper, which passes expectations of hidden units to logistic regression, is
+    `RTBMClassifier.paper()`.
+
+    Parameters
+    ----------
+    cv : int, splitter or iterable, default=5
+        The number of folds, a splitter of scikit-learn, or pairs (training rows, test rows). Every row has to be in one
+        test set.
+    random_state : int, RandomState or None, default=None
+        The same integer gives the same result.
+    n_jobs : int, default=None
+        The number of densities that are fitted at the same time, through joblib. -1 for all cores.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    classes_ : (n_classes,)
+        The labels.
+    predictor_weights_ : dict
+        The weight of each predictor.
+    held_out_ : dict
+        The mean log-probability of held-out labels by each predictor.
+    n_features_in_ : int
+        The number of features.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from rtbm import RTBMClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = RTBMClassifier(cv=2, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.95), round(sum(model.predictor_weights_.values()), 6)
+    (True, 1.0)
+    """
+
+    cv: Any
+    random_state: Any
+    n_jobs: int | None
+    verbose: int
+
+    def __init__(self, *, cv: Any = 5, random_state: Any = None, n_jobs: int | None = None, verbose: int = 0):
+        keep_arguments(self, locals())
+
+    @staticmethod
+    def paper(**options: Any) -> RTBMPatchClassifier:
+        """The classifier of the paper's section 6, with the arguments of `RTBMPatchClassifier`.
+
+        Examples
+        --------
+        >>> from rtbm import RTBMClassifier
+        >>> RTBMClassifier.paper(n_hidden=4)
+        RTBMPatchClassifier(n_hidden=4)
+        """
+        return RTBMPatchClassifier(**options)
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit densities and predictors to data (n_samples, n_features) and labels (n_samples,).
+
+        A weight of k equals repeating the row k times; a weight of 0 drops it.
+        """
+        if isinstance(self.cv, int | np.integer):
+            check_integer(self.cv, "cv", 2)
+        check_jobs(self.n_jobs)
+        forget(self, "_densities")
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        fold = None if isinstance(self.cv, int | np.integer) else fold_numbers(self.cv, X, y)
+        if fold is not None and sample_weight is not None:
+            fold = fold[np.asarray(sample_weight) > 0]
+        rows, codes, weights, fold = self._split(*check_labelled(self, X, y, sample_weight), fold, seed)
+        self._centre, self._scale = column_moments(rows, weights)
+        rows = self._set_limits(rows)
+        densities, known = self._cross_fit(rows, codes, weights, fold, seed)
+        counts = np.bincount(codes, weights)
+        self._log_prior = np.log(counts / counts.sum())
+        with without_warnings():
+            self._fit_predictors(rows, known, codes, weights, fold)
+        self._densities = densities
+        return self
+
+    def _split(
+        self, X: Floats, y: np.ndarray, weights: Floats, fold: np.ndarray | None, seed: int
+    ) -> tuple[Floats, np.ndarray, Floats, np.ndarray]:
+        """The distinct rows, the numbers of their classes, the sums of their weights, and their folds."""
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if fold is None:
+            rows, codes, weights = distinct_labelled(X, codes, weights)
+            return rows, codes, weights, _stratified_folds(codes, int(self.cv), seed)
+        rows, pairs, weights = distinct_labelled(X, len(self.classes_) * fold + codes, weights)
+        fold, codes = np.divmod(pairs, len(self.classes_))
+        return rows, codes, weights, fold
+
+    def _set_limits(self, rows: Floats) -> Floats:
+        """Standardised rows. The limits beyond which features are cut off are set from them."""
+        z = (rows - self._centre) / self._scale
+        low, high = z.min(axis=0), z.max(axis=0)
+        self._low, self._high = low - REACH * (high - low), high + REACH * (high - low)
+        return z
+
+    def _cross_fit(
+        self, rows: Floats, codes: np.ndarray, weights: Floats, fold: np.ndarray, seed: int
+    ) -> tuple[list[ClassDensities], LogLikelihoods]:
+        """Densities without each fold, and the log-likelihoods of all rows from densities that have not seen them.
+
+        Rows of fold −1 are in the training data of all folds, so theirs are averages over all densities.
+        """
+        d, C = rows.shape[1], len(self.classes_)
+        known = LogLikelihoods(np.zeros((len(rows), d, C)), np.zeros((len(rows), len(JOINT), C)))
+        densities = []
+        n_folds = fold.max() + 1
+        with counting_bar(n_folds, "fitting", bool(self.verbose)) as advance:
+            for k in range(n_folds):
+                kept = fold != k
+                if len(np.unique(codes[kept])) < C:
+                    raise InvalidInputError(f"cv: all rows of a class are in the test set of fold {k}: stratify")
+                densities.append(ClassDensities(rows[kept], codes[kept], weights[kept], seed % 2**32, self.n_jobs))
+                for part, new in zip(known, densities[-1].log_likelihoods(rows[~kept]), strict=True):
+                    part[~kept] = new
+                advance()
+        alone = fold < 0
+        if alone.any():
+            for part, new in zip(known, _average(densities, rows[alone]), strict=True):
+                part[alone] = new
+        return densities, known
+
+    def _fit_predictors(
+        self, rows: Floats, known: LogLikelihoods, codes: np.ndarray, weights: Floats, fold: np.ndarray
+    ) -> None:
+        """Fit logistic regressions to all rows, and weigh all predictors by the labels of held-out rows."""
+        held_out = self._bayes(known)
+        self._logistic = {}
+        for name, columns in self._columns(rows, known).items():
+            centre, scale = column_moments(columns, weights)
+            z = (columns - centre) / scale
+            tried = {c: _cross_validated(z, codes, weights, fold, c, len(self.classes_)) for c in STRENGTHS}
+            true = {c: weights @ log_prob[np.arange(len(codes)), codes] for c, log_prob in tried.items()}
+            best = max(true, key=true.__getitem__)
+            held_out[name] = tried[best]
+            self._logistic[name] = centre, scale, _logistic(best).fit(z, codes, weights)
+        own = np.stack([log_prob[np.arange(len(codes)), codes] for log_prob in held_out.values()], axis=1)
+        shares = stacking_weights(own, weights, np.zeros(len(held_out)))
+        self.predictor_weights_ = dict(zip(held_out, shares.tolist(), strict=True))
+        self.held_out_ = dict(zip(held_out, (weights @ own / weights.sum()).tolist(), strict=True))
+
+    def _bayes(self, known: LogLikelihoods) -> dict[str, Floats]:
+        """log P(class|x) (n, C) by Bayes' rule."""
+        by = {
+            "Bayes, single features": known.single.sum(axis=1),
+            "Bayes, one machine": known.joint[:, 0],
+            "Bayes, mixture": known.joint[:, 1],
+        }
+        return {name: _floored(value + self._log_prior) for name, value in by.items()}
+
+    def _columns(self, rows: Floats, known: LogLikelihoods) -> dict[str, Floats]:
+        """What the logistic regressions see, (n, columns) each."""
+        single, joint = known.centred()
+        together = np.hstack([rows, joint.reshape(len(rows), -1)])
+        columns = {
+            "logistic, features": rows,
+            "logistic, sums of log-likelihoods": np.hstack([together, single.sum(axis=1)]),
+        }
+        if single[0].size <= MAX_COLUMNS:
+            columns["logistic, log-likelihoods"] = np.hstack([together, single.reshape(len(rows), -1)])
+        return columns
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """The logarithms of the probabilities of the classes (n_samples, n_classes)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        rows = np.clip((X - self._centre) / self._scale, self._low, self._high)
+        known = _average(self._densities, rows)
+        parts = self._bayes(known)
+        for name, columns in self._columns(rows, known).items():
+            centre, scale, model = self._logistic[name]
+            parts[name] = _log_proba(model, (columns - centre) / scale, len(self.classes_))
+        shares = np.array([self.predictor_weights_[name] for name in parts])
+        with np.errstate(divide="ignore"):
+            return logsumexp(np.stack(list(parts.values())), axis=0, b=shares[:, None, None])
+
+    def predict_proba(self, X: Any) -> Floats:
+        """The probabilities of the classes (n_samples, n_classes)."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The labels (n_samples,)."""
+        log_proba = self.predict_log_proba(X)
+        return self.classes_[log_proba.argmax(axis=1)]
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_densities")
+
+
+def _average(densities: list[ClassDensities], rows: Floats) -> LogLikelihoods:
+    """The logarithms of likelihoods averaged over the densities of all folds."""
+    parts = zip(*(density.log_likelihoods(rows) for density in densities), strict=True)
+    return LogLikelihoods(*(logsumexp(np.stack(part), axis=0) - np.log(len(densities)) for part in parts))
+
+
+def _stratified_folds(codes: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
+    """The fold (n,) of each row, with each class spread over the folds; −1 for the row of a class with one row."""
+    rng = np.random.default_rng(seed)
+    fold, start = np.empty(len(codes), dtype=np.int64), 0
+    for code in np.unique(codes):
+        members = np.flatnonzero(codes == code)
+        fold[members] = (start + rng.permutation(len(members))) % n_folds if len(members) > 1 else -1
+        start += len(members)
+    if len(np.unique(fold[fold >= 0])) < n_folds:
+        raise InvalidInputError(f"X: {n_folds} folds need as many distinct rows, got {len(codes)}: lower cv")
+    return fold
+
+
+def _logistic(strength: float) -> LogisticRegression:
+    return LogisticRegression(C=strength, max_iter=500)
+
+
+def _cross_validated(
+    z: Floats, codes: np.ndarray, weights: Floats, fold: np.ndarray, strength: float, n_classes: int
+) -> Floats:
+    """log P(class|x) (n, C) of held-out rows by logistic regression."""
+    log_prob = np.empty((len(z), n_classes))
+    for k in range(fold.max() + 1):
+        kept = fold != k
+        held_out = ~kept if k else ~kept | (fold < 0)
+        model = _logistic(strength).fit(z[kept], codes[kept], weights[kept])
+        log_prob[held_out] = _log_proba(model, z[held_out], n_classes)
+    return log_prob
+
+
+def _log_proba(model: LogisticRegression, z: Floats, n_classes: int) -> Floats:
+    log_prob = np.full((len(z), n_classes), LEAST_LOG)
+    log_prob[:, model.classes_] = model.predict_log_proba(z)
+    return _floored(log_prob)
+
+
+def _floored(log_weights: Floats) -> Floats:
+    """Log-probabilities (n, C) of classes, at least LEAST_LOG."""
+    return log_softmax(np.maximum(log_softmax(log_weights, axis=1), LEAST_LOG), axis=1)
