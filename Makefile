@@ -32,7 +32,7 @@ $(READY)-%: $(READY)
 
 demo: $(READY)
 	mkdir -p build
-	$(BIN)/rtbm fit --hidden 2 --output build/gamma.rtbm --picture build/gamma.png
+	$(BIN)/rtbm fit --output build/gamma.rtbm --picture build/gamma.png
 
 lint: $(READY)-test
 	$(BIN)/ruff check .

@@ -343,3 +343,63 @@ def test_scores_leave_out_rows_without_numbers(tmp_path, plane):
     scored = command("score", model, gaps)
     assert scored.stdout == run("score", model, plane)
     assert "5 of 205 rows" in scored.stderr
+
+
+def test_without_a_size_a_committee_is_fitted(tmp_path, plane):
+    shown = unwrapped(run("fit", plane, "-o", tmp_path / "m.rtbm"))
+    assert "5-fold cross-validation" in shown
+    assert isinstance(rtbm.load(tmp_path / "m.rtbm"), rtbm.RTBMDensityCV)
+    run("fit", plane, "--no-cv", "-o", tmp_path / "m.rtbm", *QUICK)
+    assert isinstance(rtbm.load(tmp_path / "m.rtbm"), rtbm.RTBMDensity)
+    run("fit", plane, "--cv", "--n-hidden", 2, code=2)
+    np.save(tmp_path / "few.npy", PLANE[:20])
+    run("fit", tmp_path / "few.npy", "-o", tmp_path / "m.rtbm")
+    assert isinstance(rtbm.load(tmp_path / "m.rtbm"), rtbm.RTBMDensity)
+
+
+def test_predictions_imputations_and_quantiles_of_files(tmp_path, plane):
+    path = tmp_path / "m.rtbm"
+    run("fit", plane, "--n-hidden", 1, "-o", path, *QUICK)
+    model = rtbm.load(path).set_feature_names(None)
+    run("predict", path, plane, "--target", "y", "-o", tmp_path / "p.csv")
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert lines[0] == "mean,std,quantile_0.05,quantile_0.5,quantile_0.95"
+    table = np.array([[float(cell) for cell in line.split(",")] for line in lines[1:]])
+    np.testing.assert_allclose(table[:, 0], model.predict_mean(PLANE, 1))
+    np.testing.assert_allclose(table[:, 2:], model.predict_quantiles(PLANE, 1))
+    (tmp_path / "x.csv").write_text("x\n0.5\n\n1.5\n")  # without the target
+    run("predict", path, tmp_path / "x.csv", "--target", "y", "--quantiles", "0.5", "-o", tmp_path / "p.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy")[0, 0], model.predict_mean([[0.5, np.nan]], 1)[0])
+    (tmp_path / "gaps.csv").write_text("x,y\n0.5,\n,1.0\n1.0,2.0\n")
+    shown = run("impute", path, tmp_path / "gaps.csv", "-o", tmp_path / "full.csv")
+    assert "2 values filled in" in shown
+    full = np.loadtxt(tmp_path / "full.csv", delimiter=",", skiprows=1)
+    np.testing.assert_allclose(full, model.impute([[0.5, np.nan], [np.nan, 1.0], [1.0, 2.0]]))
+    values = [
+        float(line) for line in run("quantile", path, 0.1, 0.9, "--feature", "y", "--given", "x=0.5").splitlines()
+    ]
+    np.testing.assert_allclose(values, model.conditional({0: 0.5}).quantile([0.1, 0.9]), rtol=1e-8)
+    values = [float(line) for line in run("quantile", path, 0.5, "--feature", 0).splitlines()]
+    np.testing.assert_allclose(values, model.marginal(0).quantile([0.5]), rtol=1e-8)
+    drawn = run("sample", path, "-n", 2, "--given", "x=0.5", "--seed", 1).splitlines()
+    assert drawn[0] == "y"
+    assert len(drawn) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("predict", "M", "D", "--target", "z"), "'z' is no column of the model"),
+        (("predict", "M", "D", "--target", "y", "--quantiles", "1.5"), "probabilities between 0 and 1"),
+        (("sample", "M", "--given", "x"), "COLUMN=NUMBER"),
+        (("sample", "M", "--given", "z=1"), "'z' is no column of the model"),
+        (("quantile", "M", "0.5"), "choose one of the 2 columns"),
+    ],
+)
+def test_bad_predictions(tmp_path, plane, arguments, message):
+    path = tmp_path / "m.rtbm"
+    rtbm.save(rtbm.RTBMDensity(1, n_init=1, random_state=0).fit(PLANE).set_feature_names(["x", "y"]), path)
+    given = [{"M": path, "D": plane}.get(argument, argument) for argument in arguments]
+    result = CliRunner().invoke(app, [str(argument) for argument in given])
+    assert result.exit_code == 2
+    assert message in unwrapped(result.output)

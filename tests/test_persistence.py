@@ -357,6 +357,32 @@ def test_features_and_classifiers(tmp_path, model):
         assert np.array_equal(copy.class_log_likelihood(X), model.class_log_likelihood(X))
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        rtbm.RTBMClassifier(cv=2, random_state=0),
+        rtbm.RTBMRegressor(RTBMDensity(1, n_init=1, random_state=0)),
+        rtbm.RTBMOutlierDetector(RTBMDensity(1, n_init=1, random_state=0)),
+    ],
+)
+def test_predictors(tmp_path, model):
+    X, y = load_iris(return_X_y=True)
+    y = np.array(["a", "b", "c"])[y] if isinstance(model, rtbm.RTBMClassifier) else X[:, 3] + 0.01 * X[:, 0] ** 2
+    model.fit(X[::3, :3], y[::3])
+    rtbm.save(model, tmp_path / "m.rtbm")
+    copy = rtbm.load(tmp_path / "m.rtbm")
+    assert type(copy) is type(model)
+    assert np.array_equal(copy.predict(X[:, :3]), model.predict(X[:, :3]))
+    if isinstance(model, rtbm.RTBMClassifier):
+        assert np.array_equal(copy.predict_proba(X[:, :3]), model.predict_proba(X[:, :3]))
+        assert copy.predictor_weights_ == model.predictor_weights_
+    elif isinstance(model, rtbm.RTBMRegressor):
+        assert np.array_equal(copy.predict_interval(X[:, :3]), model.predict_interval(X[:, :3]))
+        assert copy.density.n_hidden == 1
+    else:
+        assert copy.offset_ == model.offset_
+
+
 def test_other_classifiers_are_refused(tmp_path):
     X, y = load_iris(return_X_y=True)
     model = RTBMPatchClassifier(1, classifier=GaussianNB(), random_state=0).fit(X, y)

@@ -12,20 +12,26 @@ import numpy as np
 import safetensors
 import safetensors.torch
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from rtbm import nn
+from rtbm.common import Floats
 from rtbm.distributions import BoundedDistribution, RTBMDistribution, RTBMMixture
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.estimators import (
+    RTBMClassifier,
     RTBMDensity,
     RTBMDensityCV,
     RTBMFeatures,
+    RTBMOutlierDetector,
     RTBMPatchClassifier,
+    RTBMRegressor,
     ThetaNetClassifier,
     ThetaNetRegressor,
 )
+from rtbm.estimators.classification import JOINT, ClassDensities
 from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.estimators.density.fitted import FittedDensity
 from rtbm.estimators.features.transformer import FEATURE_KINDS
@@ -40,6 +46,8 @@ from rtbm.version import __version__
 
 FORMAT = 2
 """The version of the file format. Files of format 1 are read too, and those of later formats are refused."""
+STACKED_ARRAYS = ("centre", "scale", "low", "high", "log_prior")
+"""Arrays of an RTBMClassifier that files hold."""
 KEY = "rtbm"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 LAYER_OPTIONS = ("in_features", "out_features", "dropout")
@@ -507,11 +515,83 @@ def _restore_logistic(model: RTBMPatchClassifier, tensors: Tensors) -> None:
     model.classifier_, model._centre, model._scale = logistic, values["centre"], values["scale"]
 
 
+# Predictions from densities
+
+
+def _describe_predictor(model: RTBMRegressor | RTBMOutlierDetector) -> Described:
+    tensors, density = _describe(model.density_)
+    known: Description = {"has_density": model.density is not None}
+    if isinstance(model, RTBMRegressor):
+        known |= {"n_targets": model.n_targets_, "is_flat": model._is_flat}
+    else:
+        known["offset"] = model.offset_
+    return tensors, {"fitted": density, "estimator": _describe_estimator(model), "predictor": known}
+
+
+def _restore_predictor(tensors: Tensors, description: Description) -> RTBMRegressor | RTBMOutlierDetector:
+    known, density = description["predictor"], _restore(tensors, description["fitted"])
+    is_regressor = "n_targets" in known
+    model = _restore_estimator(RTBMRegressor() if is_regressor else RTBMOutlierDetector(), description["estimator"])
+    n_targets = int(known["n_targets"]) if is_regressor else 0
+    if density.n_features_in_ != model.n_features_in_ + n_targets:
+        raise InvalidInputError("its density is not one of its features and targets")
+    model.density_ = density
+    if known["has_density"]:
+        model.density = clone(density)
+    if is_regressor:
+        model.n_targets_, model._is_flat = n_targets, bool(known["is_flat"])
+    else:
+        model.offset_ = float(known["offset"])
+    return model
+
+
+def _describe_stacked(model: RTBMClassifier) -> Described:
+    tensors, densities = _describe_all([part for fold in model._densities for part in fold.features])
+    for name, (centre, scale, logistic) in model._logistic.items():
+        parts = {"centre": centre, "scale": scale, "coef": logistic.coef_, "intercept": logistic.intercept_}
+        tensors |= {f"{name}.{part}": torch.from_numpy(np.array(value)) for part, value in parts.items()}
+    arrays = {name: getattr(model, f"_{name}") for name in STACKED_ARRAYS}
+    tensors |= {f"limits.{name}": torch.from_numpy(value) for name, value in arrays.items()}
+    known = _describe_classes(model.classes_)
+    known |= {"weights": model.predictor_weights_, "held_out": model.held_out_, "logistic": list(model._logistic)}
+    return tensors, {"densities": densities, "estimator": _describe_estimator(model), "stacked": known}
+
+
+def _restore_stacked(tensors: Tensors, description: Description) -> RTBMClassifier:
+    known = description["stacked"]
+    model: RTBMClassifier = _restore_estimator(RTBMClassifier(), description["estimator"])
+    features = _restore_all(tensors, description["densities"])
+    each = 1 + len(JOINT)
+    if len(features) % each or len(features) < 2 * each:
+        raise InvalidInputError(f"it must have {each} sets of densities for each of two folds or more")
+    model.classes_ = _restore_classes(known, len(features[0].classes_))
+    n_classes, n_features = len(model.classes_), model.n_features_in_
+    for name in STACKED_ARRAYS:
+        size = n_classes if name == "log_prior" else n_features
+        setattr(model, f"_{name}", check_vector(tensors[f"limits.{name}"], name, size).numpy())
+    model._logistic = {name: _restore_head(_part(tensors, f"{name}."), n_classes) for name in known["logistic"]}
+    model.predictor_weights_, model.held_out_ = dict(known["weights"]), dict(known["held_out"])
+    model._densities = [ClassDensities(features[i : i + each]) for i in range(0, len(features), each)]
+    model.predict(np.zeros((1, n_features)))  # shapes that do not fit end here
+    return model
+
+
+def _restore_head(tensors: Tensors, n_classes: int) -> tuple[Floats, Floats, LogisticRegression]:
+    values = {name: tensor.numpy() for name, tensor in tensors.items()}
+    logistic = LogisticRegression()
+    logistic.coef_, logistic.intercept_, logistic.classes_ = values["coef"], values["intercept"], np.arange(n_classes)
+    logistic.n_features_in_ = values["coef"].shape[1]
+    return values["centre"], values["scale"], logistic
+
+
 KINDS: dict[str, Kind] = {
     "RTBMDensity": Kind(RTBMDensity, _describe_density, _restore_density),
     "RTBMDensityCV": Kind(RTBMDensityCV, _describe_density, _restore_density),
     "RTBMFeatures": Kind(RTBMFeatures, _describe_features, _restore_features),
     "RTBMClassifier": Kind(RTBMPatchClassifier, _describe_features, _restore_features),
+    "RTBMClassifier of class densities": Kind(RTBMClassifier, _describe_stacked, _restore_stacked),
+    "RTBMRegressor": Kind(RTBMRegressor, _describe_predictor, _restore_predictor),
+    "RTBMOutlierDetector": Kind(RTBMOutlierDetector, _describe_predictor, _restore_predictor),
     "ThetaNetRegressor": Kind(ThetaNetRegressor, _describe_network, _restore_network),
     "ThetaNetClassifier": Kind(ThetaNetClassifier, _describe_network, _restore_network),
     "RTBMDistribution": Kind(RTBMDistribution, _describe_machine, _restore_machine),

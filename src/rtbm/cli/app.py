@@ -1,4 +1,4 @@
-"""The commands `rtbm fit | score | sample | info | plot | reproduce`.
+"""The commands `rtbm fit | score | sample | predict | impute | quantile | info | plot | reproduce`.
 
 Exit codes: 0 for success, 1 for a failure, 2 for wrong usage. Modules that need numpy or torch are imported in the
 functions that use them, so that help and usage errors appear at once.
@@ -30,6 +30,8 @@ SolverName = Literal["lbfgs", "adam", "em", "cma", "score_matching", "pcd"]
 """The keys of `rtbm.training.SOLVERS`, which needs torch."""
 STREAMED_SOLVERS = ("lbfgs", "em", "adam")
 """Solvers for files that are read in blocks; others are refused with --stream."""
+FEWEST_COMMITTEE_ROWS = 50
+"""With fewer rows, and no size given, one machine is fitted: cross-validation could not tell sizes apart."""
 ROW_FILES, PICTURE_FILES = (".csv", ".npy"), (".png", ".pdf", ".svg")
 """The endings of files that commands write."""
 
@@ -57,6 +59,9 @@ Separator = Annotated[
     str | None,
     typer.Option(help="What separates the cells of a CSV file, as in ';' or '\\t' or ' '; detected by default."),
 ]
+Given = Annotated[
+    list[str] | None, typer.Option("--given", help="A known value, as in x=3; may be given several times.")
+]
 DecimalPoint = Annotated[Literal[".", ","], typer.Option(help="The decimal point of a CSV file.")]
 
 
@@ -81,16 +86,30 @@ def _root(
 def fit(
     data: Data = None,
     n_hidden: Annotated[
-        int, typer.Option("--n-hidden", "--hidden", min=1, help="The number of hidden units of each machine.")
-    ] = 2,
+        int | None,
+        typer.Option(
+            "--n-hidden", "--hidden", min=1, help="The number of hidden units of each machine; 2 with --no-cv."
+        ),
+    ] = None,
     n_components: Annotated[
-        int, typer.Option("--n-components", "--components", min=1, help="The number of machines in the mixture.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--n-components", "--components", min=1, help="The number of machines in the mixture; 1 with --no-cv."
+        ),
+    ] = None,
+    cv: Annotated[
+        bool | None,
+        typer.Option(
+            "--cv/--no-cv",
+            help="Whether to fit a committee of machines, whose sizes cross-validation chooses; by default if no size "
+            "and no other option of a single fit is given.",
+        ),
+    ] = None,
     diagonal: Annotated[
         bool, typer.Option("--diagonal", help="Diagonal Q: many hidden units, up to 3 features.")
     ] = False,
     phase: Annotated[Literal["I", "II"], typer.Option(help="The phase in which parameters are shown.")] = "I",
-    solver: Annotated[SolverName, typer.Option(help="How to fit.")] = "lbfgs",
+    solver: Annotated[SolverName | None, typer.Option(help="How to fit; lbfgs by default.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the model.")] = Path("model.rtbm"),
     picture: Annotated[Path | None, typer.Option(help="Where to save a picture of the fit (.png, .pdf, .svg).")] = None,
     columns: Columns = None,
@@ -101,9 +120,11 @@ def fit(
         str | None, typer.Option(help="Bounds of all features, as in '0,1', or '0,' without an upper one.")
     ] = None,
     drop_constant: Annotated[bool, typer.Option("--drop-constant", help="Drop columns with only one value.")] = False,
-    starts: Annotated[int, typer.Option(min=1, help="Starts of the solver.")] = 8,
+    starts: Annotated[int | None, typer.Option(min=1, help="Starts of the solver; 8 by default.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="At most so many iterations (epochs).")] = None,
-    regularization: Annotated[float, typer.Option(min=0, help="Strength of the prior against fine structure.")] = 1.0,
+    regularization: Annotated[
+        float | None, typer.Option(min=0, help="Strength of the prior against fine structure; 1 by default.")
+    ] = None,
     validation: Annotated[
         float | None, typer.Option(min=0, max=1, help="Share of the data for early stopping.")
     ] = None,
@@ -121,7 +142,7 @@ def fit(
     seed: Seed = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")] = False,
 ) -> None:
-    """Fit a density to data and save it.
+    """Fit a density to data and save it: a committee of machines, or one machine or mixture of the size given.
 
     Files that hold more than 3·10⁷ numbers (.npy, .parquet) need not fit into memory. Several processes share their
     rows: torchrun --nproc-per-node 4 -m rtbm fit large.parquet
@@ -131,47 +152,60 @@ def fit(
     limits = _bounds(bounds)
     if data is not None:
         existing_table(data)
-    if stream and (data is None or solver not in STREAMED_SOLVERS):
+    chosen = {
+        "n_hidden": n_hidden,
+        "n_components": n_components,
+        "coupling": "diagonal" if diagonal else None,
+        "solver": solver,
+        "max_iter": iterations,
+        "n_init": starts,
+        "regularization": regularization,
+        "validation_fraction": validation,
+        "batch_size": batch_size,
+        "device": device,
+    }
+    options: Any = {name: value for name, value in chosen.items() if value is not None}
+    if stream and (data is None or (solver or "lbfgs") not in STREAMED_SOLVERS):
         raise typer.BadParameter("--stream needs a file and --solver lbfgs, em or adam", param_hint="--stream")
-    stream = stream or (solver in STREAMED_SOLVERS and _is_large(data, columns))
+    stream = stream or ((solver or "lbfgs") in STREAMED_SOLVERS and not cv and _is_large(data, columns))
+    if cv and (options or stream):
+        raise typer.BadParameter("a committee takes no options of a single fit", param_hint="--cv")
+    import numpy as np
+
     from rtbm.cli.output import summary_table
     from rtbm.data_files import FileData, read_table
     from rtbm.datasets import gamma
-    from rtbm.estimators import RTBMDensity
+    from rtbm.estimators import RTBMDensity, RTBMDensityCV
     from rtbm.persistence import save
     from rtbm.training.distributed import process_group, rank_and_world
 
     with process_group(device):
-        is_first = rank_and_world()[0] == 0  # it prints and writes
-        model = RTBMDensity(
-            n_hidden,
-            n_components=n_components,
-            coupling="diagonal" if diagonal else "dense",
-            phase=phase,
-            solver=solver,
-            max_iter=iterations,
-            n_init=starts,
-            regularization=regularization,
-            validation_fraction=validation,
-            bounds=limits,
-            drop_constant=drop_constant,
-            batch_size=batch_size,
-            n_jobs=jobs,
-            device=device,
-            random_state=seed,
-            verbose=int(not quiet and is_first),
-        )
+        rank, world = rank_and_world()
+        text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
+        if stream:
+            found = FileData(np.empty((0, 0)), None)
+        else:
+            found = FileData(gamma.sample(), None) if data is None else read_table(data, _split(columns), **text_format)
+        shared: Any = {
+            "phase": phase,
+            "bounds": limits,
+            "drop_constant": drop_constant,
+            "n_jobs": jobs,
+            "random_state": seed,
+            "verbose": int(not quiet and rank == 0),
+        }
+        if cv is None:
+            cv = not (options or stream or world > 1) and len(found.values) >= FEWEST_COMMITTEE_ROWS
+        model: Any = RTBMDensityCV(**shared) if cv else RTBMDensity(**shared, **options)
         if stream:
             model.fit_stream(data, _split(columns))
         else:
-            text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
-            found = FileData(gamma.sample(), None) if data is None else read_table(data, _split(columns), **text_format)
             with _columns_by_name(found.names):
                 model.fit(found.values)
             model.summary_["log_likelihood"] = model.score(found.values)
             model.set_feature_names(found.names)
             model.summary_["left_out"] = dict(found.left_out)
-        if not is_first:
+        if rank > 0:  # the first process prints and writes
             return
         save(model, output)
         if picture is not None:
@@ -209,19 +243,115 @@ def score(
 def sample(
     model: Model,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="How many rows.")] = 1000,
+    given: Given = None,
     output: RowsOutput = None,
     seed: Seed = 0,
 ) -> None:
-    """Draw rows from a density, and write them to a file or, as CSV, to the screen."""
+    """Draw rows from a density, and write them to a file or, as CSV, to the screen.
+
+    With --given, the other columns are drawn from their conditional distribution.
+    """
     _check_output(output, "--output", ROW_FILES, model)
+    known = _known(given)
     fitted = _load(model)
+    if known:
+        fitted = fitted.conditional({_feature(fitted, name): value for name, value in known.items()})
     from rtbm.cli.output import counted, write_rows
 
     rows = fitted.sample(number, random_state=seed)
-    names = [str(name) for name in getattr(fitted, "feature_names_in_", [])] or None
-    write_rows(output, rows, names)
+    write_rows(output, rows, _names_of(fitted))
     if output is not None:
         console.print(f"{counted(number, 'row')}: {output}")
+
+
+@app.command()
+def predict(
+    model: Model,
+    data: Needed,
+    target: Annotated[str, typer.Option(help="The column to predict, by name or number from 0.")],
+    quantiles: Annotated[str, typer.Option(help="Probabilities, as in 0.05,0.5,0.95.")] = "0.05,0.5,0.95",
+    columns: Columns = None,
+    header: Header = None,
+    separator: Separator = None,
+    decimal: DecimalPoint = ".",
+    output: RowsOutput = None,
+) -> None:
+    """Predict a column from the others: mean, standard deviation and quantiles for each row.
+
+    The column itself is not read, and a file with names may lack it. Missing values are integrated out.
+    """
+    _check_output(output, "--output", ROW_FILES, data, model)
+    levels = _probabilities(quantiles.split(","))
+    existing_table(data)
+    fitted = _load(model)
+    feature = _feature(fitted, target)
+    text_format = {"header": header, "separator": separator, "decimal": decimal}
+    rows = _read_for(fitted, data, columns, absent=feature, **text_format)
+    names = [f"quantile_{level:g}" for level in levels]
+    number = feature if isinstance(feature, int) else (_names_of(fitted) or []).index(feature)
+    fitted.set_feature_names(None)  # the columns have been chosen by name
+    mean, std = fitted.predict_mean(rows, number, return_std=True)
+    from numpy import column_stack
+
+    from rtbm.cli.output import counted, write_rows
+
+    table = column_stack([mean, std, fitted.predict_quantiles(rows, number, levels)])
+    write_rows(output, table, ["mean", "std", *names])
+    if output is not None:
+        console.print(f"{counted(len(rows), 'prediction')} of {target}: {output}")
+
+
+@app.command()
+def impute(
+    model: Model,
+    data: Needed,
+    method: Annotated[
+        Literal["mean", "sample"], typer.Option(help="The conditional mean, or a draw from the conditional density.")
+    ] = "mean",
+    columns: Columns = None,
+    header: Header = None,
+    separator: Separator = None,
+    decimal: DecimalPoint = ".",
+    output: RowsOutput = None,
+    seed: Seed = 0,
+) -> None:
+    """Fill in missing values, and write the table to a file or, as CSV, to the screen."""
+    _check_output(output, "--output", ROW_FILES, data, model)
+    existing_table(data)
+    fitted = _load(model)
+    rows = _read_for(fitted, data, columns, header=header, separator=separator, decimal=decimal)
+    names = _names_of(fitted)
+    fitted.set_feature_names(None)
+    from numpy import isnan
+
+    from rtbm.cli.output import counted, write_rows
+
+    write_rows(output, fitted.impute(rows, method, random_state=seed), names)
+    if output is not None:
+        console.print(f"{counted(int(isnan(rows).sum()), 'value')} filled in: {output}")
+
+
+@app.command()
+def quantile(
+    model: Model,
+    probabilities: Annotated[list[str], typer.Argument(help="Probabilities, as in 0.05 0.5 0.95.")],
+    feature: Annotated[
+        str | None, typer.Option(help="The column, by name or number; needed if there are several.")
+    ] = None,
+    given: Given = None,
+) -> None:
+    """Print quantiles of a column, one on each line, also given values of other columns."""
+    levels, known = _probabilities(probabilities), _known(given)
+    fitted = _load(model)
+    column = None if feature is None else _feature(fitted, feature)
+    if known:
+        fitted = fitted.conditional({_feature(fitted, name): value for name, value in known.items()})
+    if column is not None and fitted.n_features_in_ > 1:
+        fitted = fitted.marginal(column)
+    if fitted.n_features_in_ != 1:
+        raise typer.BadParameter(f"choose one of the {fitted.n_features_in_} columns", param_hint="--feature")
+    for value in fitted.quantile(levels):
+        console.print(f"{value:.10g}")
 
 
 @app.command()
@@ -299,6 +429,39 @@ def _bounds(text: str | None) -> tuple[float | None, float | None] | None:
     return low, high
 
 
+def _probabilities(texts: list[str]) -> list[float]:
+    try:
+        levels = [float(text) for text in texts]
+        if not all(0 <= level <= 1 for level in levels):
+            raise ValueError
+    except ValueError:
+        raise typer.BadParameter(f"must be probabilities between 0 and 1, got {' '.join(texts)!r}") from None
+    return levels
+
+
+def _known(given: list[str] | None) -> dict[str, float]:
+    """The values of --given by column."""
+    try:
+        return {name.strip(): float(value) for name, value in (text.rsplit("=", 1) for text in given or [])}
+    except ValueError:
+        raise typer.BadParameter(f"must be COLUMN=NUMBER, got {given!r}", param_hint="--given") from None
+
+
+def _names_of(fitted: Any) -> list[str] | None:
+    return [str(name) for name in getattr(fitted, "feature_names_in_", [])] or None
+
+
+def _feature(fitted: Any, text: str) -> Any:
+    """A column of a model: its name, or its number."""
+    names = _names_of(fitted) or []
+    if text not in names and text.isdigit() and int(text) < fitted.n_features_in_:
+        return int(text)
+    if text not in names:
+        known = f"one of {', '.join(names)} or " if names else ""
+        raise typer.BadParameter(f"{text!r} is no column of the model: use {known}0 to {fitted.n_features_in_ - 1}")
+    return text
+
+
 def _is_large(path: Path | None, columns: str | None) -> bool:
     """Whether a file has so many numbers that it is read in blocks."""
     if path is None or table_kind(path) not in (".npy", ".parquet"):
@@ -350,14 +513,24 @@ def _columns_by_name(names: list[str] | None) -> Iterator[None]:
         warnings.showwarning = show
 
 
-def _read_for(fitted: Any, data: Path, columns: str | None, **text_format: Any) -> "Floats":
-    """The columns of a file that a model was fitted to: by name if both have names, unless columns are chosen."""
+def _read_for(fitted: Any, data: Path, columns: str | None, absent: Any = None, **text_format: Any) -> "Floats":
+    """The columns of a file that a model was fitted to: by name if both have names, unless columns are chosen.
+
+    The column `absent` may be missing if there are names, and is then NaN.
+    """
+    from numpy import insert, nan
+
     from rtbm.data_files import column_names, read_table
 
-    names, chosen = getattr(fitted, "feature_names_in_", None), _split(columns)
-    if chosen is None and names is not None and column_names(data, **text_format) is not None:
-        chosen = list(names)
+    names, chosen, place = _names_of(fitted), _split(columns), None
+    found = column_names(data, **text_format)
+    if chosen is None and names is not None and found is not None:
+        if absent is not None and names.count(str(absent)) and str(absent) not in found:
+            place = names.index(str(absent))
+        chosen = [name for i, name in enumerate(names) if i != place]
     rows = read_table(data, chosen, **text_format).values
+    if place is not None:
+        rows = insert(rows, place, nan, axis=1)
     if rows.shape[1] != fitted.n_features_in_:
         raise FileError(
             f"{data}: has {rows.shape[1]} columns, and the model {fitted.n_features_in_}: choose them with --columns"

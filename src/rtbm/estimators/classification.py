@@ -1,5 +1,6 @@
 """Classification by the densities of classes and by logistic regression, weighed by what predicts held-out rows."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -44,23 +45,23 @@ class LogLikelihoods(NamedTuple):
         return LogLikelihoods(*(part - part.mean(axis=-1, keepdims=True) for part in self))
 
 
-class ClassDensities:
+class ClassDensities(NamedTuple):
     """The densities of all classes, of single features and of all together, fitted to part of the data."""
 
-    def __init__(self, X: Floats, y: np.ndarray, weights: Floats, seed: int, n_jobs: int | None):
-        d = X.shape[1]
-        single = [[i] for i in range(d)]
-        options = [{**SINGLE, "patch": single}, *({**joint, "patch": [list(range(d))]} for joint in JOINT)]
-        self._features = [
-            RTBMFeatures(supervised=True, random_state=seed, n_jobs=n_jobs, **option).fit(X, y, weights)  # type: ignore[arg-type]
-            for option in options
-        ]
+    features: Sequence[RTBMFeatures]  # of SINGLE, and of each of JOINT
+
+    @classmethod
+    def fit(cls, X: Floats, y: np.ndarray, weights: Floats, seed: int, n_jobs: int | None) -> "ClassDensities":
+        """Fit them to rows (n, d), labels (n,) and weights (n,)."""
+        single, everything = [[i] for i in range(X.shape[1])], [list(range(X.shape[1]))]
+        options: Any = [{**SINGLE, "patch": single}, *({**joint, "patch": everything} for joint in JOINT)]
+        shared: Any = {"supervised": True, "random_state": seed, "n_jobs": n_jobs}
+        return cls([RTBMFeatures(**option, **shared).fit(X, y, weights) for option in options])
 
     def log_likelihoods(self, X: Floats) -> LogLikelihoods:
         """log P(x|class) of rows (n, d). Features that are constant in the data count nothing."""
-        single, *joint = self._features
-        C = len(single.classes_)
-        values = np.zeros((len(X), X.shape[1], C))
+        single, *joint = self.features
+        values = np.zeros((*X.shape, len(single.classes_)))
         for patch, columns in zip(single.patches_, np.split(single.transform(X), len(single.patches_), 1), strict=True):
             values[:, patch[0]] = columns
         return LogLikelihoods(values, np.stack([features.transform(X) for features in joint], axis=1))
@@ -194,7 +195,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
                 kept = fold != k
                 if len(np.unique(codes[kept])) < C:
                     raise InvalidInputError(f"cv: all rows of a class are in the test set of fold {k}: stratify")
-                densities.append(ClassDensities(rows[kept], codes[kept], weights[kept], seed % 2**32, self.n_jobs))
+                densities.append(ClassDensities.fit(rows[kept], codes[kept], weights[kept], seed % 2**32, self.n_jobs))
                 for part, new in zip(known, densities[-1].log_likelihoods(rows[~kept]), strict=True):
                     part[~kept] = new
                 advance()

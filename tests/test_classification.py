@@ -1,0 +1,109 @@
+"""RTBMClassifier: densities of classes and logistic regression, weighed by held-out rows."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris, make_circles, make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from rtbm import InvalidInputError, RTBMClassifier, RTBMPatchClassifier
+
+
+def quick(**options):
+    return RTBMClassifier(**{"cv": 2, "random_state": 0, **options})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([quick()])
+def test_scikit_learn_conventions(estimator, check):
+    check(estimator)
+
+
+def brier(model, X, y):
+    return ((model.predict_proba(X) - np.eye(len(model.classes_))[y]) ** 2).sum(axis=1).mean()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rings_need_densities(seed):
+    X, y = make_circles(400, noise=0.1, factor=0.5, random_state=seed)
+    model = quick().fit(X[:200], y[:200])
+    logistic = LogisticRegression().fit(X[:200], y[:200])
+    assert model.score(X[200:], y[200:]) > logistic.score(X[200:], y[200:]) + 0.3
+    assert brier(model, X[200:], y[200:]) < 0.15
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_linear_problems_are_left_to_logistic_regression(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(600, 6))
+    y = (X @ rng.normal(size=6) + rng.logistic(size=600) > 0).astype(int)
+    X, test, y, expected = train_test_split(X, y, test_size=0.5, random_state=seed)
+    model = quick(cv=5).fit(X, y)
+    logistic = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
+    assert brier(model, test, expected) < brier(logistic, test, expected) + 0.02
+    assert sum(w for name, w in model.predictor_weights_.items() if "logistic" in name) > 0.5
+
+
+def test_probabilities_and_weights_are_consistent():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])
+    model = quick().fit(X, names[y])
+    probabilities = model.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-9)
+    np.testing.assert_array_equal(model.predict(X), names[probabilities.argmax(axis=1)])
+    np.testing.assert_allclose(np.log(probabilities), model.predict_log_proba(X), rtol=1e-9)
+    assert sum(model.predictor_weights_.values()) == pytest.approx(1.0)
+    assert set(model.held_out_) == set(model.predictor_weights_)
+    np.testing.assert_array_equal(probabilities, quick().fit(X, names[y]).predict_proba(X))
+
+
+def test_weights_repeat_rows():
+    X, y = load_iris(return_X_y=True)
+    X, y = X[::2], y[::2]
+    weights = 1 + np.arange(len(X)) % 3
+    weighted = quick().fit(X, y, sample_weight=weights)
+    repeated = quick().fit(np.repeat(X, weights, axis=0), np.repeat(y, weights))
+    np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), rtol=1e-6, atol=1e-8)
+
+
+def test_a_class_with_one_row_and_a_constant_column():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=(60, 2)), np.ones(60)])
+    y = np.array([0] * 30 + [1] * 29 + [2])
+    X[30:, 0] += 3
+    X[59, 1] += 9
+    model = quick().fit(X, y)
+    assert np.isfinite(model.predict_log_proba(X)).all()
+    assert model.score(X, y) > 0.85
+
+
+def test_rows_far_outside_and_more_features_than_rows():
+    X, y = make_classification(30, 40, random_state=0)
+    model = quick().fit(X, y)
+    probabilities = model.predict_proba(np.vstack([X[:2], 1e12 * X[:2], -1e300 * np.ones((1, 40))]))
+    assert np.isfinite(probabilities).all()
+
+
+def test_folds_may_be_given():
+    X, y = load_iris(return_X_y=True)
+    model = quick(cv=KFold(2, shuffle=True, random_state=0)).fit(X, y)
+    assert model.score(X, y) > 0.9
+    with pytest.raises(InvalidInputError, match="all rows of a class are in the test set"):
+        quick(cv=KFold(3)).fit(X, y)  # the rows are sorted by class
+
+
+@pytest.mark.parametrize(("options", "message"), [({"cv": 1}, "cv"), ({"n_jobs": 0}, "n_jobs"), ({"cv": 500}, "cv")])
+def test_bad_parameters(options, message):
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(InvalidInputError, match=message):
+        quick(**options).fit(X, y)
+
+
+def test_the_classifier_of_the_paper():
+    model = RTBMClassifier.paper(n_hidden=3, classifier="bayes")
+    assert isinstance(model, RTBMPatchClassifier)
+    assert model.n_hidden == 3
