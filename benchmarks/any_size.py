@@ -20,10 +20,9 @@ import pyarrow.parquet as pq
 import torch
 
 from rtbm import RTBMDensity
-from rtbm.cli.processes import is_first_process, process_group
 from rtbm.estimators.density.sources import AnySource, open_source, work_on
 from rtbm.estimators.density.streaming import Line, Preparation
-from rtbm.training.distributed import broadcast_object
+from rtbm.training.distributed import broadcast_object, process_group, rank_and_world
 from rtbm.training.objective import Objective, Prior
 
 GROUP_ROWS, STEPS = 2**20, 5
@@ -62,7 +61,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with process_group(None), tempfile.TemporaryDirectory() as folder:
         path = Path(broadcast_object(folder)) / "x.parquet"
-        if is_first_process():
+        if rank_and_world()[0] == 0:
             write_file(path, n)
         broadcast_object(None)
         begin = time.perf_counter()
@@ -70,7 +69,7 @@ def main() -> None:
         seconds = time.perf_counter() - begin
         first, *later = time_steps(model, path, n)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        if is_first_process():
+        if rank_and_world()[0] == 0:
             print(
                 f"{n:.0e} rows, {os.environ.get('WORLD_SIZE', 1)} process(es): fit {seconds:.1f} s, first step "
                 f"{first:.4f} s, later steps {statistics.median(later):.4f} s, at most {memory:.2f} GiB, "

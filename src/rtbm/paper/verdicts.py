@@ -44,6 +44,7 @@ class Difference(NamedTuple):
 
         Examples
         --------
+        >>> import numpy as np
         >>> first, second = np.array([1.0, 3.0, 2.0, 4.0, 3.0]), np.array([0.0, 2.0, 0.0, 3.0, 2.0])
         >>> difference = Difference.paired(first, second)
         >>> difference.mean, round(difference.error, 6), difference.is_clear
