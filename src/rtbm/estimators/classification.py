@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rtbm.common import Floats
-from rtbm.errors import InvalidInputError
+from rtbm.errors import InvalidInputError, RTBMError
 from rtbm.estimators.checks import check_jobs, check_labelled, column_moments, distinct_labelled, forget, keep_arguments
 from rtbm.estimators.density.committee import fold_numbers, stacking_weights
 from rtbm.estimators.features.classifier import RTBMPatchClassifier
@@ -24,6 +24,8 @@ SINGLE = {"n_hidden": 2}
 """The densities of single features in each class."""
 JOINT = ({"n_hidden": 1}, {"n_hidden": 1, "n_components": 3, "max_iter": 60})
 """The densities of all features together in each class: one machine, and a mixture of three."""
+PRIORS = (1.0, 30.0, 1000.0)
+"""Strengths of the prior of densities; the later ones are for classes that lie in a plane of their features."""
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 """The inverse regularisations C of logistic regression that are tried. More take longer, and change little."""
 LEAST_LOG = -27.0
@@ -56,7 +58,7 @@ class ClassDensities(NamedTuple):
         single, everything = [[i] for i in range(X.shape[1])], [list(range(X.shape[1]))]
         options: Any = [{**SINGLE, "patch": single}, *({**joint, "patch": everything} for joint in JOINT)]
         shared: Any = {"supervised": True, "random_state": seed, "n_jobs": n_jobs}
-        return cls([RTBMFeatures(**option, **shared).fit(X, y, weights) for option in options])
+        return cls([_fit_features(option | shared, X, y, weights) for option in options])
 
     def log_likelihoods(self, X: Floats) -> LogLikelihoods:
         """log P(x|class) of rows (n, d). Features that are constant in the data count nothing."""
@@ -270,6 +272,16 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_densities")
+
+
+def _fit_features(options: dict[str, Any], X: Floats, y: np.ndarray, weights: Floats) -> RTBMFeatures:
+    """Fit densities of classes. Where nearly dependent features make them singular, a stronger prior follows."""
+    for strength in PRIORS[:-1]:
+        try:
+            return RTBMFeatures(**options, regularization=strength).fit(X, y, weights)
+        except RTBMError:
+            continue
+    return RTBMFeatures(**options, regularization=PRIORS[-1]).fit(X, y, weights)
 
 
 def _average(densities: list[ClassDensities], rows: Floats) -> LogLikelihoods:
