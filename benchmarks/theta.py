@@ -25,6 +25,7 @@ from rich.table import Table
 from matrices import typical, worst
 from rtbm import ThetaPlan, __version__, log_theta
 from rtbm.theta import kernels
+from rtbm.theta.block.cost import choose_split
 from rtbm.theta.lattice import cholesky, enumerate_points, nearest_plane_matrix
 from rtbm.theta.truncation import log_gauss_sum, squared_radius
 
@@ -131,7 +132,7 @@ def bench_worst(g: int, points: int) -> dict[str, float]:
     plan = ThetaPlan(worst(g))
     z = torch.tensor(np.random.default_rng(0).normal(size=(points, g)))
     ((_, block),) = plan.blocks
-    split = block.split_size
+    split = choose_split(block.geometry.points, block.geometry.n_osc)
     assert block.geometry.n_osc == g, "sine and cosine go through one real matrix"
     copies = 2
     A = torch.randn(len(split.last), len(split.first), dtype=torch.float64)
