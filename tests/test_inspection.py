@@ -14,12 +14,16 @@ ESTIMATORS = {
     "diagonal": lambda: rtbm.RTBMDensity(2, coupling="diagonal", n_init=1, fallback=None, random_state=0),
     "committee": lambda: rtbm.RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], cv=2, random_state=0),
     "features": lambda: rtbm.RTBMFeatures(n_hidden=1, random_state=0),
-    "classifier": lambda: rtbm.RTBMClassifier(n_hidden=1, random_state=0),
+    "classifier": lambda: rtbm.RTBMClassifier(cv=2, random_state=0),
+    "patch classifier": lambda: rtbm.RTBMPatchClassifier(n_hidden=1, random_state=0),
+    "regressor": lambda: rtbm.RTBMRegressor(rtbm.RTBMDensity(1, n_init=1, random_state=0)),
+    "outlier detector": lambda: rtbm.RTBMOutlierDetector(rtbm.RTBMDensity(1, n_init=1, random_state=0)),
     "theta regressor": lambda: rtbm.ThetaNetRegressor((2,), n_init=1, solver="lbfgs", random_state=0),
     "theta classifier": lambda: rtbm.ThetaNetClassifier((2,), n_init=1, solver="lbfgs", random_state=0),
 }
 
 
+@pytest.mark.filterwarnings("ignore::rtbm.SpikeWarning")  # the labels are a target of regression, too
 @pytest.mark.parametrize("fitted", [False, True])
 @pytest.mark.parametrize("name", list(ESTIMATORS))
 def test_looking_at_an_estimator_never_raises(name, fitted):

@@ -321,9 +321,10 @@ def _cross_validated(
 
 
 def _log_proba(model: LogisticRegression, z: Floats, n_classes: int) -> Floats:
-    log_prob = np.full((len(z), n_classes), LEAST_LOG)
-    log_prob[:, model.classes_] = model.predict_log_proba(z)
-    return _floored(log_prob)
+    scores = model.decision_function(z)
+    log_weights = np.full((len(z), n_classes), -np.inf)
+    log_weights[:, model.classes_] = np.column_stack([-scores / 2, scores / 2]) if scores.ndim == 1 else scores
+    return _floored(log_weights)
 
 
 def _floored(log_weights: Floats) -> Floats:
