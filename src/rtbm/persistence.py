@@ -546,7 +546,8 @@ def _restore_predictor(tensors: Tensors, description: Description) -> RTBMRegres
 
 
 def _describe_stacked(model: RTBMClassifier) -> Described:
-    tensors, densities = _describe_all([part for fold in model._densities for part in fold.features])
+    everything = [part for fold in model._densities for part in fold.features]
+    tensors, densities = _describe_all([part for part in everything if part is not None])
     for name, (centre, scale, logistic) in model._logistic.items():
         parts = {"centre": centre, "scale": scale, "coef": logistic.coef_, "intercept": logistic.intercept_}
         tensors |= {f"{name}.{part}": torch.from_numpy(np.array(value)) for part, value in parts.items()}
@@ -554,24 +555,26 @@ def _describe_stacked(model: RTBMClassifier) -> Described:
     tensors |= {f"limits.{name}": torch.from_numpy(value) for name, value in arrays.items()}
     known = _describe_classes(model.classes_)
     known |= {"weights": model.predictor_weights_, "held_out": model.held_out_, "logistic": list(model._logistic)}
+    known["is_fitted"] = [part is not None for part in everything]
     return tensors, {"densities": densities, "estimator": _describe_estimator(model), "stacked": known}
 
 
 def _restore_stacked(tensors: Tensors, description: Description) -> RTBMClassifier:
     known = description["stacked"]
     model: RTBMClassifier = _restore_estimator(RTBMClassifier(), description["estimator"])
-    features = _restore_all(tensors, description["densities"])
+    found = iter(_restore_all(tensors, description["densities"]))
+    features = [next(found) if is_fitted else None for is_fitted in known["is_fitted"]]
     each = 1 + len(JOINT)
     if len(features) % each or len(features) < 2 * each:
         raise InvalidInputError(f"it must have {each} sets of densities for each of two folds or more")
-    model.classes_ = _restore_classes(known, len(features[0].classes_))
+    model.classes_ = _restore_classes(known, len(known["classes"]))
     n_classes, n_features = len(model.classes_), model.n_features_in_
     for name in STACKED_ARRAYS:
         size = n_classes if name == "log_prior" else n_features
         setattr(model, f"_{name}", check_vector(tensors[f"limits.{name}"], name, size).numpy())
     model._logistic = {name: _restore_head(_part(tensors, f"{name}."), n_classes) for name in known["logistic"]}
     model.predictor_weights_, model.held_out_ = dict(known["weights"]), dict(known["held_out"])
-    model._densities = [ClassDensities(features[i : i + each]) for i in range(0, len(features), each)]
+    model._densities = [ClassDensities(n_classes, features[i : i + each]) for i in range(0, len(features), each)]
     model.predict(np.zeros((1, n_features)))  # shapes that do not fit end here
     return model
 

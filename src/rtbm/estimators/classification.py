@@ -24,8 +24,6 @@ SINGLE = {"n_hidden": 2}
 """The densities of single features in each class."""
 JOINT = ({"n_hidden": 1}, {"n_hidden": 1, "n_components": 3, "max_iter": 60})
 """The densities of all features together in each class: one machine, and a mixture of three."""
-PRIORS = (1.0, 30.0, 1000.0)
-"""Strengths of the prior of densities; the later ones are for classes that lie in a plane of their features."""
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 """The inverse regularisations C of logistic regression that are tried. More take longer, and change little."""
 LEAST_LOG = -27.0
@@ -50,7 +48,8 @@ class LogLikelihoods(NamedTuple):
 class ClassDensities(NamedTuple):
     """The densities of all classes, of single features and of all together, fitted to part of the data."""
 
-    features: Sequence[RTBMFeatures]  # of SINGLE, and of each of JOINT
+    n_classes: int
+    features: Sequence[RTBMFeatures | None]  # of SINGLE, and of each of JOINT
 
     @classmethod
     def fit(cls, X: Floats, y: np.ndarray, weights: Floats, seed: int, n_jobs: int | None) -> "ClassDensities":
@@ -58,15 +57,19 @@ class ClassDensities(NamedTuple):
         single, everything = [[i] for i in range(X.shape[1])], [list(range(X.shape[1]))]
         options: Any = [{**SINGLE, "patch": single}, *({**joint, "patch": everything} for joint in JOINT)]
         shared: Any = {"supervised": True, "random_state": seed, "n_jobs": n_jobs}
-        return cls([_fit_features(option | shared, X, y, weights) for option in options])
+        return cls(len(np.unique(y)), [_fit_features(option | shared, X, y, weights) for option in options])
 
     def log_likelihoods(self, X: Floats) -> LogLikelihoods:
-        """log P(x|class) of rows (n, d). Features that are constant in the data count nothing."""
+        """log P(x|class) of rows (n, d). Constant features, and densities that could not be fitted, count nothing."""
         single, *joint = self.features
-        values = np.zeros((*X.shape, len(single.classes_)))
-        for patch, columns in zip(single.patches_, np.split(single.transform(X), len(single.patches_), 1), strict=True):
-            values[:, patch[0]] = columns
-        return LogLikelihoods(values, np.stack([features.transform(X) for features in joint], axis=1))
+        values = np.zeros((*X.shape, self.n_classes))
+        if single is not None:
+            columns = np.split(single.transform(X), len(single.patches_), axis=1)
+            for patch, column in zip(single.patches_, columns, strict=True):
+                values[:, patch[0]] = column
+        nothing = np.zeros((len(X), self.n_classes))
+        together = [nothing if features is None else features.transform(X) for features in joint]
+        return LogLikelihoods(values, np.stack(together, axis=1))
 
 
 class RTBMClassifier(ClassifierMixin, BaseEstimator):
@@ -274,14 +277,12 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         return hasattr(self, "_densities")
 
 
-def _fit_features(options: dict[str, Any], X: Floats, y: np.ndarray, weights: Floats) -> RTBMFeatures:
-    """Fit densities of classes. Where nearly dependent features make them singular, a stronger prior follows."""
-    for strength in PRIORS[:-1]:
-        try:
-            return RTBMFeatures(**options, regularization=strength).fit(X, y, weights)
-        except RTBMError:
-            continue
-    return RTBMFeatures(**options, regularization=PRIORS[-1]).fit(X, y, weights)
+def _fit_features(options: dict[str, Any], X: Floats, y: np.ndarray, weights: Floats) -> RTBMFeatures | None:
+    """The densities of classes; None if a class lies so close to a plane of its features that float64 has none."""
+    try:
+        return RTBMFeatures(**options).fit(X, y, weights)
+    except RTBMError:
+        return None
 
 
 def _average(densities: list[ClassDensities], rows: Floats) -> LogLikelihoods:
