@@ -166,7 +166,7 @@ def test_a_failed_fit_leaves_nothing_behind():
 
 def test_conditions_are_checked():
     model = quick(1).fit(datasets.correlated_mixture.sample(100))
-    for value in ("a", None, np.inf, np.nan, [1.0]):
+    for value in ("a", None, np.inf, np.nan, [1.0, np.inf], [[1.0]]):
         with pytest.raises(InvalidInputError, match="finite number"):
             model.conditional({0: value})
     with pytest.raises(InvalidInputError, match="once"):

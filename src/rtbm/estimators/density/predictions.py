@@ -29,8 +29,9 @@ class PredictingDensity(FittedDensity):
         Examples
         --------
         >>> from rtbm import RTBMDensity, datasets
-        >>> model = RTBMDensity(1, random_state=0).fit(datasets.gaussian.sample(2000))
-        >>> bool(abs(model.quantile(0.5) - np.median(datasets.gaussian.sample(2000))) < 0.1)
+        >>> X = datasets.gamma.sample(2000)
+        >>> model = RTBMDensity(2, random_state=0).fit(X)
+        >>> bool(abs(model.quantile(0.5) - np.median(X)) < 0.1)
         True
         """
         with torch.no_grad():
