@@ -211,3 +211,11 @@ def test_splitters_and_pairs_of_rows(gamma):
     for wrong in (pairs[:2], [(0, 1)], "three", [*pairs, pairs[0]]):
         with pytest.raises(InvalidInputError, match="cv must"):
             RTBMDensityCV(TWO, cv=wrong, random_state=0).fit(gamma)
+
+
+def test_many_rows_are_judged_on_a_sample_and_fitted_all():
+    X = datasets.gamma.sample(26_000, seed=0)
+    model = RTBMDensityCV(SHORT, cv=3, random_state=0).fit(X)
+    assert model.summary_["n_observations"] == len(X)
+    assert len(model.summary_["members"]) == (model.candidate_weights_ > 0).sum()  # one fit each, not one for each fold
+    assert model.score(X) == pytest.approx(np.log(datasets.gamma.pdf(X)).mean(), abs=0.01)

@@ -366,3 +366,19 @@ def test_progress_ends_full_with_the_runs_that_there_were(capsys):
         advance()
         advance()
     assert "2/2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [{}, {"n_components": 2}, {"coupling": "diagonal"}])
+def test_warm_starts_go_on_from_the_last_fit(options):
+    X = datasets.cauchy.sample(600, seed=0)
+    model = RTBMDensity(2, n_init=4, warm_start=True, random_state=0, **options).fit(X)
+    first, score = model.n_iter_, model.score(X)
+    assert not model.is_gaussian_
+    model.fit(X)
+    assert model.summary_["n_init"] == 1
+    assert model.n_iter_ < max(first, 10)
+    assert model.score(X) > score - 1e-4
+    model.fit(1.1 * X + 0.1)  # the start is in the units of the data
+    assert model.score(1.1 * X + 0.1) > score - np.log(1.1) - 0.05
+    model.set_params(n_hidden=3).fit(X)
+    assert model.summary_["n_init"] == 4

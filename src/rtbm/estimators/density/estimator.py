@@ -26,7 +26,7 @@ from rtbm.estimators.checks import (
     warn_of_spikes,
 )
 from rtbm.estimators.density.fallback import Whole, find_simpler, without_strays
-from rtbm.estimators.density.fitted import is_large
+from rtbm.estimators.density.fitted import components, is_large
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.sources import (
     AnySource,
@@ -123,6 +123,9 @@ class RTBMDensity(PredictingDensity):
         The number of rows in a batch of "adam" (None: 500, or 4096 of a file) and "pcd" (None: all).
     learning_rate : float, default=0.03
         The first step size of "adam" and "pcd". `fit_stream` takes a tenth of it, because it starts from a fit.
+    warm_start : bool, default=False
+        Whether `fit` starts at the density of the last fit, if that has the same sizes and is no Gaussian, instead of
+        from `n_init` starts. For data in memory.
     random_state : int, RandomState or None, default=None
         The same integer gives the same result, bit for bit.
     n_jobs : int, default=None
@@ -187,6 +190,7 @@ class RTBMDensity(PredictingDensity):
         drop_constant: bool = False,
         batch_size: int | None = None,
         learning_rate: float = 0.03,
+        warm_start: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
         device: str | None = None,
@@ -226,6 +230,7 @@ class RTBMDensity(PredictingDensity):
         if is_source(X) and not (isinstance(X, np.memmap) and self._needs_memory()):
             return self._fit_source(X, None, sample_weight)
         self._check_parameters()
+        last = None if not self.warm_start or getattr(self, "is_gaussian_", True) else self._line_density
         forget(self, "_line_density")
         rows, weights = distinct_rows(*self._prepare(X, sample_weight))
         line, log_slope = self._bounds.to_line(rows)
@@ -236,10 +241,22 @@ class RTBMDensity(PredictingDensity):
         if len(held_out):
             validation = like(data, line[held_out], weights[held_out], log_slope[held_out])
         task = self._task(data, validation, seed)
+        if last is not None and self._has_sizes(last, task):
+            inverse = torch.from_numpy(np.linalg.inv(data.root))
+            first = task.family.vector(last.affine(inverse, -inverse @ torch.from_numpy(data.mean)))
+            task = replace(task, first=first, n_init=1)
         with self._progress(count_runs(task)) as report:
             outcome = search(replace(task, report=report))
         self._keep(task, outcome)
         return self
+
+    @staticmethod
+    def _has_sizes(density: Density, task: DensityTask) -> bool:
+        """Whether a density is a member of the family of a task."""
+        machines = components(density)
+        sizes = {(machine.n_visible, machine.n_hidden, machine.coupling) for machine in machines}
+        wanted = task.family.n_visible, task.n_hidden, task.coupling
+        return sizes == {wanted} and len(machines) == task.n_components
 
     def _seed(self) -> int:
         """The seed of everything random, the same in all processes."""
@@ -431,6 +448,7 @@ class RTBMDensity(PredictingDensity):
         check_choice(self.phase, "phase", PHASES)
         check_search(self, SOLVERS)
         check_flag(self.drop_constant, "drop_constant")
+        check_flag(self.warm_start, "warm_start")
         if self.fallback is not None:
             check_choice(self.fallback, "fallback", FALLBACKS)
         check_number(self.regularization, "regularization", 0.0, math.inf)

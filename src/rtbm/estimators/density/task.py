@@ -36,6 +36,7 @@ class DensityTask(Task):
     validation: Standardised | None
     regularization: float
     smoothness: float
+    first: Tensor | None = None  # the vector of the first start, if it is known
 
     @cached_property
     def family(self) -> Family:
@@ -91,6 +92,8 @@ class DensityTask(Task):
 
     def start(self, index: int) -> Tensor:
         """The vector of a start."""
+        if index == 0 and self.first is not None:
+            return self.first.to(self.device or "cpu")
         labels, binary = self._labels(index), self.smoothness > 0
         start = make_start(self.family, self.data.z, self.data.weights, index, self.solver.seed, labels, binary)
         return start.to(self.device or "cpu")
