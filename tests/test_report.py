@@ -131,6 +131,12 @@ def test_what_cannot_be_removed_or_written_is_told_before_the_work(tmp_path):
         reproduce_experiments(["iris"], Options(2, True, False, 1, tmp_path / "other"))
 
 
+def test_few_seeds_are_not_a_failure():
+    toy = TOY._replace(verdicts=lambda outcome: [Verdict(Status.NOT_REACHED, ""), Verdict(Status.BEATEN, "")])
+    assert [verdict.status for verdict in toy.judge({"seeds": 4})] == [Status.TOO_FEW, Status.BEATEN]
+    assert [verdict.status for verdict in toy.judge({"seeds": 5})] == [Status.NOT_REACHED, Status.BEATEN]
+
+
 def test_finished_parts_are_not_run_again(tmp_path):
     parts = Parts(tmp_path / "parts")
     seen: list[str] = []

@@ -110,7 +110,7 @@ def _reproduce(
     }
     for table in run.experiment.tables(outcome):
         _print_table(table, console)
-    for verdict in run.experiment.verdicts(outcome):
+    for verdict in run.experiment.judge(outcome):
         console.print(f"{verdict.status}: {verdict.text}")
     for picture in run.experiment.pictures:
         write_whole(report.picture_path(options.folder, name, picture), _png(picture.draw(outcome)))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from rtbm.paper.verdicts import Verdict
+from rtbm.paper.verdicts import MIN_PAIRS, Status, Verdict
 
 Outcome = dict[str, Any]
 """The numbers of a run, as JSON holds them: "seeds", "quick", and those of the experiment."""
@@ -57,3 +57,10 @@ class Experiment(NamedTuple):
     tables: Callable[[Outcome], list[ResultTable]]
     verdicts: Callable[[Outcome], list[Verdict]]
     pictures: tuple[Picture, ...]
+
+    def judge(self, outcome: Outcome) -> list[Verdict]:
+        """The verdicts. With fewer than MIN_PAIRS seeds, a claim that is not reached says that they are too few."""
+        lines = self.verdicts(outcome)
+        if outcome["seeds"] >= MIN_PAIRS:
+            return lines
+        return [v._replace(status=Status.TOO_FEW) if v.status == Status.NOT_REACHED else v for v in lines]

@@ -108,7 +108,7 @@ def _summary(sections: Sequence[Section]) -> str:
     rows = []
     for section in sections:
         outcome = section.record["outcome"]
-        counts = Counter(verdict.status for verdict in section.experiment.verdicts(outcome))
+        counts = Counter(verdict.status for verdict in section.experiment.judge(outcome))
         link = f'<td><a href="#{section.name}">{escape(section.experiment.title)}</a></td>'
         kind = "quick" if outcome["quick"] else "full"
         cells = [*(str(counts[status] or "") for status in Status), kind, duration(section.record["seconds"])]
@@ -117,7 +117,8 @@ def _summary(sections: Sequence[Section]) -> str:
         "<header><p class='soft'>rtbm</p><h1>Riemann-Theta Boltzmann Machines: the paper, reproduced</h1>"
         "<p>The experiments of Krefl, Carrazza, Haghighat and Kahlen, <a href='https://arxiv.org/abs/1712.07581'>"
         "arXiv:1712.07581</a>, run anew. What the paper shows stands beside what this library finds. “Reproduced”, "
-        "“beaten” and “not reached” are about claims and numbers of the paper; results that it does not report "
+        "“beaten” and “not reached” are about claims and numbers of the paper; “too few seeds” is for claims that a short "
+        "run does not reach. Results that the paper does not report "
         f"are “beyond the paper”.</p></header>{_html_table(['section', *Status, 'run', 'computing time'], rows)}"
     )
 
@@ -133,7 +134,7 @@ def _section(section: Section) -> str:
     outcome, experiment = section.record["outcome"], section.experiment
     parts = [f'<section id="{section.name}"><h2>{escape(experiment.title)}</h2><p>{_text(experiment.about)}</p>']
     parts.append("<h3>Verdicts</h3><ul class='verdicts'>")
-    for status, text in experiment.verdicts(outcome):
+    for status, text in experiment.judge(outcome):
         parts.append(f'<li><span class="badge {status.replace(" ", "-")}">{escape(status)}</span>{escape(text)}</li>')
     parts.append("</ul>")
     parts += [_table(table) for table in experiment.tables(outcome)]

@@ -18,6 +18,7 @@ class Status(StrEnum):
     BEATEN = "beaten"
     REPRODUCED = "reproduced"
     NOT_REACHED = "not reached"
+    TOO_FEW = "too few seeds"
     NOTED = "beyond the paper"
 
 
