@@ -117,8 +117,8 @@ def _summary(sections: Sequence[Section]) -> str:
         "<header><p class='soft'>rtbm</p><h1>Riemann-Theta Boltzmann Machines: the paper, reproduced</h1>"
         "<p>The experiments of Krefl, Carrazza, Haghighat and Kahlen, <a href='https://arxiv.org/abs/1712.07581'>"
         "arXiv:1712.07581</a>, run anew. What the paper shows stands beside what this library finds. “Reproduced”, "
-        "“beaten” and “not reached” are about claims and numbers of the paper; “too few seeds” is for claims that a short "
-        "run does not reach. Results that the paper does not report "
+        "“beaten” and “not reached” are about claims and numbers of the paper; “too few seeds” is for claims that a "
+        "short run does not reach. Results that the paper does not report "
         f"are “beyond the paper”.</p></header>{_html_table(['section', *Status, 'run', 'computing time'], rows)}"
     )
 
