@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from sklearn.base import clone
+from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import KFold
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -219,3 +220,17 @@ def test_many_rows_are_judged_on_a_sample_and_fitted_all():
     assert model.summary_["n_observations"] == len(X)
     assert len(model.summary_["members"]) == (model.candidate_weights_ > 0).sum()  # one fit each, not one for each fold
     assert model.score(X) == pytest.approx(np.log(datasets.gamma.pdf(X)).mean(), abs=0.01)
+
+
+def test_clusters_of_nearly_dependent_columns():
+    rng = np.random.default_rng(0)
+    maps = rng.normal(size=(4, 2, 10))  # each cluster lies near a plane of its own
+
+    def draw(n):
+        cluster = rng.integers(0, 4, n)
+        return np.einsum("nk,nkd->nd", rng.normal(size=(n, 2)), maps[cluster]) + 0.03 * rng.normal(size=(n, 10))
+
+    X, new = draw(400), draw(400)
+    model = RTBMDensityCV(random_state=0).fit(X)  # more parameters than rows: cross-validation decides, not a criterion
+    assert model.score(new) > GaussianMixture(4, n_init=3, random_state=0).fit(X).score(new) - 0.5
+    assert model.score(new) > GaussianMixture(1).fit(X).score(new) + 3

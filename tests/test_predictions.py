@@ -220,13 +220,13 @@ def test_bounds_by_name(table):
 
 def test_machines_of_rows(density, table):
     probabilities = density.predict_proba(table.iloc[:50])
-    expected = density.distribution_.responsibilities(torch.from_numpy(table.iloc[:50].to_numpy())).numpy()
+    expected = density.distribution_.responsibilities(torch.tensor(table.iloc[:50].to_numpy())).numpy()
     np.testing.assert_allclose(probabilities, expected, rtol=1e-9)
     np.testing.assert_array_equal(density.predict(table.iloc[:50]), probabilities.argmax(axis=1))
     gap = table.iloc[:1].copy()
     gap.iloc[0, 1] = np.nan
     part = density.distribution_.marginal([0, 2])
-    expected = part.responsibilities(torch.from_numpy(gap[["a", "y"]].to_numpy())).numpy()
+    expected = part.responsibilities(torch.tensor(gap[["a", "y"]].to_numpy())).numpy()
     np.testing.assert_allclose(density.predict_proba(gap), expected, rtol=1e-9)
     single = quick().fit(table)
     assert (single.predict_proba(table) == 1).all()

@@ -19,6 +19,7 @@ from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.sources import is_source
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
 from rtbm.estimators.progress import counting_bar
+from rtbm.parameters import count
 from rtbm.validation import check_choice, check_integer
 
 ONE_FEATURE: tuple[dict[str, Any], ...] = (
@@ -36,19 +37,27 @@ SEVERAL_FEATURES: tuple[dict[str, Any], ...] = (
     {"n_hidden": 1, "n_components": 2, "fallback": "gaussians"},
     {"n_hidden": 1, "n_components": 4, "fallback": "gaussians"},
     {"n_hidden": 1, "n_components": 4, "regularization": 10.0, "fallback": None},
-    {"n_hidden": 1, "n_components": 8, "regularization": 0.3, "fallback": "gaussians", "max_iter": 60},
-    {"n_hidden": 1, "n_components": 16, "regularization": 0.003, "fallback": "gaussians", "max_iter": 60},
+    {"n_hidden": 1, "n_components": 8, "regularization": 0.1, "fallback": "gaussians", "max_iter": 60},
+    {"n_hidden": 1, "n_components": 16, "regularization": 0.02, "fallback": "gaussians", "max_iter": 60},
 )
-"""The default candidates, from smooth and simple to sharp and rich."""
+MANY_FEATURES: tuple[dict[str, Any], ...] = (
+    {"n_hidden": 1, "n_components": 16, "regularization": 0.3, "fallback": "gaussians", "max_iter": 60},
+    {"n_hidden": 1, "n_components": 16, "regularization": 0.002, "fallback": "gaussians", "max_iter": 60},
+)
+"""The default candidates for one feature and for several, from smooth and simple to sharp and rich, and those that join
+them for three features or more."""
 EFFORT = {"n_init": 1, "tol": 1e-6}
 """Starts and tolerance of candidates. Averages over folds do not gain from the last digits of a fit."""
+TRAINING_SHARE = 0.8
+"""The share of rows in the training data of a fold, for the comparison of rows and parameters."""
 JUDGED_ROWS = 20_000
 """With more distinct rows, candidates are judged on a sample of so many, and those with a share are fitted to all rows.
 More rows tell candidates apart that differ by less, and take longer."""
 COMBINATIONS = ("stack", "best")
 FIRST_FOLDS, FAR_BEHIND, NEAR = 2, 3.0, 2.0
-"""After FIRST_FOLDS folds, candidates that are more than FAR_BEHIND standard errors behind the best are dropped. After
-all folds, those within NEAR standard errors of the best get weights. Larger values keep more, and take longer."""
+"""After FIRST_FOLDS folds, candidates that are more than FAR_BEHIND standard errors behind the best are dropped, and so
+are those whose density is the same as another's. After all folds, those within NEAR standard errors of the best get
+weights. Larger values keep more, and take longer."""
 COST, HIGHEST_COST = 0.25, 10.0
 """The log-likelihood that a candidate must gain for each parameter, and at most in all, to get a weight. Lower costs
 favour larger candidates."""
@@ -147,8 +156,7 @@ class RTBMDensityCV(PredictingDensity):
             )
         seed = int(check_random_state(self.random_state).randint(2**31))
         rows, fold, weights = self._split(*self._prepare(X, sample_weight), seed)
-        defaults = ONE_FEATURE if rows.shape[1] == 1 else SEVERAL_FEATURES
-        self.candidates_ = [dict(c) for c in self.candidates or ({**EFFORT, **candidate} for candidate in defaults)]
+        self.candidates_ = [dict(c) for c in self.candidates or default_candidates(*rows.shape)]
         everything = rows, weights
         if len(rows) > JUDGED_ROWS:
             sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[:JUDGED_ROWS])
@@ -227,6 +235,7 @@ class RTBMDensityCV(PredictingDensity):
             first = fold < FIRST_FOLDS
             self.held_out_ = weights[first] @ log_prob[first] / weights[first].sum()
             promising = near_best(log_prob[first], weights[first], FAR_BEHIND)
+            promising = [promising[i] for i in distinct(log_prob[first][:, promising])]
             run(promising, range(FIRST_FOLDS, n_folds))
         self.held_out_[promising] = weights @ log_prob[:, promising] / weights.sum()
         return machines, log_prob, promising
@@ -272,6 +281,26 @@ class RTBMDensityCV(PredictingDensity):
                     "candidates must be dictionaries of arguments of RTBMDensity, without phase, bounds and "
                     f"drop_constant, which are those of the committee, got {candidate!r}"
                 )
+
+
+def default_candidates(n_rows: int, n_features: int) -> list[dict[str, Any]]:
+    """The candidates for a table of this size.
+
+    Mixtures with more parameters than rows are compared with no Gaussians. One Gaussian would replace them whatever
+    they are worth, and cross-validation can tell.
+
+    Examples
+    --------
+    >>> [c.get("fallback") for c in default_candidates(100, 10)][2:4]
+    [None, None]
+    """
+    chosen = ONE_FEATURE if n_features == 1 else SEVERAL_FEATURES + (MANY_FEATURES if n_features > 2 else ())
+    candidates = [{**EFFORT, **candidate} for candidate in chosen]
+    for candidate in candidates:
+        n_machines = candidate.get("n_components", 1)
+        if n_machines > 1 and n_machines * (count(n_features, candidate["n_hidden"]) + 1) > TRAINING_SHARE * n_rows:
+            candidate["fallback"] = None
+    return candidates
 
 
 def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats) -> Floats:
