@@ -25,6 +25,8 @@ SMALLEST_COMPONENT = 0.005
 """Smallest weight of a normal component that is drawn. Smaller ones would lie on the axis."""
 MAX_COMPONENTS = 20
 """Most normal components that are drawn; more could not be told apart, so then none are."""
+DRAWN_WEIGHT = 0.5
+"""Least weight of all components that are drawn. A committee has many small ones, of which a few would tell nothing."""
 MAX_PANELS = 6
 """Most features of a picture of pairs, and most units with a legend; more would be too small to read."""
 MAX_POINTS = 5000
@@ -89,7 +91,8 @@ def plot_density(
     if components:
         v = np.linspace(*subject.limits[0], 800)[:, None]
         parts = normal_components(density)
-        for i, part in enumerate(parts if len(parts) <= MAX_COMPONENTS else []):
+        telling = len(parts) <= MAX_COMPONENTS and sum(part.weight for part in parts) > DRAWN_WEIGHT
+        for i, part in enumerate(parts if telling else []):
             label = "its components" if i == 0 else None
             ax.plot(v, _sum_of_normals([part], subject.bounds, [0], v), color=DARK, lw=0.7, label=label)
     ax.set(ylabel="density", xlabel=subject.names[0])
@@ -168,7 +171,8 @@ def plot_model(density: Any, data: ArrayLike | None = None) -> Figure:
         figure = plot_joint(density, data)[0].figure if d == 2 else plot_pairs(density, data)
     machines = _machines(density)
     several, n_hidden = len(machines) > 1, machines[0][1].n_hidden
-    title = f"Mixture of {len(machines)} machines" if several else f"Machine with {n_hidden} hidden unit"
+    kind = "Committee" if hasattr(density, "candidate_weights_") else "Mixture"
+    title = f"{kind} of {len(machines)} machines" if several else f"Machine with {n_hidden} hidden unit"
     title += "s" * (not several and n_hidden > 1)
     figure.suptitle("Gaussian" + "s" * several if getattr(density, "is_gaussian_", False) else title)
     return figure
