@@ -54,6 +54,7 @@ docs: $(READY)-docs
 	$(BIN)/python docs/machine_pictures.py
 	$(BIN)/python examples/theta_at_work.py --output docs/pictures/theta_at_work.png > /dev/null
 	$(BIN)/python docs/density_pictures.py
+	$(BIN)/python docs/prediction_pictures.py
 	$(BIN)/python examples/density_at_work.py --output docs/pictures/density_at_work.png > /dev/null
 	$(BIN)/python docs/network_pictures.py
 	$(BIN)/python examples/networks_at_work.py --output docs/pictures/networks_at_work.png > /dev/null

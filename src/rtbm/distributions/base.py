@@ -168,7 +168,7 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         return self._batch(values).cdf(value)
 
     def conditional_quantile(self, p: Any, values: Mapping[int, Any]) -> Tensor:
-        """The quantiles (*p, ..., 1) of probabilities p (*p), for known values of all but one coordinate.
+        """The quantiles p.shape + (..., 1) of probabilities p, for known values of all but one coordinate.
 
         Examples
         --------

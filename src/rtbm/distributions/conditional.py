@@ -245,7 +245,7 @@ class ConditionalDistribution(Distribution):
         return self._shape(result.mT.reshape(-1), value, shape=shape)
 
     def icdf(self, value: Any) -> Tensor:
-        """The quantiles (*p, ..., 1) of probabilities p (*p), of one unknown coordinate: the inverse of `cdf`.
+        """The quantiles p.shape + (..., 1) of probabilities p, of one unknown coordinate: the inverse of `cdf`.
 
         Examples
         --------
@@ -328,7 +328,7 @@ class ConditionalDistribution(Distribution):
         return States(weights.gather(1, order), centres, factors)
 
     def _broadcast(self, x: Tensor) -> tuple[Tensor, torch.Size]:
-        """Values (m, u) of the unknown coordinates, and the shape (*draws, *batch) of the results."""
+        """Values (m, u) of the unknown coordinates, and the shape draws + batch of the results."""
         try:
             shape = torch.broadcast_shapes(x.shape[:-1], self.batch_shape)
         except RuntimeError:
