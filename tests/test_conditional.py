@@ -146,6 +146,8 @@ def test_shapes_follow_the_values():
     empty = density.conditional({0: torch.zeros(0), 1: torch.zeros(0)})
     assert empty.mean.shape == (0, 1)
     assert empty.icdf([0.5]).shape == (1, 0, 1)
+    assert empty.cdf(torch.zeros(0, 1)).shape == (0,)
+    assert empty.log_prob(torch.zeros(0, 1)).shape == (0,)
     assert empty.sample((2,)).shape == (2, 0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Conditional distributions of many rows at once: the same unknown coordinates, each time other values of the known."""
+"""Conditional distributions of many rows at once: the same coordinates are known in each, with other values."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -229,14 +229,15 @@ class ConditionalDistribution(Distribution):
         rows = known.new_full((*known.shape[:-1], self._parent.n_visible), math.nan)
         rows[..., self._known] = known
         if unknown is not None:
-            rows[..., self._others] = unknown.reshape(*known.shape[:-1], -1)
+            rows[..., self._others] = unknown.reshape(*known.shape[:-1], len(self._others))
         return self._parent.log_prob(rows).double()
 
     def cdf(self, value: Any) -> Tensor:
         """P(v_u ≤ value|v_k) for values (..., 1) that broadcast against the batch, of one unknown coordinate."""
         self._needs_one("cdf")
         rows, shape = self._broadcast(check_points(value, "value", 1, self.device, infinite=True))
-        draws = rows.reshape(-1, len(self._values)).mT  # (n, draws)
+        n = len(self._values)
+        draws = rows.reshape(shape.numel() // max(n, 1), n).mT  # (n, draws)
         result = draws.new_empty(draws.shape)
         for index, states in self._state_blocks():
             x, row = draws[index].reshape(-1), torch.arange(len(index)).repeat_interleave(draws.shape[1])

@@ -3,14 +3,12 @@
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, OutlierMixin, clone
+from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from rtbm.common import Floats
-from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import check_number
-from rtbm.estimators.density.committee import RTBMDensityCV
-from rtbm.estimators.density.fitted import FittedDensity
+from rtbm.estimators.checks import check_number, forget, keep_arguments
+from rtbm.estimators.density.committee import make_density
 
 
 class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
@@ -45,6 +43,11 @@ class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
     array([ 1, -1])
     """
 
+    density: Any
+    contamination: float
+    random_state: Any
+    n_jobs: int | None
+
     def __init__(
         self,
         density: Any = None,
@@ -53,29 +56,20 @@ class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
         random_state: Any = None,
         n_jobs: int | None = None,
     ):
-        self.density = density
-        self.contamination = contamination
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+        keep_arguments(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the density to X (n_samples, n_features); NaN entries are missing."""
         check_number(self.contamination, "contamination", 0.0, 0.5, strict=True)
-        if self.density is not None and not isinstance(self.density, FittedDensity):
-            raise InvalidInputError(f"density must be None, an RTBMDensity or an RTBMDensityCV, got {self.density!r}")
-        self.__dict__.pop("density_", None)
+        forget(self)
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
-        density = clone(self.density) if self.density is not None else self._committee()
-        density.set_params(drop_constant=True)
+        density = make_density(self.density, len(X), random_state=self.random_state, n_jobs=self.n_jobs)
         self.density_ = density.fit(X, sample_weight=sample_weight)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         log_prob = self.density_.score_samples(X)
         last = np.quantile(log_prob, self.contamination, weights=weights, method="inverted_cdf")
         self.offset_ = float(np.nextafter(last, np.inf))  # the last outlier lies below
         return self
-
-    def _committee(self) -> RTBMDensityCV:
-        return RTBMDensityCV(random_state=self.random_state, n_jobs=self.n_jobs)
 
     def score_samples(self, X: Any) -> Floats:
         """log P(x) (n_samples,): the lower, the more abnormal."""

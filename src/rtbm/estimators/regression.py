@@ -6,19 +6,15 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, SpikeWarning
-from rtbm.estimators.checks import check_number, is_constant, warn_of_spikes
-from rtbm.estimators.density.committee import RTBMDensityCV
-from rtbm.estimators.density.fitted import FittedDensity
+from rtbm.estimators.checks import check_number, forget, is_constant, keep_arguments, warn_of_spikes
+from rtbm.estimators.density.committee import make_density
 from rtbm.validation import check_integer
-
-LARGEST_FOLDS = 5
-"""The folds of the default committee. With less than twice as many rows there are fewer folds."""
 
 
 class RTBMRegressor(RegressorMixin, BaseEstimator):
@@ -58,11 +54,13 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
     (2, 2)
     """
 
+    density: Any
+    random_state: Any
+    n_jobs: int | None
+    verbose: int
+
     def __init__(self, density: Any = None, *, random_state: Any = None, n_jobs: int | None = None, verbose: int = 0):
-        self.density = density
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+        keep_arguments(self, locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the joint density.
@@ -76,19 +74,9 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         sample_weight : (n_samples,), default=None
             A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
-        if self.density is not None and not isinstance(self.density, FittedDensity):
-            raise InvalidInputError(f"density must be None, an RTBMDensity or an RTBMDensityCV, got {self.density!r}")
-        self.__dict__.pop("density_", None)
-        options = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
-        X, y = validate_data(
-            self,
-            X,
-            y,
-            validate_separately=(
-                {**options, "ensure_min_samples": 2},
-                {"dtype": np.float64, "ensure_2d": False},
-            ),
-        )
+        forget(self)
+        features = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
+        X, y = validate_data(self, X, y, validate_separately=(features, {"dtype": np.float64, "ensure_2d": False}))
         if len(X) != len(y):
             raise InvalidInputError(f"X and y must have the same number of rows, got {len(X)} and {len(y)}")
         targets = y.reshape(len(y), -1)
@@ -96,17 +84,13 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
             raise InvalidInputError("y: a target has only one value, so it has no density")
         self._is_flat, self.n_targets_ = y.ndim == 1, targets.shape[1]
         joint = np.column_stack([X, targets])
-        density = clone(self.density) if self.density is not None else self._committee(len(joint))
-        density.set_params(drop_constant=True)
+        options = {"random_state": self.random_state, "n_jobs": self.n_jobs, "verbose": self.verbose}
+        density = make_density(self.density, len(joint), **options)
         warn_of_spikes(targets, [f"target {i}" for i in range(self.n_targets_)])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpikeWarning)  # features may be discrete
             self.density_ = density.fit(joint, sample_weight=sample_weight)
         return self
-
-    def _committee(self, n_samples: int) -> RTBMDensityCV:
-        folds = min(LARGEST_FOLDS, max(2, n_samples // 2))
-        return RTBMDensityCV(cv=folds, random_state=self.random_state, n_jobs=self.n_jobs, verbose=self.verbose)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """E[y|x] (n_samples,) or (n_samples, n_targets), and the standard deviation if `return_std`."""

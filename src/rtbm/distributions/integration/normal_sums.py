@@ -64,13 +64,9 @@ class NormalSums(NamedTuple):
         level, row = p.repeat(n), torch.arange(n, device=p.device).repeat_interleave(q)
         upper, inside = level.detach() > 0.5, (level.detach() > 0) & (level.detach() < 1)
         with torch.no_grad():
-            ends = (
-                torch.special.ndtri(p.clamp(1e-300, 1 - 1e-16))[:, None] * self.scales[:, None] + self.centres[:, None]
-            )
-            low, high = (
-                ends.amin(2).reshape(-1),
-                ends.amax(2).reshape(-1),
-            )  # a quantile lies between those of the normals
+            scores = torch.special.ndtri(p.clamp(1e-300, 1 - 1e-16))[:, None]
+            ends = scores * self.scales[:, None] + self.centres[:, None]  # the quantiles of the normals
+            low, high = ends.amin(2).reshape(-1), ends.amax(2).reshape(-1)  # those of the sum lie between them
             x, goal = (ends * self.weights[:, None]).sum(2).reshape(-1), torch.where(upper, 1 - level, level)
             index = inside.nonzero()[:, 0]
             for sums in (self.largest(LARGE_SHARE), self):

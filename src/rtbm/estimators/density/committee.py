@@ -6,6 +6,7 @@ from typing import Any, Self
 import joblib
 import numpy as np
 import torch
+from sklearn.base import clone
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 
@@ -14,7 +15,7 @@ from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import check_flag, check_jobs, distinct_labelled, distinct_rows, forget, keep_arguments
 from rtbm.estimators.density.estimator import RTBMDensity
-from rtbm.estimators.density.fitted import component_weights, components
+from rtbm.estimators.density.fitted import FittedDensity, component_weights, components
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.sources import is_source
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
@@ -281,6 +282,20 @@ class RTBMDensityCV(PredictingDensity):
                     "candidates must be dictionaries of arguments of RTBMDensity, without phase, bounds and "
                     f"drop_constant, which are those of the committee, got {candidate!r}"
                 )
+
+
+def make_density(given: Any, n_rows: int, **options: Any) -> Any:
+    """An unfitted density for a predictor: a copy of the one that the user gave, or a committee with these options.
+
+    Columns with only one value are left out. With few rows the committee has fewer folds.
+    """
+    if given is None:
+        density: Any = RTBMDensityCV(cv=min(5, max(2, n_rows // 2)), **options)
+    elif isinstance(given, FittedDensity):
+        density = clone(given)
+    else:
+        raise InvalidInputError(f"density must be None, an RTBMDensity or an RTBMDensityCV, got {given!r}")
+    return density.set_params(drop_constant=True)
 
 
 def default_candidates(n_rows: int, n_features: int) -> list[dict[str, Any]]:
