@@ -14,7 +14,7 @@ import grimp
 import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).parent.parent
-GROUND = ("datasets", "files", "paths", "validation", "errors", "common", "version")
+GROUND = ("datasets", "data_files", "paths", "validation", "errors", "common", "version")
 """The modules that are drawn as one box, below all others."""
 WIDTH, HEIGHT, GAP = 2.2, 0.5, 0.4
 
