@@ -37,7 +37,7 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
     Parameters
     ----------
     density : RTBMDensity or RTBMDensityCV, default=None
-        The density of the columns (features, targets) to fit; None for a committee, `RTBMDensityCV()`.
+        The density of the columns (features, targets) to fit; None for a committee with candidates for regression.
     random_state : int, RandomState or None, default=None
         The same integer gives the same result. It is passed on to the default density.
     n_jobs : int, default=None
