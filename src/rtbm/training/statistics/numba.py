@@ -34,6 +34,8 @@ about 37 costs digits."""
 POWER_REACH = 250.0
 """Terms are products of powers as long as no exponent exceeds this, and single exponentials beyond. Much more than this
 overflows float64."""
+ROUNDED = 1 - 1e-12
+"""Squared lengths are multiplied by this in bounds, which then hold in spite of rounding."""
 
 
 @compiled
@@ -251,14 +253,38 @@ def _finish_chunk(sums, counts, delta, first, p):
 
 
 @compiled
-def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, lowest, far, out, log_joint):
+def _bound_left_out(w, left_out, directions, y, spare, along, result):
+    """Row `result` = max_k of left_out_k − ½ times the squared distance of y from the plane of the machine's centres.
+
+    It bounds the logarithm of what states outside the tables add to P, as `left_out` (K,) does where machines peak.
+    `directions` (K, p, m) are an orthonormal basis of the plane, and rows `spare` and `along` are for work.
+    """
+    n_machines, p, m = directions.shape
+    fill_row(w, result, -np.inf)
+    for k in range(n_machines):
+        fill_row(w, spare, 0.0)
+        for i in range(p):
+            for b in range(w.shape[1]):
+                w[spare, b] += ROUNDED * w[y + k * p + i, b] ** 2
+        for j in range(m):
+            fill_row(w, along, 0.0)
+            for i in range(p):
+                add_scaled_row(w, along, directions[k, i, j], y + k * p + i)
+            for b in range(w.shape[1]):
+                w[spare, b] -= w[along, b] ** 2
+        for b in range(w.shape[1]):
+            w[result, b] = max(w[result, b], left_out[k] - 0.5 * max(w[spare, b], 0.0))
+
+
+@compiled
+def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, directions, far, out, log_joint):
     """The sums over chunks begin … end − 1 of points x (n, p) with weights (n,), into rows of `out`.
 
     A row holds Σ w log P, a bound on Σ w exp(−log P − log_scale), and for each machine, with w times the probability
     that the point comes from it: Σ 1, Σ δ (g,), Σ δδᵀ (g, g), Σ y (p,), Σ yδᵀ (p, g), Σ yyᵀ (p, p), where δ stands for
-    its expectation given y. Σ y and Σ yyᵀ are left 0 if there is only one machine. Points with a log P below `lowest`
-    are left out of all sums, and marked in `far` (n,), unless that is empty. `log_joint` may be empty too. The other
-    arguments are those of `torch.sum_points`.
+    its expectation given y. Σ y and Σ yyᵀ are left 0 if there is only one machine. Points with a log P below that of
+    `_bound_left_out` are left out of all sums, and marked in `far` (n,), unless that is empty. `log_joint` may be empty
+    too. The other arguments are those of `torch.sum_points`.
     """
     inverse, origin, slopes, bias, centres, delta, first = (
         view.inverse, view.origin, view.slopes, view.bias, view.centres, view.delta, view.first,
@@ -340,18 +366,20 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, lowest, far,
                     add_scaled_row(w, TOTAL, 1.0, PARTS)
             log_row(w, TOTAL, SPARE)
             add_scaled_row(w, SPARE, 1.0, TOP)  # log P
-            for b in range(count if len(far) else 0):
-                if not w[SPARE, b] >= lowest:
-                    far[start + b] = True
-                    w[WEIGHT, b] = 0.0
-            weight = sum_row(w, WEIGHT)
-            sums[0] += dot_rows(w, WEIGHT, SPARE)
-            sums[1] += weight * np.exp(min(-span_of_row(w, SPARE)[0] - log_scale, 700.0))
             for b in range(count if len(log_joint) else 0):
                 for k in range(n_machines):
                     factor = w[COMMON + k, b] if n_machines > 1 else 1.0
                     part = factor * w[PARTS + k, b] if active[n_states + k] > 0 else 0.0
                     log_joint[start + b, k] = w[TOP, b] + np.log(part) if part > 0.0 else -np.inf
+            if len(far):
+                _bound_left_out(w, left_out, directions, Y, PREFIX, SHARE, TOP)
+                for b in range(count):
+                    if not w[SPARE, b] >= w[TOP, b]:
+                        far[start + b] = True
+                        w[WEIGHT, b] = 0.0
+            weight = sum_row(w, WEIGHT)
+            sums[0] += dot_rows(w, WEIGHT, SPARE)
+            sums[1] += weight * np.exp(min(-span_of_row(w, SPARE)[0] - log_scale, 700.0))
             if not wants_sums:
                 continue
             for b in range(w.shape[1]):
@@ -380,8 +408,9 @@ def sum_block(x, weights, present, total, mean, scatter, machines, states, log_s
     view = make_view(machines, states, present)
     n_machines, p, g = view.slopes.shape
     out = np.zeros((1, 2 + n_machines * (1 + g + g * g + p + p * g + p * p)))
+    no_bound, no_plane = np.empty(0), np.empty((0, 0, 0))
     no_marks, no_joint = np.empty(0, dtype=np.bool_), np.empty((0, 0))
-    sum_chunks(x, weights, 0, 1, view, log_scales[0], wants_sums, 0.0, no_marks, out, no_joint)
+    sum_chunks(x, weights, 0, 1, view, log_scales[0], wants_sums, no_bound, no_plane, no_marks, out, no_joint)
     if wants_sums and n_machines == 1:
         complete_moments(out[0], view, total, mean, scatter)
     add_sums(out[0], log_scales, view, wants_sums, result)

@@ -12,6 +12,8 @@ LARGEST_CENTRE = 1e9
 """Further out, differences of hidden states would lose digits: theta functions take over."""
 FAR_TAIL = -23.0
 """Log of what a list of states for a point far out omits, relative to its largest term. A larger value costs digits."""
+NEGLIGIBLE_SHARE = 1e-20
+"""Machines with a smaller share in the density of a point far out are left out of its sums: no digit would change."""
 
 
 @compiled
@@ -231,12 +233,13 @@ def sum_far(weights, y, shift, roots, machines, states, view, wants_sums, limit,
         sums[0] += weights[row] * log_prob
         for k in range(n_machines):
             own = 0.0
-            at = 2 + k * size
             for s in range(ends[k], ends[k + 1]):
-                share = math.exp(logs[s] - log_prob)
-                own += share
-                if wants_sums:
-                    share *= weights[row]
+                logs[s] = math.exp(logs[s] - log_prob)
+                own += logs[s]
+            if wants_sums and own > NEGLIGIBLE_SHARE:
+                at = 2 + k * size
+                for s in range(ends[k], ends[k + 1]):
+                    share = weights[row] * logs[s]
                     sums[at] += share
                     for i in range(g):
                         sums[at + 1 + i] += share * near[s, i]
@@ -244,11 +247,11 @@ def sum_far(weights, y, shift, roots, machines, states, view, wants_sums, limit,
                             sums[at + 1 + g + i * g + j] += share * near[s, i] * near[s, j]
                         for j in range(p):
                             sums[at + 1 + g + g * g + p + j * g + i] += share * y[k, row, j] * near[s, i]
-            if wants_sums and n_machines > 1:
-                for i in range(p):
-                    sums[at + 1 + g + g * g + i] += weights[row] * own * y[k, row, i]
+                for i in range(p if n_machines > 1 else 0):
+                    part = weights[row] * own * y[k, row, i]
+                    sums[at + 1 + g + g * g + i] += part
                     for j in range(p):
-                        sums[at + size - p * p + i * p + j] += weights[row] * own * y[k, row, i] * y[k, row, j]
+                        sums[at + size - p * p + i * p + j] += part * y[k, row, j]
             if len(log_joint):
                 log_joint[row, k] = log_prob + math.log(own) if own > 0 else -np.inf
     return True

@@ -26,42 +26,56 @@ def sum_points(
     log_scale: float,
     wants_sums: bool,
     log_joint: Any = None,
-    lowest: float = -math.inf,
+    left_out: Floats | None = None,
     far: np.ndarray | None = None,
 ) -> Floats:
     """The sums over the points of a block, by the fastest backend for their device; see `numba.sum_chunks`.
 
-    `log_joint` (n, K) is filled with the log of weight times density of each machine. Points whose log P is below
-    `lowest` are left out, and marked in `far` (n,).
+    `log_joint` (n, K) is filled with the log of weight times density of each machine. Points for which
+    states outside the tables matter are left out, and marked in `far` (n,): see `numba._bound_left_out`.
     """
     K = len(view.origin)
+    directions = np.empty((0, 0, 0)) if left_out is None else np.ascontiguousarray(np.linalg.qr(view.slopes)[0])
     if block.is_compiled:
         n = len(block.points)
         n_chunks = -(-n // numba.CHUNK_POINTS)
         out = np.zeros((n_chunks, view.n_sums))
         joint = np.empty((0, 0)) if log_joint is None else log_joint
         marks = np.empty(0, dtype=bool) if far is None else far
+        bound = np.empty(0) if left_out is None else left_out
 
         def run(begin: int, end: int) -> None:
             numba.sum_chunks(
-                block.points, block.weights, begin, end, view, log_scale, wants_sums, lowest, marks, out, joint
-            )
+                block.points, block.weights, begin, end, view, log_scale, wants_sums, bound, directions, marks, out,
+                joint,
+            )  # fmt: skip
 
         run_threads(run, n_chunks, work=n)
         sums = out.sum(axis=0)
     else:
         backend = triton if triton.is_served(block.points) else reference
         weights = block.weights
-        if far is not None:
+        if left_out is not None and far is not None:
             joint = block.points.new_empty(len(block.points), K) if log_joint is None else log_joint
             backend.sum_points(block.points, weights, view, log_scale, wants_sums=False, log_joint=joint)
-            is_far = ~(joint.logsumexp(1) >= lowest)
+            is_far = ~(joint.logsumexp(1) >= _bound_left_out(block.points, view, left_out, directions))
             far[:] = is_far.cpu().numpy()
             weights = torch.where(is_far, 0.0, weights)
         sums = backend.sum_points(block.points, weights, view, log_scale, wants_sums, log_joint)
     if wants_sums and K == 1:  # Σ y and Σ yyᵀ follow from the moments of the points
         dense.complete_moments(sums, view, block.total, block.mean, block.scatter)
     return sums
+
+
+def _bound_left_out(x: torch.Tensor, view: View, left_out: Floats, directions: Floats) -> torch.Tensor:
+    """The bound (n,) of `numba._bound_left_out` for points x (n, p)."""
+    inverse, origin, plane, peak = (
+        torch.as_tensor(part, dtype=torch.float64, device=x.device)
+        for part in (view.inverse, view.origin, directions, left_out)
+    )
+    y = (x - origin[:, None]) @ inverse.mT
+    distance = (numba.ROUNDED * y.square().sum(2) - (y @ plane).square().sum(2)).clamp(min=0)
+    return (peak[:, None] - 0.5 * distance).amax(0)
 
 
 class TableSums(NamedTuple):
@@ -103,9 +117,9 @@ class TableSums(NamedTuple):
         if not self.far_tolerance:
             return sum_points(block, view, log_scale, self.wants_sums, log_joint)
         far = np.zeros(len(block.points), dtype=bool)
-        missing = self.machines.log_weights + self.states.log_left_out + view.log_peak
-        lowest = float(np.logaddexp.reduce(missing)) - math.log(self.far_tolerance)
-        sums = sum_points(block, view, log_scale, self.wants_sums, log_joint, lowest, far)
+        left_out = self.machines.log_weights + self.states.log_left_out + view.log_peak
+        left_out += math.log(len(left_out) / self.far_tolerance)
+        sums = sum_points(block, view, log_scale, self.wants_sums, log_joint, left_out, far)
         if far.any():
             x, weights = (
                 torch.as_tensor(part)[torch.from_numpy(far)].cpu().numpy() for part in (block.points, block.weights)
