@@ -248,7 +248,7 @@ class RTBMDensityCV(PredictingDensity):
                 held_out.joint[fold == k, j], held_out.given[fold == k, j] = joint, given
                 advance()
 
-        shown, seconds = bool(self.verbose), expected_seconds(self.candidates_, *rows.shape, n_folds)
+        shown, seconds = bool(self.verbose), expected_seconds(self.candidates_, len(rows), rows.shape[1], n_folds)
         title = f"{m} candidates, {n_folds} folds, about {seconds / joblib.effective_n_jobs(self.n_jobs):.0f} s"
         with counting_bar(m * n_folds, title, shown) as advance, threads_for(len(rows)), without_warnings():
             run(list(range(m)), range(FIRST_FOLDS))
