@@ -391,8 +391,8 @@ def reproduce(
         int | None,
         typer.Option(
             min=2,
-            help="Seeds or splits; by default 20 for table1, timeseries and conditionals, 100 for iris, 10 for jets "
-            "and digits, 5 for realdata, regression and classifiers. The figures take one.",
+            help="Seeds or splits; by default 12 for table1, 20 for timeseries and conditionals, 100 for iris, 10 "
+            "for jets and digits, 5 for realdata, regression and classifiers. The figures take one.",
         ),
     ] = None,
     output: Annotated[
