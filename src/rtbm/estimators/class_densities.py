@@ -4,24 +4,28 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import torch
+from sklearn.cluster import KMeans
 
 from rtbm.common import Floats
 from rtbm.errors import RTBMError
 from rtbm.estimators.checks import is_constant
-from rtbm.estimators.density.fallback import without_strays
-from rtbm.estimators.density.standardise import Standardised, standardise, to_standard
-from rtbm.estimators.density.task import DensityTask
+from rtbm.estimators.density.standardise import standardise, to_standard
 from rtbm.estimators.features.transformer import spread_out, typical_variances
 from rtbm.estimators.parallel import threads_for, without_warnings
-from rtbm.training import SOLVERS, Family
+from rtbm.training import SOLVERS, ArraySource, Family, Objective, Prior, make_start
 from rtbm.training.columns import ColumnDensities
+from rtbm.training.coordinates import local_widths
 from rtbm.training.family import FAILURES
+from rtbm.training.statistics import Likelihood
 
 JOINT = (1, 3)
 """The numbers of machines of the densities of all features together."""
-N_HIDDEN, MAX_ITER, TOL, AXIS_ITER = 1, 30, 1e-4, 10
+N_HIDDEN, MAX_ITER, TOL, AXIS_ITER = 1, 10, 1e-3, 5
 """The hidden units of these machines; the iterations of their fits, their tolerance, and the iterations of the search
 for independent axes, along which they start. More take longer, and change predictions little."""
+OMITTED = -60.0
+"""Log of the share of hidden states that are left out. In many dimensions the data are far from every state, and the
+bounds of a tolerance would ask for many more."""
 LARGEST_DISTANCE = 1e6
 """Standardised rows are cut off here, where the squares are still far from the limits of float64."""
 
@@ -34,15 +38,12 @@ class JointDensity(NamedTuple):
     root: Floats  # (d, d)
 
     def log_prob(self, x: Floats) -> Floats:
-        """log P (n,) of rows (n, d), right to 1e-7 on average."""
+        """log P (n,) of rows (n, d)."""
         z = np.clip(to_standard(x, self.mean, self.root), -LARGEST_DISTANCE, LARGEST_DISTANCE)
         d, size = len(self.mean), len(self.vector)
         family = next(f for k in JOINT if (f := Family(d, N_HIDDEN, n_components=k)).n_parameters == size)
-        vector, points = torch.from_numpy(self.vector), torch.from_numpy(np.ascontiguousarray(z))
-        try:
-            log_prob = family.log_prob(vector, points)
-        except FAILURES:
-            log_prob = family.distribution(vector).log_prob(points)
+        source = ArraySource(torch.from_numpy(np.ascontiguousarray(z)), torch.ones(len(z), dtype=torch.float64))
+        log_prob = Likelihood(family, source, omitted=OMITTED).log_prob(torch.from_numpy(self.vector))
         return log_prob.numpy() - np.linalg.slogdet(self.root)[1]
 
 
@@ -90,35 +91,24 @@ def class_tasks(x: Floats, codes: np.ndarray, weights: Floats) -> list[tuple[Flo
 
 def _fit_joint(x: Floats, weights: Floats, seed: int) -> list[JointDensity | None]:
     """The densities of all features; None if rows lie so close to a plane that float64 has no density."""
-    with without_warnings():
+    with threads_for(len(x)), without_warnings():
         try:
             names = [str(i) for i in range(x.shape[1])]
             data = standardise(x, weights, np.zeros(len(x)), names, False, axis_iter=AXIS_ITER)
         except RTBMError:
             return [None] * len(JOINT)
-        return [_fit_machines(data, n_machines, seed) for n_machines in JOINT]
-
-
-def _fit_machines(data: Standardised, n_machines: int, seed: int) -> JointDensity | None:
-    task = DensityTask(
-        n_hidden=N_HIDDEN,
-        n_components=n_machines,
-        coupling="dense",
-        phase="I",
-        data=data,
-        validation=None,
-        regularization=1.0,
-        smoothness=0.0,
-        solver=SOLVERS["lbfgs"](max_iter=MAX_ITER, tol=TOL, seed=seed),
-        n_init=1,
-        patience=1,
-        n_jobs=None,
-        device=None,
-    )
-    try:
-        vector = without_strays(task, task.run(0, None, MAX_ITER, None).vector)
-        density = JointDensity(vector.numpy(), data.mean, data.root)
-        density.log_prob(data.mean[None])
-    except FAILURES:
-        return None
-    return density
+        z = np.ascontiguousarray(data.z)
+        source, prior = ArraySource(torch.from_numpy(z), torch.from_numpy(weights)), Prior(1.0, local_widths(z, weights))
+        found: list[JointDensity | None] = []
+        for n_machines in JOINT:
+            family = Family(z.shape[1], N_HIDDEN, n_components=n_machines)
+            objective = Objective(family, source, prior, omitted=OMITTED)
+            clusters = KMeans(min(n_machines, len(z)), n_init=1, random_state=seed % 2**32)
+            labels = clusters.fit(z, sample_weight=weights).labels_ if n_machines > 1 else None
+            start = make_start(family, z, weights, 0, seed, labels)
+            try:
+                vector = SOLVERS["em"](max_iter=MAX_ITER, tol=TOL).minimise(objective, start).vector
+                found.append(JointDensity(vector.numpy(), data.mean, data.root))
+            except FAILURES:
+                found.append(None)
+    return found

@@ -23,6 +23,8 @@ from rtbm.validation import check_integer
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 """The inverse regularisations C of logistic regression that are tried. More take longer, and change little."""
+LOGISTIC_ITER = 500
+"""The most iterations of a logistic regression. They do not all converge with weak regularisation, which is seldom best."""
 LEAST_LOG = -27.0
 """Log-probabilities of classes are cut off here, so that a class that a density excludes costs a finite amount."""
 REACH = 10.0
@@ -38,8 +40,9 @@ class LogLikelihoods(NamedTuple):
     joint: Floats  # (n, 2, C): of all features together, by one machine and by a mixture
 
     def centred(self) -> "LogLikelihoods":
-        """Less their mean over the classes, which tells nothing about the class."""
-        return LogLikelihoods(*(part - part.mean(axis=-1, keepdims=True) for part in self))
+        """Less their mean over the classes, which tells nothing about the class. Of two classes the first tells all."""
+        n_columns = 1 if self.single.shape[-1] == 2 else None
+        return LogLikelihoods(*((part - part.mean(axis=-1, keepdims=True))[..., :n_columns] for part in self))
 
 
 class RTBMClassifier(ClassifierMixin, BaseEstimator):
@@ -198,11 +201,9 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         for name, columns in self._columns(rows, known).items():
             centre, scale = column_moments(columns, weights)
             z = (columns - centre) / scale
-            tried = {c: _cross_validated(z, codes, weights, fold, c, len(self.classes_)) for c in STRENGTHS}
-            true = {c: weights @ log_prob[np.arange(len(codes)), codes] for c, log_prob in tried.items()}
-            best = max(true, key=true.__getitem__)
-            held_out[name] = tried[best]
-            self._logistic[name] = centre, scale, _logistic(best).fit(z, codes, weights)
+            held_out[name], strength = _cross_validated(z, codes, weights, fold, len(self.classes_))
+            model = LogisticRegression(C=strength, max_iter=LOGISTIC_ITER).fit(z, codes, weights)
+            self._logistic[name] = centre, scale, model
         own = np.stack([log_prob[np.arange(len(codes)), codes] for log_prob in held_out.values()], axis=1)
         shares = stacking_weights(own, weights, np.zeros(len(held_out)))
         self.predictor_weights_ = dict(zip(held_out, shares.tolist(), strict=True))
@@ -284,21 +285,27 @@ def _stratified_folds(codes: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
     return fold
 
 
-def _logistic(strength: float) -> LogisticRegression:
-    return LogisticRegression(C=strength, max_iter=500)
-
-
 def _cross_validated(
-    z: Floats, codes: np.ndarray, weights: Floats, fold: np.ndarray, strength: float, n_classes: int
-) -> Floats:
-    """log P(class|x) (n, C) of held-out rows by logistic regression."""
-    log_prob = np.empty((len(z), n_classes))
-    for k in range(fold.max() + 1):
-        kept = fold != k
-        held_out = ~kept if k else ~kept | (fold < 0)
-        model = _logistic(strength).fit(z[kept], codes[kept], weights[kept])
-        log_prob[held_out] = _log_proba(model, z[held_out], n_classes)
-    return log_prob
+    z: Floats, codes: np.ndarray, weights: Floats, fold: np.ndarray, n_classes: int
+) -> tuple[Floats, float]:
+    """log P(class|x) (n, C) of held-out rows by logistic regression, and the C of STRENGTHS that predicts them best.
+
+    C rises until the prediction is worse. Each fit starts from the one before, with the same rows.
+    """
+    models = [LogisticRegression(max_iter=LOGISTIC_ITER, warm_start=True) for _ in range(fold.max() + 1)]
+    best, found, chosen = -np.inf, np.empty((len(z), n_classes)), STRENGTHS[0]
+    for strength in STRENGTHS:
+        log_prob = np.empty((len(z), n_classes))
+        for k, model in enumerate(models):
+            kept = fold != k
+            held_out = ~kept if k else ~kept | (fold < 0)
+            model.set_params(C=strength).fit(z[kept], codes[kept], weights[kept])
+            log_prob[held_out] = _log_proba(model, z[held_out], n_classes)
+        value = float(weights @ log_prob[np.arange(len(codes)), codes])
+        if value <= best:
+            break
+        best, found, chosen = value, log_prob, strength
+    return found, chosen
 
 
 def _log_proba(model: LogisticRegression, z: Floats, n_classes: int) -> Floats:

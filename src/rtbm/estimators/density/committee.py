@@ -347,7 +347,7 @@ def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats) -> Floats
     shares = np.full(log_prob.shape[1], 1 / log_prob.shape[1])
     for _ in range(STACKING_ITERATIONS):
         before = shares
-        counts = weights @ (ratios * shares / (ratios @ shares)[:, None])
+        counts = shares * ((weights / (ratios @ shares)) @ ratios)
         shares = _with_costs(counts, costs, total)
         if np.abs(shares - before).max() < 1e-7:
             break
