@@ -20,10 +20,14 @@ from rtbm.training.statistics import Likelihood
 
 JOINT = (1, 3)
 """The numbers of machines of the densities of all features together."""
-N_HIDDEN, MAX_ITER, TOL, AXIS_ITER = 1, 10, 1e-3, 5
-"""The hidden units of these machines; the iterations of their fits, their tolerance, and the iterations of the search
-for independent axes, along which they start. More take longer, and change predictions little."""
-OMITTED = -60.0
+N_HIDDEN, MAX_ITER, TOL = 1, 10, 1e-3
+"""The hidden units of these machines, the most iterations of EM, and the gain of the mean log P at which they end. More
+iterations change predictions little."""
+AXIS_ITER, AXIS_WORK = (5, 50), 2e7
+"""The fewest and the most iterations of the search for independent axes, along which these fits start; in between, rows
+times squared features times iterations is AXIS_WORK. With fewer, some starts are worse; with more, tables of many rows
+and features take longer."""
+OMITTED = -25.0
 """Log of the share of hidden states that are left out. In many dimensions the data are far from every state, and the
 bounds of a tolerance would ask for many more."""
 LARGEST_DISTANCE = 1e6
@@ -94,11 +98,13 @@ def _fit_joint(x: Floats, weights: Floats, seed: int) -> list[JointDensity | Non
     with threads_for(len(x)), without_warnings():
         try:
             names = [str(i) for i in range(x.shape[1])]
-            data = standardise(x, weights, np.zeros(len(x)), names, False, axis_iter=AXIS_ITER)
+            axis_iter = int(np.clip(AXIS_WORK / (len(x) * x.shape[1] ** 2), *AXIS_ITER))
+            data = standardise(x, weights, np.zeros(len(x)), names, False, axis_iter=axis_iter)
         except RTBMError:
             return [None] * len(JOINT)
         z = np.ascontiguousarray(data.z)
-        source, prior = ArraySource(torch.from_numpy(z), torch.from_numpy(weights)), Prior(1.0, local_widths(z, weights))
+        source = ArraySource(torch.from_numpy(z), torch.from_numpy(weights))
+        prior = Prior(1.0, local_widths(z, weights))
         found: list[JointDensity | None] = []
         for n_machines in JOINT:
             family = Family(z.shape[1], N_HIDDEN, n_components=n_machines)

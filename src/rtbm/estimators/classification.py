@@ -23,8 +23,10 @@ from rtbm.validation import check_integer
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 """The inverse regularisations C of logistic regression that are tried. More take longer, and change little."""
-LOGISTIC_ITER = 500
-"""The most iterations of a logistic regression. They do not all converge with weak regularisation, which is seldom best."""
+LOGISTIC_ITER, LOGISTIC_TOL = 500, 1e-3
+"""The most iterations of a logistic regression, and the tolerance in cross-validation. More effort changes little."""
+STACKING_TOL = 1e-5
+"""The weights of predictors are final when an iteration changes them by less. Predictions do not gain from more."""
 LEAST_LOG = -27.0
 """Log-probabilities of classes are cut off here, so that a class that a density excludes costs a finite amount."""
 REACH = 10.0
@@ -200,12 +202,14 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         self._logistic = {}
         for name, columns in self._columns(rows, known).items():
             centre, scale = column_moments(columns, weights)
+            if len(self.classes_) == 2:
+                scale[rows.shape[1] :] /= 2**0.5  # one column stands for two, and has the penalty of both
             z = (columns - centre) / scale
             held_out[name], strength = _cross_validated(z, codes, weights, fold, len(self.classes_))
             model = LogisticRegression(C=strength, max_iter=LOGISTIC_ITER).fit(z, codes, weights)
             self._logistic[name] = centre, scale, model
         own = np.stack([log_prob[np.arange(len(codes)), codes] for log_prob in held_out.values()], axis=1)
-        shares = stacking_weights(own, weights, np.zeros(len(held_out)))
+        shares = stacking_weights(own, weights, np.zeros(len(held_out)), tol=STACKING_TOL)
         self.predictor_weights_ = dict(zip(held_out, shares.tolist(), strict=True))
         self.held_out_ = dict(zip(held_out, (weights @ own / weights.sum()).tolist(), strict=True))
 
@@ -265,10 +269,9 @@ def _evaluate(densities: list[ClassDensities], rows: Floats) -> LogLikelihoods:
 
 def _average(densities: list[list[ClassDensities]], rows: Floats) -> LogLikelihoods:
     """The logarithms of likelihoods averaged over the densities of all folds."""
-    total = None
-    for fold in densities:
-        known = _evaluate(fold, rows)
-        total = known if total is None else LogLikelihoods(*map(np.logaddexp, total, known))
+    total = _evaluate(densities[0], rows)
+    for fold in densities[1:]:
+        total = LogLikelihoods(*map(np.logaddexp, total, _evaluate(fold, rows)))
     return LogLikelihoods(*(part - np.log(len(densities)) for part in total))
 
 
@@ -292,7 +295,8 @@ def _cross_validated(
 
     C rises until the prediction is worse. Each fit starts from the one before, with the same rows.
     """
-    models = [LogisticRegression(max_iter=LOGISTIC_ITER, warm_start=True) for _ in range(fold.max() + 1)]
+    options = {"tol": LOGISTIC_TOL, "max_iter": LOGISTIC_ITER, "warm_start": True}
+    models = [LogisticRegression(**options) for _ in range(fold.max() + 1)]
     best, found, chosen = -np.inf, np.empty((len(z), n_classes)), STRENGTHS[0]
     for strength in STRENGTHS:
         log_prob = np.empty((len(z), n_classes))

@@ -34,8 +34,8 @@ FAMILY = Family(1, N_HIDDEN)
 NODES = 128
 """Columns are fitted to at most so many weighted nodes. Fewer blur the density; more take longer."""
 MAX_ITER, TOL = 100, 1e-4
-"""The most iterations, and the gain of the mean log P at which they end. A lower tolerance changes predictions little."""
-FIT_OMITTED, OMITTED, ROOM = -60.0, -37.0, 512
+"""The most iterations, and the gain of the mean log P below which, twice in a row, they end. Less changes little."""
+FIT_OMITTED, OMITTED, ROOM = -50.0, -37.0, 512
 """Log of the share of hidden states that tables omit, in fits and afterwards, and the most states of a table. Fits omit
 less, since they begin with machines that are far from some points."""
 FAR = -20.0
@@ -94,7 +94,7 @@ def _make_nodes(x: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
     w, x = weights[order], np.take_along_axis(x.T, order, axis=1)
     share = (np.cumsum(w, axis=1) - 0.5 * w) / weights.sum()
     group = (NODES * (2 / math.pi) * np.arcsin(np.sqrt(share))).astype(np.int64) + NODES * np.arange(d)[:, None]
-    masses, sums = (np.bincount(group.ravel(), of.ravel(), NODES * d).reshape(d, NODES) for of in (w, w * x))
+    masses, sums = (np.bincount(group.ravel(), of.ravel(), NODES * d).reshape(d, NODES) * 1.0 for of in (w, w * x))
     middle = np.broadcast_to((w * x).sum(axis=1)[:, None] / weights.sum(), sums.shape)
     nodes = np.divide(sums, masses, out=middle.copy(), where=masses > 0)
     return nodes, masses, np.stack([np.interp(LEVELS, share[i], x[i]) for i in range(d)])
@@ -169,7 +169,7 @@ def _fit_all(z, weights, starts, widths, total):
     size, vectors = starts.shape[1], starts.copy()
     gradient, trial_gradient = np.empty(size), np.empty(size)
     for i in range(len(z)):
-        width, vector = widths[i : i + 1], starts[i].copy()
+        width, vector, n_small = widths[i : i + 1], starts[i].copy(), 0
         value = _objective(vector, z[i], weights[i], total, width, gradient)
         inverse = np.eye(size) / max(1.0, math.sqrt((gradient**2).sum()))
         for iteration in range(MAX_ITER):
@@ -196,7 +196,8 @@ def _fit_all(z, weights, starts, widths, total):
                 inverse -= (np.outer(turned, moved) + np.outer(moved, turned)) / along
             vector, value = trial, trial_value
             gradient[:] = trial_gradient
-            if gain < TOL * max(1.0, abs(value)):
+            n_small = n_small + 1 if gain < TOL * max(1.0, abs(value)) else 0
+            if n_small == 2:
                 break
         vectors[i] = vector
     return vectors

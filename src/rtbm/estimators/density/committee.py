@@ -318,7 +318,7 @@ def default_candidates(n_rows: int, n_features: int) -> list[dict[str, Any]]:
     return candidates
 
 
-def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats) -> Floats:
+def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats, tol: float = 1e-7) -> Floats:
     """The shares s (m,) of candidates that maximise the log-likelihood of their mixture less their costs, by EM.
 
     The costs are Σ_j s_j costs_j. The M-step is s_j = c_j/(μ + costs_j), with c_j the number of rows that candidate j
@@ -332,6 +332,8 @@ def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats) -> Floats
         How often each row counts.
     costs : (m,)
         What candidates cost if they have the whole share.
+    tol : float, default=1e-7
+        Iterations end when no share changes by more.
 
     Examples
     --------
@@ -349,7 +351,7 @@ def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats) -> Floats
         before = shares
         counts = shares * ((weights / (ratios @ shares)) @ ratios)
         shares = _with_costs(counts, costs, total)
-        if np.abs(shares - before).max() < 1e-7:
+        if np.abs(shares - before).max() < tol:
             break
     return shares
 
