@@ -55,7 +55,7 @@ def test_probabilities_and_weights_are_consistent():
     probabilities = model.predict_proba(X)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-9)
     np.testing.assert_array_equal(model.predict(X), names[probabilities.argmax(axis=1)])
-    np.testing.assert_allclose(np.log(probabilities), model.predict_log_proba(X), rtol=1e-9)
+    np.testing.assert_allclose(np.log(probabilities), model.predict_log_proba(X), rtol=1e-9, atol=1e-14)
     assert sum(model.predictor_weights_.values()) == pytest.approx(1.0)
     assert set(model.held_out_) == set(model.predictor_weights_)
     np.testing.assert_array_equal(probabilities, quick().fit(X, names[y]).predict_proba(X))

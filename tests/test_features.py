@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rtbm import InvalidInputError, RTBMDensity, RTBMFeatures, RTBMPatchClassifier
 from rtbm.estimators.features.patches import make_patches
-from rtbm.estimators.features.transformer import _spread_out, _typical_variances
+from rtbm.estimators.features.transformer import spread_out, typical_variances
 
 pd = pytest.importorskip("pandas")
 
@@ -207,7 +207,7 @@ def test_the_extra_observation_has_the_mean_of_the_class_and_the_given_variances
     rng = np.random.default_rng(1)
     X, weights = rng.normal(size=(3, 3)), rng.uniform(0.5, 2, 3)
     variances = np.array([1.0, 4.0, 0.25])
-    rows, w = _spread_out(X, weights, variances)
+    rows, w = spread_out(X, weights, variances)
     added, share = rows[3:], w[3:]
     assert np.isclose(share.sum(), weights.mean())
     mean = weights @ X / weights.sum()
@@ -215,10 +215,10 @@ def test_the_extra_observation_has_the_mean_of_the_class_and_the_given_variances
     assert np.allclose((share[:, None] * (added - mean)).T @ (added - mean) / share.sum(), np.diag(variances))
 
 
-def test_typical_variances_ignore_constant_classes_and_one_outlier():
+def testtypical_variances_ignore_constant_classes_and_one_outlier():
     X = np.array([[0.0, 1.0, 5.0], [0.0, 3.0, 5.0], [4.0, 0.0, 6.0], [8.0, 2.0, 6.0], [0.0, 1e9, 7.0], [2.0, 0.0, 7.0]])
     members = [np.isin(np.arange(6), pair) for pair in ((0, 1), (2, 3), (4, 5))]
-    found = _typical_variances(X, np.ones(6), members)
+    found = typical_variances(X, np.ones(6), members)
     assert np.allclose(found, [1.0, 1.0, 0.01 * X[:, 2].var()])
 
 

@@ -31,7 +31,7 @@ from rtbm.estimators import (
     ThetaNetClassifier,
     ThetaNetRegressor,
 )
-from rtbm.estimators.classification import JOINT, ClassDensities
+from rtbm.estimators.class_densities import JOINT, ClassDensities, JointDensity
 from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.estimators.density.fitted import FittedDensity
 from rtbm.estimators.features.transformer import FEATURE_KINDS
@@ -40,6 +40,7 @@ from rtbm.nn.feedforward import make_network
 from rtbm.parameters import Free, shapes_of
 from rtbm.paths import existing_file, write_whole
 from rtbm.training import Record
+from rtbm.training.columns import ColumnDensities
 from rtbm.training.networks import LOSSES
 from rtbm.validation import check_choice, check_vector
 from rtbm.version import __version__
@@ -546,8 +547,15 @@ def _restore_predictor(tensors: Tensors, description: Description) -> RTBMRegres
 
 
 def _describe_stacked(model: RTBMClassifier) -> Described:
-    everything = [part for fold in model._densities for part in fold.features]
-    tensors, densities = _describe_all([part for part in everything if part is not None])
+    found = [density for fold in model._densities for density in fold]
+    tensors: Tensors = {}
+    for i, density in enumerate(found):
+        parts: dict[str, Any] = {"single": density.single} | {
+            f"joint.{j}": joint for j, joint in enumerate(density.joint)
+        }
+        for name, part in parts.items():
+            arrays = {} if part is None else part._asdict()
+            tensors |= {f"density.{i}.{name}.{key}": torch.from_numpy(value) for key, value in arrays.items()}
     for name, (centre, scale, logistic) in model._logistic.items():
         parts = {"centre": centre, "scale": scale, "coef": logistic.coef_, "intercept": logistic.intercept_}
         tensors |= {f"{name}.{part}": torch.from_numpy(np.array(value)) for part, value in parts.items()}
@@ -555,28 +563,36 @@ def _describe_stacked(model: RTBMClassifier) -> Described:
     tensors |= {f"limits.{name}": torch.from_numpy(value) for name, value in arrays.items()}
     known = _describe_classes(model.classes_)
     known |= {"weights": model.predictor_weights_, "held_out": model.held_out_, "logistic": list(model._logistic)}
-    known["is_fitted"] = [part is not None for part in everything]
-    return tensors, {"densities": densities, "estimator": _describe_estimator(model), "stacked": known}
+    known["varies"] = [np.flatnonzero(density.varies).tolist() for density in found]
+    return tensors, {"estimator": _describe_estimator(model), "stacked": known}
 
 
 def _restore_stacked(tensors: Tensors, description: Description) -> RTBMClassifier:
     known = description["stacked"]
     model: RTBMClassifier = _restore_estimator(RTBMClassifier(), description["estimator"])
-    found = iter(_restore_all(tensors, description["densities"]))
-    features = [next(found) if is_fitted else None for is_fitted in known["is_fitted"]]
-    each = 1 + len(JOINT)
-    if len(features) % each or len(features) < 2 * each:
-        raise InvalidInputError(f"it must have {each} sets of densities for each of two folds or more")
     model.classes_ = _restore_classes(known, len(known["classes"]))
     n_classes, n_features = len(model.classes_), model.n_features_in_
+    if len(known["varies"]) % n_classes or len(known["varies"]) < 2 * n_classes:
+        raise InvalidInputError("it must have densities of each class for each of two folds or more")
     for name in STACKED_ARRAYS:
         size = n_classes if name == "log_prior" else n_features
         setattr(model, f"_{name}", check_vector(tensors[f"limits.{name}"], name, size).numpy())
     model._logistic = {name: _restore_head(_part(tensors, f"{name}."), n_classes) for name in known["logistic"]}
     model.predictor_weights_, model.held_out_ = dict(known["weights"]), dict(known["held_out"])
-    model._densities = [ClassDensities(n_classes, features[i : i + each]) for i in range(0, len(features), each)]
+    found = []
+    for i, columns in enumerate(known["varies"]):
+        varies = np.isin(np.arange(n_features), columns)
+        single = _restore_arrays(ColumnDensities, _part(tensors, f"density.{i}.single."))
+        joint = [_restore_arrays(JointDensity, _part(tensors, f"density.{i}.joint.{j}.")) for j in range(len(JOINT))]
+        found.append(ClassDensities(varies, single, joint))
+    model._densities = [found[i : i + n_classes] for i in range(0, len(found), n_classes)]
     model.predict(np.zeros((1, n_features)))  # shapes that do not fit end here
     return model
+
+
+def _restore_arrays(kind: Any, tensors: Tensors) -> Any:
+    """A tuple of arrays; None if there are none."""
+    return kind(**{name: tensor.numpy() for name, tensor in tensors.items()}) if tensors else None
 
 
 def _restore_head(tensors: Tensors, n_classes: int) -> tuple[Floats, Floats, LogisticRegression]:

@@ -1,8 +1,9 @@
 """Classification by the densities of classes and by logistic regression, weighed by what predicts held-out rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
+import joblib
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -11,21 +12,21 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rtbm.common import Floats
-from rtbm.errors import InvalidInputError, RTBMError
+from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import check_jobs, check_labelled, column_moments, distinct_labelled, forget, keep_arguments
+from rtbm.estimators.class_densities import ClassDensities, class_tasks
 from rtbm.estimators.density.committee import fold_numbers, stacking_weights
 from rtbm.estimators.features.classifier import RTBMPatchClassifier
-from rtbm.estimators.features.transformer import RTBMFeatures
-from rtbm.estimators.parallel import without_warnings
+from rtbm.estimators.parallel import in_parallel, without_warnings
 from rtbm.estimators.progress import counting_bar
 from rtbm.validation import check_integer
 
-SINGLE = {"n_hidden": 2}
-"""The densities of single features in each class."""
-JOINT = ({"n_hidden": 1}, {"n_hidden": 1, "n_components": 3, "max_iter": 60})
-"""The densities of all features together in each class: one machine, and a mixture of three."""
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 """The inverse regularisations C of logistic regression that are tried. More take longer, and change little."""
+LOGISTIC_ITER, LOGISTIC_TOL = 500, 1e-3
+"""The most iterations of a logistic regression, and the tolerance in cross-validation. More effort changes little."""
+STACKING_TOL = 1e-5
+"""The weights of predictors are final when an iteration changes them by less. Predictions do not gain from more."""
 LEAST_LOG = -27.0
 """Log-probabilities of classes are cut off here, so that a class that a density excludes costs a finite amount."""
 REACH = 10.0
@@ -38,38 +39,12 @@ class LogLikelihoods(NamedTuple):
     """log P(x|class) of n rows, d features and C classes."""
 
     single: Floats  # (n, d, C): of each feature
-    joint: Floats  # (n, 2, C): of all features together, by the densities of JOINT
+    joint: Floats  # (n, 2, C): of all features together, by one machine and by a mixture
 
     def centred(self) -> "LogLikelihoods":
-        """Less their mean over the classes, which tells nothing about the class."""
-        return LogLikelihoods(*(part - part.mean(axis=-1, keepdims=True) for part in self))
-
-
-class ClassDensities(NamedTuple):
-    """The densities of all classes, of single features and of all together, fitted to part of the data."""
-
-    n_classes: int
-    features: Sequence[RTBMFeatures | None]  # of SINGLE, and of each of JOINT
-
-    @classmethod
-    def fit(cls, X: Floats, y: np.ndarray, weights: Floats, seed: int, n_jobs: int | None) -> "ClassDensities":
-        """Fit them to rows (n, d), labels (n,) and weights (n,)."""
-        single, everything = [[i] for i in range(X.shape[1])], [list(range(X.shape[1]))]
-        options: Any = [{**SINGLE, "patch": single}, *({**joint, "patch": everything} for joint in JOINT)]
-        shared: Any = {"supervised": True, "random_state": seed, "n_jobs": n_jobs}
-        return cls(len(np.unique(y)), [_fit_features(option | shared, X, y, weights) for option in options])
-
-    def log_likelihoods(self, X: Floats) -> LogLikelihoods:
-        """log P(x|class) of rows (n, d). Constant features, and densities that could not be fitted, count nothing."""
-        single, *joint = self.features
-        values = np.zeros((*X.shape, self.n_classes))
-        if single is not None:
-            columns = np.split(single.transform(X), len(single.patches_), axis=1)
-            for patch, column in zip(single.patches_, columns, strict=True):
-                values[:, patch[0]] = column
-        nothing = np.zeros((len(X), self.n_classes))
-        together = [nothing if features is None else features.transform(X) for features in joint]
-        return LogLikelihoods(values, np.stack(together, axis=1))
+        """Less their mean over the classes, which tells nothing about the class. Of two classes the first tells all."""
+        n_columns = 1 if self.single.shape[-1] == 2 else None
+        return LogLikelihoods(*((part - part.mean(axis=-1, keepdims=True))[..., :n_columns] for part in self))
 
 
 class RTBMClassifier(ClassifierMixin, BaseEstimator):
@@ -186,24 +161,33 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
 
     def _cross_fit(
         self, rows: Floats, codes: np.ndarray, weights: Floats, fold: np.ndarray, seed: int
-    ) -> tuple[list[ClassDensities], LogLikelihoods]:
+    ) -> tuple[list[list[ClassDensities]], LogLikelihoods]:
         """Densities without each fold, and the log-likelihoods of all rows from densities that have not seen them.
 
         Rows of fold −1 are in the training data of all folds, so theirs are averages over all densities.
         """
-        d, C = rows.shape[1], len(self.classes_)
-        known = LogLikelihoods(np.zeros((len(rows), d, C)), np.zeros((len(rows), len(JOINT), C)))
-        densities = []
-        n_folds = fold.max() + 1
-        with counting_bar(n_folds, "fitting", bool(self.verbose)) as advance:
+        C, n_folds = len(self.classes_), int(fold.max()) + 1
+
+        def calls() -> Iterator[Any]:
             for k in range(n_folds):
                 kept = fold != k
-                if len(np.unique(codes[kept])) < C:
-                    raise InvalidInputError(f"cv: all rows of a class are in the test set of fold {k}: stratify")
-                densities.append(ClassDensities.fit(rows[kept], codes[kept], weights[kept], seed % 2**32, self.n_jobs))
-                for part, new in zip(known, densities[-1].log_likelihoods(rows[~kept]), strict=True):
-                    part[~kept] = new
+                for task in class_tasks(rows[kept], codes[kept], weights[kept]):
+                    yield joblib.delayed(ClassDensities.fit)(*task, seed)
+
+        for k in range(n_folds):
+            if len(np.unique(codes[fold != k])) < C:
+                raise InvalidInputError(f"cv: all rows of a class are in the test set of fold {k}: stratify")
+        found = []
+        with counting_bar(n_folds * C, "fitting", bool(self.verbose)) as advance, without_warnings():
+            for density in in_parallel(self.n_jobs, calls(), threads=True):
+                found.append(density)
                 advance()
+        densities = [found[i : i + C] for i in range(0, len(found), C)]
+        d, n_joint = rows.shape[1], len(found[0].joint)
+        known = LogLikelihoods(np.zeros((len(rows), d, C)), np.zeros((len(rows), n_joint, C)))
+        for k in range(n_folds):
+            for part, new in zip(known, _evaluate(densities[k], rows[fold == k]), strict=True):
+                part[fold == k] = new
         alone = fold < 0
         if alone.any():
             for part, new in zip(known, _average(densities, rows[alone]), strict=True):
@@ -218,14 +202,14 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         self._logistic = {}
         for name, columns in self._columns(rows, known).items():
             centre, scale = column_moments(columns, weights)
+            if len(self.classes_) == 2:
+                scale[rows.shape[1] :] /= 2**0.5  # one column stands for two, and has the penalty of both
             z = (columns - centre) / scale
-            tried = {c: _cross_validated(z, codes, weights, fold, c, len(self.classes_)) for c in STRENGTHS}
-            true = {c: weights @ log_prob[np.arange(len(codes)), codes] for c, log_prob in tried.items()}
-            best = max(true, key=true.__getitem__)
-            held_out[name] = tried[best]
-            self._logistic[name] = centre, scale, _logistic(best).fit(z, codes, weights)
+            held_out[name], strength = _cross_validated(z, codes, weights, fold, len(self.classes_))
+            model = LogisticRegression(C=strength, max_iter=LOGISTIC_ITER).fit(z, codes, weights)
+            self._logistic[name] = centre, scale, model
         own = np.stack([log_prob[np.arange(len(codes)), codes] for log_prob in held_out.values()], axis=1)
-        shares = stacking_weights(own, weights, np.zeros(len(held_out)))
+        shares = stacking_weights(own, weights, np.zeros(len(held_out)), tol=STACKING_TOL)
         self.predictor_weights_ = dict(zip(held_out, shares.tolist(), strict=True))
         self.held_out_ = dict(zip(held_out, (weights @ own / weights.sum()).tolist(), strict=True))
 
@@ -277,18 +261,18 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         return hasattr(self, "_densities")
 
 
-def _fit_features(options: dict[str, Any], X: Floats, y: np.ndarray, weights: Floats) -> RTBMFeatures | None:
-    """The densities of classes; None if a class lies so close to a plane of its features that float64 has none."""
-    try:
-        return RTBMFeatures(**options).fit(X, y, weights)
-    except RTBMError:
-        return None
+def _evaluate(densities: list[ClassDensities], rows: Floats) -> LogLikelihoods:
+    """log P(x|class) of rows (n, d) by the densities of all classes."""
+    parts = zip(*(density.log_prob(rows) for density in densities), strict=True)
+    return LogLikelihoods(*(np.stack(part, axis=-1) for part in parts))
 
 
-def _average(densities: list[ClassDensities], rows: Floats) -> LogLikelihoods:
+def _average(densities: list[list[ClassDensities]], rows: Floats) -> LogLikelihoods:
     """The logarithms of likelihoods averaged over the densities of all folds."""
-    parts = zip(*(density.log_likelihoods(rows) for density in densities), strict=True)
-    return LogLikelihoods(*(logsumexp(np.stack(part), axis=0) - np.log(len(densities)) for part in parts))
+    total = _evaluate(densities[0], rows)
+    for fold in densities[1:]:
+        total = LogLikelihoods(*map(np.logaddexp, total, _evaluate(fold, rows)))
+    return LogLikelihoods(*(part - np.log(len(densities)) for part in total))
 
 
 def _stratified_folds(codes: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
@@ -304,21 +288,28 @@ def _stratified_folds(codes: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
     return fold
 
 
-def _logistic(strength: float) -> LogisticRegression:
-    return LogisticRegression(C=strength, max_iter=500)
-
-
 def _cross_validated(
-    z: Floats, codes: np.ndarray, weights: Floats, fold: np.ndarray, strength: float, n_classes: int
-) -> Floats:
-    """log P(class|x) (n, C) of held-out rows by logistic regression."""
-    log_prob = np.empty((len(z), n_classes))
-    for k in range(fold.max() + 1):
-        kept = fold != k
-        held_out = ~kept if k else ~kept | (fold < 0)
-        model = _logistic(strength).fit(z[kept], codes[kept], weights[kept])
-        log_prob[held_out] = _log_proba(model, z[held_out], n_classes)
-    return log_prob
+    z: Floats, codes: np.ndarray, weights: Floats, fold: np.ndarray, n_classes: int
+) -> tuple[Floats, float]:
+    """log P(class|x) (n, C) of held-out rows by logistic regression, and the C of STRENGTHS that predicts them best.
+
+    C rises until the prediction is worse. Each fit starts from the one before, with the same rows.
+    """
+    options = {"tol": LOGISTIC_TOL, "max_iter": LOGISTIC_ITER, "warm_start": True}
+    models = [LogisticRegression(**options) for _ in range(fold.max() + 1)]
+    best, found, chosen = -np.inf, np.empty((len(z), n_classes)), STRENGTHS[0]
+    for strength in STRENGTHS:
+        log_prob = np.empty((len(z), n_classes))
+        for k, model in enumerate(models):
+            kept = fold != k
+            held_out = ~kept if k else ~kept | (fold < 0)
+            model.set_params(C=strength).fit(z[kept], codes[kept], weights[kept])
+            log_prob[held_out] = _log_proba(model, z[held_out], n_classes)
+        value = float(weights @ log_prob[np.arange(len(codes)), codes])
+        if value <= best:
+            break
+        best, found, chosen = value, log_prob, strength
+    return found, chosen
 
 
 def _log_proba(model: LogisticRegression, z: Floats, n_classes: int) -> Floats:

@@ -102,7 +102,7 @@ def local_widths(x: Floats, weights: Floats) -> Floats:
     p, half = np.arange(1, 10) / 10, 0.05
     if len(x) < SMALLEST_SAMPLE:
         return np.ones(x.shape[1])
-    gaps = quantiles(x, weights, p + half) - quantiles(x, weights, p - half)
+    gaps = np.diff(quantiles(x, weights, np.append(p - half, p[-1] + half)), axis=0)
     normal = torch.special.ndtri(torch.from_numpy(p + half)) - torch.special.ndtri(torch.from_numpy(p - half))
     widths = np.median(gaps / normal.numpy()[:, None], axis=0)
     return np.where(np.isnan(x).all(axis=0), 1.0, np.clip(widths, 0.05, 1.0))

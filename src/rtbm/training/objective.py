@@ -116,10 +116,18 @@ class Objective:
         The sum of the weights as they were given; None for that of an `ArraySource`.
     device : str or torch.device, default=None
         Where vectors are; None for the device of an `ArraySource`, or else the CPU.
+    omitted : float, default=None
+        As in `Likelihood`.
     """
 
     def __init__(
-        self, family: Family, source: Source, prior: Prior, total: float | None = None, device: str | None = None
+        self,
+        family: Family,
+        source: Source,
+        prior: Prior,
+        total: float | None = None,
+        device: str | None = None,
+        omitted: float | None = None,
     ):
         self.family, self.source, self.prior = family, source, prior
         self.total, self._is_rounded, self._is_complete = total or 1.0, True, False
@@ -128,7 +136,7 @@ class Objective:
             self.x, self.weights, self.device = source.x, source.weights, source.x.device
             self.total, self._is_rounded = total or source.total, False
             self._is_complete = not bool(source.x.isnan().any())
-        self.likelihood = Likelihood(family, source)
+        self.likelihood = Likelihood(family, source, omitted=omitted)
         self.evaluations, self._lowest = 0, math.inf
 
     def value(self, vector: Tensor) -> float:

@@ -49,7 +49,9 @@ def ladder(
         stiffness *= float(np.exp(rng.uniform(math.log(0.4), math.log(2))))
         overlap = rng.uniform(0.6, 1.2)
         centre, base = rng.uniform(0.3, 0.7, n_hidden), rng.uniform(1.6, 2.4)
-    low, high = quantiles(np.nan_to_num(x) @ axes if d > 1 else x, weights, np.array([RANGE_TAIL, 1 - RANGE_TAIL]))
+    used, low, high = np.unique(deal), np.zeros(d), np.zeros(d)
+    along = np.nan_to_num(x) @ axes[:, used] if d > 1 else x
+    low[used], high[used] = quantiles(along, weights, np.array([RANGE_TAIL, 1 - RANGE_TAIL]))
     high = np.maximum(high, low + 0.1)
     F, width, mean = np.zeros((d, n_hidden)), np.ones(d), np.zeros(d)
     for axis in range(d):

@@ -387,7 +387,7 @@ def expected_seconds(candidates: Sequence[Mapping[str, Any]], n_rows: int, n_fea
     return n_folds * total
 
 
-def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats) -> Floats:
+def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats, tol: float = 1e-7) -> Floats:
     """The shares s (m,) of candidates that maximise the log-likelihood of their mixture less their costs, by EM.
 
     The costs are Σ_j s_j costs_j. The M-step is s_j = c_j/(μ + costs_j), with c_j the number of rows that candidate j
@@ -401,6 +401,8 @@ def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats) -> Floats
         How often each row counts.
     costs : (m,)
         What candidates cost if they have the whole share.
+    tol : float, default=1e-7
+        Iterations end when no share changes by more.
 
     Examples
     --------
@@ -416,9 +418,9 @@ def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats) -> Floats
     shares = np.full(log_prob.shape[1], 1 / log_prob.shape[1])
     for _ in range(STACKING_ITERATIONS):
         before = shares
-        counts = weights @ (ratios * shares / (ratios @ shares)[:, None])
+        counts = shares * ((weights / (ratios @ shares)) @ ratios)
         shares = _with_costs(counts, costs, total)
-        if np.abs(shares - before).max() < 1e-7:
+        if np.abs(shares - before).max() < tol:
             break
     return shares
 

@@ -32,12 +32,13 @@ def standardise(
     names: list[str],
     has_missing: bool,
     known: Moments | None = None,
+    axis_iter: int = 100,
 ) -> Standardised:
     """Standardise data along their independent components. Raise an error if they span no volume.
 
     With missing entries, here or in other data (`has_missing`), each feature is standardised alone, since the axes
     would mix them. `log_slope` (n,) is the logarithm of the change of volume that came before, and `known` the moments
-    if x is but a sample.
+    if x is but a sample. The axes are sought for `axis_iter` iterations.
     """
     n, d = x.shape
     if np.isnan(x).all(axis=0).any():
@@ -71,7 +72,7 @@ def standardise(
         covariance = (root @ root.T) / np.outer(scales, scales)
         root = np.diag(scales)
     elif d > 1:
-        root = root @ independent_axes((x - mean) @ np.linalg.inv(root).T, weights)
+        root = root @ independent_axes((x - mean) @ np.linalg.inv(root).T, weights, axis_iter)
     z = to_standard(x, mean, root)
     return Standardised(z, weights, mean, root, covariance, _log_volume(x, root, weights, log_slope))
 

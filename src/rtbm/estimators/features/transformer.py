@@ -185,9 +185,9 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
                 if len(members) == 1:
                     yield fit(chosen, X[:, part], weights)
                     continue
-                widths = _typical_variances(X[:, part], weights, members)
+                widths = typical_variances(X[:, part], weights, members)
                 for member in members:
-                    yield fit(chosen, *_spread_out(X[member][:, part], weights[member], widths))
+                    yield fit(chosen, *spread_out(X[member][:, part], weights[member], widths))
 
         n_machines = len(patches) * len(members)
         fitted, unfinished = [], 0
@@ -293,7 +293,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         return tags
 
 
-def _typical_variances(X: Floats, weights: Floats, members: list[np.ndarray]) -> Floats:
+def typical_variances(X: Floats, weights: Floats, members: list[np.ndarray]) -> Floats:
     """The (lower) median over classes of the variance (d,) of each feature within a class, where that is not 0.
 
     A feature that is constant in every class has a hundredth of its whole variance.
@@ -307,7 +307,7 @@ def _typical_variances(X: Floats, weights: Floats, members: list[np.ndarray]) ->
     )
 
 
-def _spread_out(rows: Floats, weights: Floats, variances: Floats) -> tuple[Floats, Floats]:
+def spread_out(rows: Floats, weights: Floats, variances: Floats) -> tuple[Floats, Floats]:
     """Rows of a class, and one more observation that is spread out around their mean.
 
     It is 2d points with given variances (d,) and the weight of an average row. It keeps the density finite where all

@@ -39,11 +39,20 @@ class Tables:
         A bound on the error of the mean log P.
     max_states : int, default=None
         The most states of a machine; None for TABLE_STATES or TABLE_STATES_WIDE.
+    omitted : float, default=None
+        The log of the share of probability that tables omit whatever the data need; None for what `tolerance` asks.
     """
 
-    def __init__(self, sizes: tuple[int, int, int], tolerance: float = TABLE_TOLERANCE, max_states: int | None = None):
+    def __init__(
+        self,
+        sizes: tuple[int, int, int],
+        tolerance: float = TABLE_TOLERANCE,
+        max_states: int | None = None,
+        omitted: float | None = None,
+    ):
         self._sizes, self._tolerance = sizes, tolerance
-        self._allowed = np.full(sizes[0], FIRST_OMITTED)
+        self._is_fixed, self._first = omitted is not None, FIRST_OMITTED if omitted is None else omitted
+        self._allowed = np.full(sizes[0], self._first)
         self._log_scales = np.zeros(1 + sizes[0])
         self._room, self._limit = FIRST_ROOM, max_states or (TABLE_STATES if sizes[1] <= 2 else TABLE_STATES_WIDE)
         self._is_limited = False
@@ -61,7 +70,7 @@ class Tables:
             if not math.isfinite(sums[0]):
                 break
             states = function.states
-            if function.far_tolerance or _adjust(
+            if self._is_fixed or function.far_tolerance or _adjust(
                 machines.log_weights, states.log_left_out, sums[1 : 2 + K], self._log_scales, self._allowed,
                 math.log(self._tolerance),
             ):  # fmt: skip
@@ -83,8 +92,8 @@ class Tables:
             try:
                 states = self._tabulate(machines)
             except TooManyTermsError:
-                if (self._allowed >= MOST_OMITTED).all():
-                    self._allowed, self._is_limited = np.full(len(self._allowed), FIRST_OMITTED), False
+                if self._is_fixed or (self._allowed >= MOST_OMITTED).all():
+                    self._allowed, self._is_limited = np.full(len(self._allowed), self._first), False
                     raise
                 self._allowed, self._is_limited = np.minimum(self._allowed + 3.0, MOST_OMITTED), True
             else:

@@ -40,13 +40,20 @@ class Likelihood:
         A bound on the error of the mean log P from tables.
     max_states : int, default=None
         The most states of a machine in a table; None for the defaults of `tables.py`.
+    omitted : float, default=None
+        The log of the share of probability that tables omit, instead of `tolerance`: see `Tables`.
     """
 
     def __init__(
-        self, family: "Family", source: Source, tolerance: float = TABLE_TOLERANCE, max_states: int | None = None
+        self,
+        family: "Family",
+        source: Source,
+        tolerance: float = TABLE_TOLERANCE,
+        max_states: int | None = None,
+        omitted: float | None = None,
     ):
         self.family, self.source = family, source
-        self._tables = Tables((family.n_components, family.n_visible, family.n_hidden), tolerance, max_states)
+        self._tables = Tables((family.n_components, family.n_visible, family.n_hidden), tolerance, max_states, omitted)
 
     def value(self, vector: Tensor) -> float:
         """The mean log P."""

@@ -1,0 +1,49 @@
+"""Densities of single columns, which are fitted in one compiled call."""
+
+import numpy as np
+import pytest
+import torch
+
+from rtbm import RTBMDensity
+from rtbm.theta import kernels
+from rtbm.training.columns import FAMILY, ColumnDensities
+
+
+def columns(n, seed=0):
+    rng = np.random.default_rng(seed)
+    first = np.where(rng.random(n) < 0.5, rng.normal(-2, 0.5, n), rng.normal(1, 1.0, n))
+    return np.column_stack([first, rng.gamma(2.0, size=n), 5 + 0.1 * rng.standard_t(3, n)])
+
+
+def test_log_prob_is_that_of_the_machines_near_and_far():
+    X = columns(300)
+    densities = ColumnDensities.fit(X, np.ones(300))
+    points = np.vstack([X[:20], X[:3] + 50, X[:3] - 1e4])
+    for i, vector in enumerate(densities.vectors):
+        z = (points[:, i] - densities.centre[i]) / densities.scale[i]
+        exact = FAMILY.distribution(torch.from_numpy(vector)).log_prob(torch.from_numpy(z[:, None])).numpy()
+        found = densities.log_prob(points)[:, i]
+        np.testing.assert_allclose(found, exact - np.log(densities.scale[i]), rtol=1e-8)
+
+
+def test_fits_are_as_good_as_those_of_single_densities():
+    X, test = columns(600), columns(4000, seed=1)
+    found = ColumnDensities.fit(X, np.ones(600)).log_prob(test).mean(axis=0)
+    for i, value in enumerate(found):
+        density = RTBMDensity(2, n_init=1, tol=1e-4, fallback=None, random_state=0).fit(X[:, [i]])
+        assert value > density.score(test[:, [i]]) - 0.02
+
+
+def test_weights_repeat_rows():
+    X, weights = columns(50), 1 + np.arange(50) % 3
+    weighted = ColumnDensities.fit(X, weights.astype(float)).log_prob(X)
+    repeated = ColumnDensities.fit(np.repeat(X, weights, axis=0), np.ones(weights.sum())).log_prob(X)
+    np.testing.assert_allclose(weighted, repeated, atol=0.05)  # nodes differ a little
+
+
+def test_without_numba(monkeypatch):
+    X = columns(60)[:, :2]
+    compiled = ColumnDensities.fit(X, np.ones(60)).log_prob(X)
+    monkeypatch.setattr(kernels, "AVAILABLE", False)
+    plain = ColumnDensities.fit(X, np.ones(60)).log_prob(X)
+    assert plain.mean() == pytest.approx(compiled.mean(), abs=0.02)
