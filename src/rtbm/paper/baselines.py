@@ -90,13 +90,15 @@ def tuned_gaussian_mixture(X: Floats, seed: int, quick: bool) -> GaussianMixture
 
 def bayesian_mixture(X: Floats, seed: int, quick: bool) -> BayesianGaussianMixture:
     """A variational mixture with a Dirichlet process, which chooses its size itself."""
-    model = BayesianGaussianMixture(
-        n_components=min(BAYESIAN_SIZE, len(X) // 2), max_iter=50 if quick else 1000, random_state=seed
-    )
-    try:
-        return model.fit(X)
-    except ValueError:  # a covariance is singular
-        return model.set_params(reg_covar=1e-3).fit(X)
+    model = BayesianGaussianMixture(max_iter=50 if quick else 1000, random_state=seed)
+    size = min(BAYESIAN_SIZE, len(X) // 2)
+    while True:
+        try:
+            return model.set_params(n_components=size).fit(X)
+        except ValueError:  # a covariance is singular
+            if size == 1:
+                raise
+            size //= 2
 
 
 def kernels(X: Floats, bandwidth: float) -> KernelDensity:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import SymmetricalLogLocator
 from scipy.stats import rankdata
 from sklearn import datasets as samples
 from sklearn.decomposition import PCA
@@ -212,6 +213,7 @@ class TableComparison(NamedTuple):
             ax.axvline(0, color="black", lw=0.8, ls=":")
             ax.set(title=other)
             ax.set_xscale("symlog", linthresh=0.1)
+            ax.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1))
         axes[0, 0].set_yticks(range(len(tables)), list(tables))
         axes[0, 0].invert_yaxis()
         figure.supxlabel(f"{score.name}: how much better {self.methods[0]} is")
