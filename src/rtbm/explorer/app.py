@@ -8,8 +8,10 @@ from tornado.ioloop import IOLoop
 
 from rtbm.explorer.fit_tab import FitTab
 from rtbm.explorer.machine_tab import MachineTab
+from rtbm.explorer.network_tab import NetworkTab
 from rtbm.explorer.style import PAGE_CSS, WIDGET_CSS
 from rtbm.explorer.tables import open_source
+from rtbm.explorer.theta_tab import ThetaTab
 
 ADDRESS = "127.0.0.1"
 """The server listens here, so that no other machine can reach it."""
@@ -20,21 +22,26 @@ TOGGLE = """
 const root = document.documentElement;
 root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
 """
-FOLLOW_SYSTEM = """
-<script>if (matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.dataset.theme = "dark";</script>
-"""
+FOLLOW_SYSTEM = """<script>
+if (matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.dataset.theme = "dark";
+</script>"""
 """The page begins dark if the system is."""
 
 
 def make_page(source: Any = None) -> Any:
     """The page of one session: its own controls, data and fits."""
     opened = open_source(source)
-    tabs: dict[str, Any] = {"Machine": MachineTab(), "Fit": FitTab(opened)}
+    tabs: dict[str, Any] = {
+        "Machine": MachineTab(),
+        "Fit": FitTab(opened),
+        "Network": NetworkTab(),
+        "Theta": ThetaTab(),
+    }
     shown = pn.Tabs(*((name, tab.view) for name, tab in tabs.items()), dynamic=True, sizing_mode="stretch_width")
     if source is not None:
         shown.active = list(tabs).index("Fit")
     if pn.state.curdoc is not None and pn.state.curdoc.session_context:
-        pn.state.on_session_destroyed(lambda context: tabs["Fit"].close())
+        pn.state.on_session_destroyed(lambda context: [tabs[name].close() for name in ("Fit", "Network")])
     return shown
 
 

@@ -1,6 +1,5 @@
 """The tab of fits: choose a table, fit it while the picture follows, and take the model along."""
 
-import io
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from rtbm.explorer.style import (
     NEUTRAL,
     WARM,
     Soon,
+    download,
     empty_source,
     flow,
     html_table,
@@ -193,19 +193,13 @@ class FitTab:
             "data.csv": lambda: csv_bytes(self.table.rows, self.table.columns if self.table.is_named else None),
         }
         files[self.table.file if self.table.file.endswith(".csv") else "data.csv"] = files.pop("data.csv")
-        parts.append(flow(*(_download(name, make) for name, make in files.items())))
+        parts.append(flow(*(download(name, make) for name, make in files.items())))
         if options is not None:
             text = f"```python\n{python_code(self.table, options)}\n```\n```\n{command_line(self.table, options)}\n```"
             parts.append(pn.pane.Markdown(f"### The same in Python, and as a command\n{text}"))
             parts[-1].sizing_mode = "stretch_width"
         self._results[:] = parts
         self._results.visible = True
-
-
-def _download(name: str, make: Any) -> Any:
-    return pn.widgets.FileDownload(
-        callback=lambda: io.BytesIO(make()), filename=name.split("/")[-1], embed=False, label=name.split("/")[-1]
-    )
 
 
 class DensityPictures:
@@ -219,7 +213,7 @@ class DensityPictures:
         height = 300 if d == 1 else 220
         figures = [self._line_figure(i, height) for i in panels.singles]
         figures += [self._plane_figure(number, 380 if d == 2 else 230) for number in range(len(panels.pairs))]
-        width = None if d == 1 else 300 if d == 2 else 200
+        width = None if d == 1 else 300 if d == 2 else 170
         more = len(names) - d
         note = [pn.pane.HTML(f"<p>The first {MAX_DRAWN} columns are drawn, and {more} more are fitted.</p>")]
         self.view = pn.Column(

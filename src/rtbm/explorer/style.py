@@ -1,5 +1,6 @@
 """The look of the explorer: colours, style sheets, figures and panels that all tabs share."""
 
+import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ WIDGET_CSS = """
   background: var(--design-primary-color, #1b6a96); box-shadow: none; }
 .noUi-handle::before, .noUi-handle::after { display: none; }
 .bk-input { border-color: var(--line-color, #d5dbe0); }
-select.bk-input { appearance: auto; background-image: none; }
+select.bk-input { appearance: auto !important; background-image: none !important; }
 .choices__inner, .choices__list--dropdown { background: var(--design-background-color) !important;
   color: inherit; border-color: var(--line-color, #d5dbe0) !important; }
 .choices__list--multiple .choices__item { background: var(--design-primary-color) !important;
@@ -109,7 +110,7 @@ def style_legend(made: Any) -> None:
 
 def show(made: Any, width: int | None = None) -> Any:
     """A figure in a place that is at least `width` wide if the window is; by default as wide as the column."""
-    styles = {} if width is None else {"flex": f"1 1 min({width}px, 45%)", "min-width": "0", "width": "auto"}
+    styles = {} if width is None else {"flex": f"1 1 min({width}px, 100%)", "min-width": "0", "width": "auto"}
     return pn.Column(pn.pane.Bokeh(made, sizing_mode="stretch_width"), sizing_mode="stretch_width", styles=styles)
 
 
@@ -176,3 +177,9 @@ def upload_box(take: Callable[[str, bytes | str], None]) -> Any:
 
     box.param.watch(received, "value", onlychanged=False)
     return box
+
+
+def download(name: str, make: Callable[[], bytes]) -> Any:
+    """A button that downloads a file, which is made when the button is pressed."""
+    name = name.split("/")[-1]
+    return pn.widgets.FileDownload(callback=lambda: io.BytesIO(make()), filename=name, label=name, embed=False)
