@@ -1,15 +1,18 @@
 """The page of the explorer, and the server that shows it to browsers on this machine alone."""
 
 import socket
+import sys
+import warnings
 from typing import Any
 
 import panel as pn
+from sklearn.exceptions import ConvergenceWarning
 from tornado.ioloop import IOLoop
 
 from rtbm.explorer.fit_tab import FitTab
 from rtbm.explorer.machine_tab import MachineTab
 from rtbm.explorer.network_tab import NetworkTab
-from rtbm.explorer.style import PAGE_CSS, WIDGET_CSS
+from rtbm.explorer.style import PAGE_CSS, WIDGET_CSS, session_document
 from rtbm.explorer.tables import open_source
 from rtbm.explorer.theta_tab import ThetaTab
 
@@ -26,6 +29,8 @@ FOLLOW_SYSTEM = """<script>
 if (matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.dataset.theme = "dark";
 </script>"""
 """The page begins dark if the system is."""
+SWITCH_SECONDS = 0.001
+"""How long a fit may keep the page waiting each time that Python changes threads; by default five times as long."""
 
 
 def make_page(source: Any = None) -> Any:
@@ -40,7 +45,7 @@ def make_page(source: Any = None) -> Any:
     shown = pn.Tabs(*((name, tab.view) for name, tab in tabs.items()), dynamic=True, sizing_mode="stretch_width")
     if source is not None:
         shown.active = list(tabs).index("Fit")
-    if pn.state.curdoc is not None and pn.state.curdoc.session_context:
+    if session_document() is not None:
         pn.state.on_session_destroyed(lambda context: [tabs[name].close() for name in ("Fit", "Network")])
     return shown
 
@@ -55,6 +60,8 @@ def run_server(source: Any, port: int | None, browser: bool) -> None:
     """Serve the page on 127.0.0.1 until interrupted. Other origins are refused."""
     port = _free_port() if port is None else port
     pn.extension(*EXTENSIONS, raw_css=[WIDGET_CSS], global_css=[PAGE_CSS])
+    sys.setswitchinterval(SWITCH_SECONDS)
+    warnings.simplefilter("ignore", ConvergenceWarning)  # of members of committees; summaries say how a fit ended
 
     def session() -> Any:
         toggle = pn.widgets.Button(name="light / dark", align="center", margin=(0, 10))

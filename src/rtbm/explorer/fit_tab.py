@@ -30,6 +30,7 @@ from rtbm.explorer.style import (
     empty_source,
     flow,
     html_table,
+    locked,
     make_figure,
     message,
     set_axes,
@@ -69,9 +70,9 @@ class FitTab:
         self.table, self._timer = opened.table, None
         self.job: Job | None = None
         self.committee.param.watch(self._choose_committee, "value")
-        self.source.param.watch(self._choose_source, "value")
-        self.columns.param.watch(lambda event: self._show_columns(), "value")
-        self.start.on_click(lambda event: self._begin())
+        self.source.param.watch(locked(self._choose_source), "value")
+        self.columns.param.watch(locked(self._choose_columns), "value")
+        self.start.on_click(locked(lambda event: self._begin()))
         self.stop.on_click(lambda event: self.job and self.job.stop())
         controls = [self.source, self.upload, self.columns, self.committee, self.n_hidden, self.n_components]
         buttons = pn.Row(self.start, self.stop)
@@ -93,11 +94,16 @@ class FitTab:
         """Draw the chosen columns without a density."""
         self._cancel()
         self._results.visible, self._likelihood.data = False, {"xs": [], "ys": []}
+        self._drawn_columns = list(self.columns.value)
         if self.columns.value:
             rows = select_columns(self.table, self.columns.value)
             names = self.columns.value if self.table.is_named else [f"column {name}" for name in self.columns.value]
             self.pictures = DensityPictures(Panels(rows), names)
             self._pictures[:] = [self.pictures.view]
+
+    def _choose_columns(self, event: Any) -> None:
+        if event.new != self._drawn_columns:  # else `show_table` has drawn them
+            self._show_columns()
 
     def _choose_source(self, event: Any) -> None:
         if event.new in TABLES:
@@ -256,39 +262,39 @@ class ConditionalPictures:
     """A slider for the value of one column, and the densities of the others given it."""
 
     def __init__(self, density: MarginalDensities, pictures: DensityPictures):
-        self._density, self._panels, self._names = density, pictures.panels, pictures.names
-        drawn = {self._names[i]: i for i in self._panels.singles}
+        self._density, self._panels = density, pictures.panels
+        drawn = {pictures.names[i]: i for i in self._panels.singles}
         self.given = pn.widgets.Select(name="Given the value of", options=drawn, sizing_mode="stretch_width")
         self.value = pn.widgets.FloatSlider(name="value", start=0, end=1, sizing_mode="stretch_width")
-        self._figures = flow()
-        redraw = Soon(self._draw)
-        self.given.param.watch(lambda event: self._choose(), "value")
-        self.value.param.watch(redraw, "value")
+        self._figures = [self._figure(name, i) for name, i in drawn.items()]
+        self._places = [show(made, 240) for made, _ in self._figures]
         self._choose()
-        title = pn.pane.HTML("<h3>Conditionals</h3>")
-        self.view = pn.Column(title, flow(self.given, self.value), self._figures, sizing_mode="stretch_width")
+        self.given.param.watch(locked(lambda event: self._choose()), "value")
+        self.value.param.watch(Soon(self._draw), "value")
+        about = "The density of each column given the value (red), and of all rows (grey)."
+        title = pn.pane.HTML(f"<h3>Conditionals</h3><p>{about}</p>")
+        controls = flow(self.given, self.value)
+        self.view = pn.Column(title, controls, flow(*self._places), sizing_mode="stretch_width")
+
+    def _figure(self, name: str, i: int) -> tuple[Any, Any]:
+        made, source = make_figure(name, height=200), empty_source("v", "p")
+        made.line(*self._panels.curve(self._density, i), color=NEUTRAL, line_width=1.5)
+        made.line("v", "p", source=source, color=WARM, line_width=2.5)
+        set_axes(made, self._panels.limits[i])
+        return made, source
 
     def _choose(self) -> None:
-        """Show the columns other than the given one."""
-        given = self.given.value
-        low, high = self._panels.limits[given]
-        self._sources, shown = {}, []
-        for i in self._panels.singles:
-            if i != given:
-                made = make_figure(f"{self._names[i]}: all (grey), and given the value", height=200)
-                v, p = self._panels.curve(self._density, i)
-                made.line(v, p, color=NEUTRAL, line_width=1.5)
-                self._sources[i] = made, empty_source("v", "p")
-                made.line("v", "p", source=self._sources[i][1], color=WARM, line_width=2.5)
-                set_axes(made, self._panels.limits[i], (0, 1.1 * float(p.max())))
-                shown.append(show(made, 240))
-        self._figures[:] = shown
+        """Show the columns other than the given one, and the range of its values."""
+        low, high = self._panels.limits[self.given.value]
+        for i, place in enumerate(self._places):
+            place.visible = i != self.given.value
         self.value.param.update(start=low, end=high, step=(high - low) / 200, value=(low + high) / 2)
         self._draw()
 
     def _draw(self) -> None:
         curves = conditional_curves(self._density, self._panels, self.given.value, self.value.value)
         for i, (v, p) in curves.items():
-            made, source = self._sources[i]
+            made, source = self._figures[i]
             source.data = {"v": v, "p": p}
-            set_axes(made, y=(0, max(made.y_range.end, 1.1 * float(p.max()))))
+            _, everywhere = self._panels.curve(self._density, i)
+            set_axes(made, y=(0, 1.1 * max(float(p.max()), float(everywhere.max()))))

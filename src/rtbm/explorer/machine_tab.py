@@ -28,6 +28,7 @@ from rtbm.explorer.style import (
     empty_source,
     flow,
     html_table,
+    locked,
     make_figure,
     message,
     set_axes,
@@ -61,12 +62,12 @@ class MachineTab:
         self._line, self._plane = _LinePictures(), _PlanePictures()
         self._redraw, self._is_setting = Soon(self._draw), False
         self.show_machine(next(iter(presets().values())))
-        self.preset.param.watch(lambda event: self.show_machine(presets()[event.new]), "value")
+        self.preset.param.watch(locked(lambda event: self.show_machine(presets()[event.new])), "value")
         self.size.param.watch(self._choose_size, "value")
-        self.kind.param.watch(lambda event: self.show_machine(self.machine), "value")
+        self.kind.param.watch(locked(lambda event: self.show_machine(self.machine)), "value")
         self.phase.param.watch(self._redraw, "value")
         self.n_draws.param.watch(self._redraw, "value")
-        self.other.on_click(self._change_phase)
+        self.other.on_click(locked(self._change_phase))
         controls = [
             self.preset,
             self.size,

@@ -29,6 +29,7 @@ from rtbm.explorer.style import (
     empty_source,
     flow,
     html_table,
+    locked,
     make_figure,
     message,
     set_axes,
@@ -70,8 +71,8 @@ class NetworkTab:
         self.table: DataTable | None = None
         self._timer: Any = None
         for widget in (self.time, self.value):
-            widget.param.watch(lambda event: self._choose(), "value")
-        self.start.on_click(lambda event: self._begin())
+            widget.param.watch(locked(lambda event: self._choose()), "value")
+        self.start.on_click(locked(lambda event: self._begin()))
         self.stop.on_click(lambda event: self.job and self.job.stop())
         about = pn.pane.HTML("<p>The paper's time series, or a file of one's own:</p>")
         controls = [about, self.upload, self.time, self.value, self.layers, self.activation]

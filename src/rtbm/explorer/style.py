@@ -49,7 +49,8 @@ select.bk-input { appearance: auto !important; background-image: none !important
   color: inherit; border-color: var(--line-color, #d5dbe0) !important; }
 .choices__list--multiple .choices__item { background: var(--design-primary-color) !important;
   border-color: var(--design-primary-color) !important; color: var(--design-primary-text-color) !important; }
-.filepond--panel-root, .filepond--panel * { background: var(--design-surface-color) !important; }
+.filepond--root, .filepond--drop-label, .filepond--panel-root, .filepond--panel * {
+  background: var(--design-surface-color) !important; }
 .filepond--drop-label, .filepond--drop-label label { color: var(--design-surface-text-color) !important; }
 .bk-btn.bk-active { background: var(--design-primary-color) !important; box-shadow: none !important;
   color: var(--design-primary-text-color) !important; }
@@ -75,6 +76,7 @@ def make_figure(title: str, x_label: str = "", y_label: str = "", height: int = 
     made.background_fill_color = made.border_fill_color = made.outline_line_color = None
     made.title.update(text_color=NEUTRAL, text_font_size="13px")
     for axis in made.axis:
+        axis.ticker.desired_num_ticks = 5
         axis.update(axis_line_color=NEUTRAL, major_tick_line_color=NEUTRAL, minor_tick_line_color=None)
         axis.update(major_label_text_color=NEUTRAL, axis_label_text_color=NEUTRAL, axis_label_text_font_style="normal")
     for grid in made.grid:
@@ -145,15 +147,32 @@ def escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
+def locked(handler: Callable[..., None]) -> Callable[..., None]:
+    """A handler that waits for the lock of the session's document.
+
+    Changes of figures need the lock, and Panel calls handlers of events without it.
+    """
+    document = session_document()
+    if document is None:
+        return handler
+    return lambda *events: document.add_next_tick_callback(lambda: handler(*events))
+
+
+def session_document() -> Any:
+    """The document of the session that a server is preparing; None elsewhere, as in notebooks."""
+    document = pn.state.curdoc
+    return document if document is not None and document.session_context else None
+
+
 class Soon:
     """Calls a function soon, once for all changes that come in the meantime, so that a drag does not queue up."""
 
     def __init__(self, function: Callable[[], None]):
-        self._function, self._document, self._waits = function, pn.state.curdoc, False
+        self._function, self._document, self._waits = function, session_document(), False
 
     def __call__(self, *_: Any) -> None:
         """Ask for a call: at once where there is no server, as in notebooks."""
-        if self._document is None or not self._document.session_context:
+        if self._document is None:
             self._function()
         elif not self._waits:
             self._waits = True
@@ -172,10 +191,11 @@ def upload_box(take: Callable[[str, bytes | str], None]) -> Any:
 
     def received(event: Any) -> None:
         if event.new:
-            name, content = next(iter(event.new.items()))
+            name, content = event.new.popitem()  # the last one, which the widget would keep
+            event.new.clear()
             take(name, content)
 
-    box.param.watch(received, "value", onlychanged=False)
+    box.param.watch(locked(received), "value", onlychanged=False)
     return box
 
 
