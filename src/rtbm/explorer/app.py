@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import panel as pn
+import torch
 from sklearn.exceptions import ConvergenceWarning
 from tornado.ioloop import IOLoop
 
@@ -61,6 +62,7 @@ def run_server(source: Any, port: int | None, browser: bool) -> None:
     port = _free_port() if port is None else port
     pn.extension(*EXTENSIONS, raw_css=[WIDGET_CSS], global_css=[PAGE_CSS])
     sys.setswitchinterval(SWITCH_SECONDS)
+    torch.set_num_threads(1)  # pictures are small, and several threads slow them down
     warnings.simplefilter("ignore", ConvergenceWarning)  # of members of committees; summaries say how a fit ended
 
     def session() -> Any:

@@ -25,6 +25,7 @@ from rtbm.explorer.style import (
     BLUE,
     NEUTRAL,
     WARM,
+    Slider,
     Soon,
     download,
     empty_source,
@@ -265,7 +266,7 @@ class ConditionalPictures:
         self._density, self._panels = density, pictures.panels
         drawn = {pictures.names[i]: i for i in self._panels.singles}
         self.given = pn.widgets.Select(name="Given the value of", options=drawn, sizing_mode="stretch_width")
-        self.value = pn.widgets.FloatSlider(name="value", start=0, end=1, sizing_mode="stretch_width")
+        self.value = Slider(name="value", start=0, end=1)
         self._figures = [self._figure(name, i) for name, i in drawn.items()]
         self._places = [show(made, 240) for made, _ in self._figures]
         self._choose()

@@ -145,7 +145,6 @@ def _numbers(machine: RTBMDistribution, mean: Floats, covariance: Floats) -> dic
         "log Z": f"{float(machine.log_normalizer):.4f}",
         "mean": ", ".join(f"{x:.4g}" for x in mean),
         spread: ", ".join(f"{x:.4g}" for x in entries),
-        "entropy": f"{float(machine.entropy()):.4f}",
     }
 
 

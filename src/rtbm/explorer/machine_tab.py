@@ -22,8 +22,10 @@ from rtbm.explorer.machine import (
 from rtbm.explorer.style import (
     BLUE,
     NEUTRAL,
+    RESTING_MS,
     SERIES,
     WARM,
+    Slider,
     Soon,
     empty_source,
     flow,
@@ -61,6 +63,7 @@ class MachineTab:
         self._message, self._numbers = pn.pane.HTML(sizing_mode="stretch_width"), pn.pane.HTML()
         self._line, self._plane = _LinePictures(), _PlanePictures()
         self._redraw, self._is_setting = Soon(self._draw), False
+        self._complete = Soon(self._show_entropy, RESTING_MS)
         self.show_machine(next(iter(presets().values())))
         self.preset.param.watch(locked(lambda event: self.show_machine(presets()[event.new])), "value")
         self.size.param.watch(self._choose_size, "value")
@@ -90,14 +93,11 @@ class MachineTab:
         values = values_of(machine, self.kind.value)
         for parameter in parameters(size, self.kind.value):
             value = values[parameter.label]
-            slider = pn.widgets.FloatSlider(
+            slider = Slider(
                 name=parameter.label,
                 start=min(parameter.low, 1.5 * value),
                 end=max(parameter.high, 1.5 * value),
-                step=0.01,
                 value=value,
-                sizing_mode="stretch_width",
-                margin=(2, 10),
             )
             slider.param.watch(self._redraw, "value")
             self.sliders[parameter.label] = slider
@@ -127,7 +127,14 @@ class MachineTab:
         is_line = machine.n_visible == 1
         self._line.view.visible, self._plane.view.visible = is_line, not is_line
         (self._line if is_line else self._plane).update(picture)
-        self._numbers.object = html_table(list(picture.numbers.items()))
+        self._shown_numbers = picture.numbers
+        self._numbers.object = html_table([*picture.numbers.items(), ("entropy", "…")])
+        self._complete()
+
+    def _show_entropy(self) -> None:
+        """Add the entropy, an integral that may take longer than all pictures."""
+        entropy = f"{float(self.machine.entropy()):.4f}"
+        self._numbers.object = html_table([*self._shown_numbers.items(), ("entropy", entropy)])
 
 
 class _LinePictures:
@@ -165,7 +172,7 @@ class _LinePictures:
             "colour": SERIES[:n_hidden],
             "label": labels,
         }
-        set_axes(self.density, (v[0], v[-1]), (0, 1.15 * picture.p.max()))
+        set_axes(self.density, (v[0], v[-1]), (0, 1.1 * max(picture.p.max(), heights.max())))
         set_axes(self.expectation, y=with_margin(picture.expectations))
         self.hidden.update(picture)
 

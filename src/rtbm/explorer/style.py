@@ -64,8 +64,10 @@ td:first-child { opacity: 0.7; white-space: nowrap; }
 h1 { font-size: 22px; margin: 0; } h3 { font-size: 14px; margin: 12px 0 2px; } p { font-size: 13px; margin: 4px 0; }
 """
 """Styles inside Panel's widgets, which page style sheets do not reach."""
-DELAY_MS = 10
-"""Changes within this time are drawn once. A longer delay is felt; a shorter one draws each step of a drag."""
+SLIDER_MS = 10
+"""Moves of a slider within this time are one. Panel's own 50 are felt; a shorter time draws each step of a drag."""
+RESTING_MS = 150
+"""What takes long is computed when the sliders have rested for this time."""
 
 
 def make_figure(title: str, x_label: str = "", y_label: str = "", height: int = 240, **options: Any) -> Any:
@@ -164,22 +166,37 @@ def session_document() -> Any:
     return document if document is not None and document.session_context else None
 
 
-class Soon:
-    """Calls a function soon, once for all changes that come in the meantime, so that a drag does not queue up."""
+class Slider(pn.widgets.FloatSlider):
+    """A slider as wide as its place that is followed while it moves."""
 
-    def __init__(self, function: Callable[[], None]):
-        self._function, self._document, self._waits = function, session_document(), False
+    _debounce = SLIDER_MS
+
+    def __init__(self, **options: Any):
+        super().__init__(**{"sizing_mode": "stretch_width", "margin": (2, 10), "step": 0.01} | options)
+
+
+class Soon:
+    """Calls a function soon, once for all changes that come in the meantime, so that a drag does not queue up.
+
+    With `resting` it waits until there has been no change for so many milliseconds.
+    """
+
+    def __init__(self, function: Callable[[], None], resting: int = 0):
+        self._function, self._document, self._resting = function, session_document(), resting
+        self._call: Any = None
 
     def __call__(self, *_: Any) -> None:
         """Ask for a call: at once where there is no server, as in notebooks."""
         if self._document is None:
             self._function()
-        elif not self._waits:
-            self._waits = True
-            self._document.add_timeout_callback(self._call, DELAY_MS)
+        elif self._call is None:
+            self._call = self._document.add_timeout_callback(self._run, self._resting)
+        elif self._resting:
+            self._document.remove_timeout_callback(self._call)
+            self._call = self._document.add_timeout_callback(self._run, self._resting)
 
-    def _call(self) -> None:
-        self._waits = False
+    def _run(self) -> None:
+        self._call = None
         self._function()
 
 

@@ -9,6 +9,7 @@ from bokeh.models import ColorBar, LinearColorMapper
 from rtbm.errors import RTBMError
 from rtbm.explorer.style import (
     NEUTRAL,
+    Slider,
     Soon,
     empty_source,
     flow,
@@ -28,8 +29,7 @@ class ThetaTab:
 
     def __init__(self) -> None:
         def slider(name: str, low: float, high: float, value: float) -> Any:
-            made = pn.widgets.FloatSlider(name=name, start=low, end=high, value=value, step=0.01, margin=(2, 10))
-            made.sizing_mode = "stretch_width"
+            made = Slider(name=name, start=low, end=high, value=value)
             made.param.watch(self._redraw, "value")
             return made
 
