@@ -13,7 +13,16 @@ import pytest
 
 import rtbm
 from browser import CHROMIUM
-from rtbm.explorer.fit import FitOptions, Panels, command_line, conditional_curves, finish, mass_levels, python_code
+from rtbm.explorer.fit import (
+    FitOptions,
+    Panels,
+    command_line,
+    conditional_curves,
+    finish,
+    mass_levels,
+    picture_bytes,
+    python_code,
+)
 from rtbm.explorer.fit import start_fit as start
 from rtbm.explorer.machine import SIZES, draw_machine, make_machine, parameters, presets, values_of
 from rtbm.explorer.network import learned_activations, paper_series, predicted, start_training, table_series
@@ -117,6 +126,12 @@ def test_conditional_curves_are_conditionals():
         np.testing.assert_allclose(p, expected.marginal(i - (i > 2)).log_prob(v[:, None]).exp(), atol=1e-5)
 
 
+def test_pictures_of_many_columns_show_the_first():
+    rows = TABLES["scikit-learn's wine"]().rows[:, :8]
+    model = rtbm.RTBMDensity(1, n_init=1, random_state=0).fit(rows)
+    assert picture_bytes(model, rows).startswith(b"\x89PNG")
+
+
 def test_contours_enclose_their_mass():
     p = np.random.default_rng(0).gamma(2.0, size=5000)
     for mass, level in zip((0.99, 0.9, 0.5), mass_levels(p), strict=True):
@@ -161,6 +176,9 @@ def test_what_is_given_is_opened(tmp_path):
     assert open_source(tmp_path / "model.rtbm").model.score([[5.0]]) == model.score([[5.0]])
     assert open_source(tmp_path / "x.npy").table.rows.shape == (3, 2)
     assert open_source(model).model is model
+    X = np.column_stack([np.random.default_rng(0).normal(size=(100, 2)), np.ones(100)])
+    partly = rtbm.RTBMDensity(1, n_init=1, drop_constant=True, random_state=0).fit(X)
+    assert open_source(partly).table.rows.shape[1] == open_source(partly).model.n_features_in_ == 2
     assert open_source([1.0, 2.0]).table.rows.shape == (2, 1)
     rtbm.save(model.distribution_, tmp_path / "machine.rtbm")
     with pytest.raises(rtbm.FileError, match="holds a RTBMDistribution"):
@@ -347,15 +365,16 @@ def test_a_fit_can_be_stopped_and_other_sessions_do_not_notice(page, address, ch
     other = chromium.new_page()
     other.goto(address)
     open_tab(other, "Fit")
-    page.get_by_label("Data").select_option("scikit-learn's breast cancer")
-    page.get_by_role("checkbox").check()
+    page.get_by_label("Data").select_option("the paper's correlated mixture")
+    move(page, "hidden units", 4)
+    move(page, "machines in the mixture", 6)
     page.get_by_role("button", name="Start").click()
     page.get_by_text(re.compile(r"start \d+, step \d+")).wait_for()
     assert other.get_by_text(re.compile(r"start \d+, step \d+")).count() == 0
     assert other.get_by_role("button", name="Stop").is_disabled()
     other.close()
     page.get_by_role("button", name="Stop").click()
-    page.get_by_text("Stopped: the model is the best member of the committee so far.").wait_for()
+    page.get_by_text("Stopped: the model is the fit so far.").wait_for()
     page.get_by_text("Conditionals").wait_for()
 
 

@@ -388,7 +388,7 @@ def explore(
     source: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[DATA or MODEL]",
+            metavar="DATA or MODEL",
             help="Data to fit (a .csv, .parquet or .npy file), or a model that `rtbm fit` has saved.",
         ),
     ] = None,
@@ -399,8 +399,8 @@ def explore(
 ) -> None:
     """Open a page to play with: move a machine by sliders, watch fits and networks learn, look at theta functions.
 
-    The page is served on 127.0.0.1, to this machine alone, until Ctrl-C. Nothing is fetched from elsewhere, and nothing
-    that is dropped into the page is kept. It needs the extra: pip install "rtbm[explore]"
+    The page is served on 127.0.0.1, to this machine alone, until Ctrl-C. It asks no other host, and keeps nothing that
+    is dropped into it. It needs Panel, which the extra "explore" of this package brings.
     """
     if source is not None:
         (existing_file if table_kind(source) is None else existing_table)(source)

@@ -16,7 +16,7 @@ from rtbm.estimators import RTBMDensity, RTBMDensityCV
 from rtbm.explorer.jobs import Job
 from rtbm.explorer.tables import DataTable
 from rtbm.persistence import save
-from rtbm.plotting import MarginalDensities, plot_model
+from rtbm.plotting import MAX_PANELS, MarginalDensities, plot_model
 
 MASSES = (0.5, 0.9, 0.99)
 """The shares of the probability that contours enclose."""
@@ -97,7 +97,7 @@ class Panels:
         """Heights and edges of the bars of a column."""
         column = self.rows[~np.isnan(self.rows[:, i]), i]
         counts, edges = np.histogram(column, bins, self.limits[i])
-        return counts / (len(column) * np.diff(edges)), edges
+        return counts / (max(1, len(column)) * np.diff(edges)), edges
 
     def curve(self, density: MarginalDensities, i: int) -> tuple[Floats, Floats]:
         """Points of a column, and the density there."""
@@ -127,6 +127,7 @@ def mass_levels(p: Floats, masses: Sequence[float] = MASSES) -> list[float]:
 
 
 def _limits(column: Floats) -> tuple[float, float]:
+    column = column if len(column) else np.zeros(1)  # all cells are missing
     low, high = (float(end) for end in np.quantile(column, [OUTLIERS, 1 - OUTLIERS]))
     margin = 0.1 * (high - low) or 0.5
     return low - margin, high + margin
@@ -181,9 +182,11 @@ def model_bytes(model: Any) -> bytes:
 
 
 def picture_bytes(model: Any, rows: Floats) -> bytes:
-    """The picture of a model that `rtbm plot` draws, as PNG."""
+    """The picture of a model that `rtbm plot` draws, as PNG, of at most MAX_PANELS columns."""
     import matplotlib.pyplot as plt
 
+    if rows.shape[1] > MAX_PANELS:
+        model, rows = model.marginal(range(MAX_PANELS)), rows[:, :MAX_PANELS]
     figure, content = plot_model(model, rows), io.BytesIO()
     figure.savefig(content, dpi=130)
     plt.close(figure)

@@ -70,6 +70,7 @@ class FitTab:
         self._steps.multi_line("xs", "ys", source=self._likelihood, color=BLUE, line_width=1.5, alpha=0.7)
         self.table, self._timer = opened.table, None
         self.job: Job | None = None
+        self._drawn_columns: list[str] = []
         self.committee.param.watch(self._choose_committee, "value")
         self.source.param.watch(locked(self._choose_source), "value")
         self.columns.param.watch(locked(self._choose_columns), "value")
@@ -77,24 +78,23 @@ class FitTab:
         self.stop.on_click(lambda event: self.job and self.job.stop())
         controls = [self.source, self.upload, self.columns, self.committee, self.n_hidden, self.n_components]
         buttons = pn.Row(self.start, self.stop)
-        likelihood = show(self._steps)
-        self.view = side_by_side([*controls, buttons, self.status], [self._pictures, likelihood, self._results])
-        self.show_table(opened.table)
+        self._progress = show(self._steps)
+        self.view = side_by_side([*controls, buttons, self.status], [self._pictures, self._progress, self._results])
+        self.show_table(opened.table, opened.table.columns if opened.model is not None else None)
         if opened.model is not None:
             self._show_model(opened.model, None)
 
-    def show_table(self, table: DataTable) -> None:
-        """Draw a table, and offer its columns."""
+    def show_table(self, table: DataTable, chosen: list[str] | None = None) -> None:
+        """Draw a table, and offer its columns, of which the first few are chosen by default."""
         self._cancel()
         self.table, self.status.object = table, ""
-        chosen = table.columns if len(table.columns) <= MANY_COLUMNS else table.columns[:MANY_COLUMNS]
-        self.columns.param.update(options=table.columns, value=list(chosen))
+        self.columns.param.update(options=table.columns, value=list(chosen or table.columns[:MANY_COLUMNS]))
         self._show_columns()
 
     def _show_columns(self) -> None:
         """Draw the chosen columns without a density."""
         self._cancel()
-        self._results.visible, self._likelihood.data = False, {"xs": [], "ys": []}
+        self._results.visible = self._progress.visible = False
         self._drawn_columns = list(self.columns.value)
         if self.columns.value:
             rows = select_columns(self.table, self.columns.value)
@@ -133,7 +133,7 @@ class FitTab:
         except RTBMError as error:
             self.status.object = message(str(error))
             return
-        self._results.visible, self._options = False, options
+        self._results.visible, self._progress.visible, self._options = False, True, options
         self.start.disabled, self.stop.disabled = True, False
         self._timer = pn.state.add_periodic_callback(self._follow, REFRESH_MS)
 

@@ -108,7 +108,7 @@ def open_source(source: Any) -> Opened:
     if source is None:
         return Opened(next(iter(TABLES.values()))())
     if isinstance(source, FittedDensity):
-        return Opened(_model_table(source, "the model"), source)
+        return _open_model(source, "the model")
     if isinstance(source, str | Path):
         path = Path(source)
         if table_kind(path) is not None:
@@ -119,7 +119,7 @@ def open_source(source: Any) -> Opened:
                 f"{path}: holds a {type(model).__name__}: the explorer shows a fitted RTBMDensity or RTBMDensityCV, or "
                 f"a table (a file that ends in one of {', '.join(TABLE_SUFFIXES)})"
             )
-        return Opened(_model_table(model, str(path)), model)
+        return _open_model(model, str(path))
     names = [str(name) for name in getattr(source, "columns", [])]
     rows = np.asarray(source, dtype=np.float64)
     rows = rows[:, None] if rows.ndim == 1 else rows
@@ -127,12 +127,15 @@ def open_source(source: Any) -> Opened:
     return Opened(DataTable("the table given", rows, names or numbered(rows), code, "data.csv", {}, bool(names)))
 
 
-def _model_table(model: FittedDensity, name: str) -> DataTable:
-    """Draws from a model in place of its data."""
+def _open_model(model: FittedDensity, name: str) -> Opened:
+    """A model, without columns that were left out as constant, and draws from it in place of its data."""
+    kept = np.flatnonzero(np.isnan(model.constants_))
+    model = model if len(kept) == model.n_features_in_ else model.marginal(kept)
     rows = np.asarray(model.sample(MODEL_DRAWS, random_state=0), dtype=np.float64)
     columns = [str(column) for column in getattr(model, "feature_names_in_", numbered(rows))]
     code = ["from rtbm import load", f"X = load({name!r}).sample({MODEL_DRAWS}, random_state=0)"]
-    return DataTable(f"draws from {name}", rows, columns, code, "draws.csv")
+    is_named = hasattr(model, "feature_names_in_")
+    return Opened(DataTable(f"draws from {name}", rows, columns, code, "draws.csv", {}, is_named), model)
 
 
 def csv_bytes(rows: Floats, names: list[str] | None) -> bytes:
