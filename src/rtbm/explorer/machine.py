@@ -11,7 +11,7 @@ import torch
 from rtbm.common import Floats
 from rtbm.distributions import DiscreteGaussian, RTBMDistribution
 from rtbm.paper.figures import DENSITY_MACHINES, EXPECTATION_MACHINES
-from rtbm.plotting import Component, normal_components
+from rtbm.plotting import SMALLEST_COMPONENT, Component
 
 Size = tuple[int, int]
 SIZES: dict[str, Size] = {"1 visible, 1 hidden": (1, 1), "1 visible, 2 hidden": (1, 2), "2 visible, 2 hidden": (2, 2)}
@@ -124,16 +124,18 @@ def draw_machine(machine: RTBMDistribution, n_draws: int = 500) -> MachinePictur
     grid = np.stack(np.meshgrid(*axes), axis=-1)
     rows, shape = grid.reshape(-1, len(axes)), grid.shape[:-1]
     expected = machine.hidden_mean(rows).numpy()
-    A, a, *_ = machine.lattice
-    states, log_share = DiscreteGaussian(A, a).table()
+    A, a, F, origin, noise = machine.lattice
+    table, log_shares = DiscreteGaussian(A, a).table()
+    states, shares, centres = table.numpy(), log_shares.exp().numpy(), (origin + table @ F.mT).numpy()
+    seen = np.flatnonzero(shares > SMALLEST_COMPONENT)
     return MachinePicture(
         axes,
         machine.log_prob(rows).exp().numpy().reshape(shape),
         [expected[:, i].reshape(shape) for i in range(machine.n_hidden)],
-        normal_components(machine),
+        [Component(float(shares[i]), centres[i], noise.numpy()) for i in seen],
         machine.sample((n_draws,), generator=torch.Generator().manual_seed(0)).numpy(),
-        states.numpy(),
-        log_share.exp().numpy(),
+        states,
+        shares,
         _numbers(machine, mean, covariance),
     )
 

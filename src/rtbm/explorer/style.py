@@ -157,7 +157,12 @@ def locked(handler: Callable[..., None]) -> Callable[..., None]:
     document = session_document()
     if document is None:
         return handler
-    return lambda *events: document.add_next_tick_callback(lambda: handler(*events))
+
+    def handle(*events: Any) -> None:
+        with pn.io.hold(document):  # all changes in one message
+            handler(*events)
+
+    return lambda *events: document.add_next_tick_callback(lambda: handle(*events))
 
 
 def session_document() -> Any:
@@ -197,7 +202,8 @@ class Soon:
 
     def _run(self) -> None:
         self._call = None
-        self._function()
+        with pn.io.hold(self._document):  # all changes in one message
+            self._function()
 
 
 def upload_box(take: Callable[[str, bytes | str], None]) -> Any:
