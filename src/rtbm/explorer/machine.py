@@ -25,7 +25,7 @@ RANGES = {"T": 8.0, "Q": 16.0, "A": 16.0, "covariance": 6.0}
 """Upper ends of the sliders of diagonal entries. Values beyond them widen the slider."""
 OTHER_RANGE = 8.0
 """The sliders of all other entries reach from −OTHER_RANGE to it."""
-LINE_POINTS, PLANE_POINTS = 400, 64
+LINE_POINTS, PLANE_POINTS = 300, 64
 """Points of a curve, and of each side of a picture in two dimensions. More are smoother, and slower to move."""
 WIDTHS = 5.0
 """Standard deviations on either side of the mean that pictures show."""

@@ -64,7 +64,7 @@ td:first-child { opacity: 0.7; white-space: nowrap; }
 h1 { font-size: 22px; margin: 0; } h3 { font-size: 14px; margin: 12px 0 2px; } p { font-size: 13px; margin: 4px 0; }
 """
 """Styles inside Panel's widgets, which page style sheets do not reach."""
-SLIDER_MS = 10
+SLIDER_MS = 2
 """Moves of a slider within this time are one. Panel's own 50 are felt; a shorter time draws each step of a drag."""
 RESTING_MS = 150
 """What takes long is computed when the sliders have rested for this time."""
