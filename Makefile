@@ -7,10 +7,11 @@ READY := $(VENV)/.ready
 # Wheels only: a package that would have to be compiled is an error at once, not ten minutes of compiling.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt
 
-.PHONY: help demo test test-all test-random lint docs bench report clean
+.PHONY: help demo explore test test-all test-random lint docs bench report clean
 
 help:
 	@echo "make demo        set up, then fit the paper's gamma sample (summary; model and picture in build/)"
+	@echo "make explore     set up, then open a page to play with machines, fits, networks and theta functions"
 	@echo "make test        set up, then lint, types, layers, tests and doctests"
 	@echo "make test-all    make test, and what takes long: paper runs, clusters, the code in documents, browsers"
 	@echo "make test-random the tests with cases that hypothesis draws afresh"
@@ -33,6 +34,9 @@ $(READY)-%: $(READY)
 demo: $(READY)
 	mkdir -p build
 	$(BIN)/rtbm fit --output build/gamma.rtbm --picture build/gamma.png
+
+explore: $(READY)-explore
+	$(BIN)/rtbm explore
 
 lint: $(READY)-test
 	$(BIN)/ruff check .

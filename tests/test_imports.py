@@ -20,6 +20,10 @@ def test_layers_and_machines_do_not_import_the_compiler_of_torch():
     run("import sys, rtbm.nn; assert 'torch._dynamo' not in sys.modules")
 
 
+def test_importing_all_names_imports_no_panel():
+    run("import sys, rtbm; [getattr(rtbm, n) for n in rtbm.__all__]; assert not {'panel', 'bokeh'} & set(sys.modules)")
+
+
 def test_public_names_are_listed_and_there():
     assert set(rtbm.__all__) <= set(dir(rtbm))
     for name in rtbm.__all__:
@@ -40,6 +44,9 @@ CALLS = [
     ("sample", "absent.rtbm"),
     ("info", "absent.rtbm"),
     ("plot", "absent.rtbm"),
+    ("explore", "--help"),
+    ("explore", "absent.csv"),
+    ("explore", "absent.rtbm"),
 ]
 
 

@@ -26,6 +26,7 @@ from rtbm.estimators import RTBMPatchClassifier as RTBMPatchClassifier
 from rtbm.estimators import RTBMRegressor as RTBMRegressor
 from rtbm.estimators import ThetaNetClassifier as ThetaNetClassifier
 from rtbm.estimators import ThetaNetRegressor as ThetaNetRegressor
+from rtbm.explorer import explore as explore
 from rtbm.persistence import load as load
 from rtbm.persistence import save as save
 from rtbm.theta import ThetaMoments as ThetaMoments

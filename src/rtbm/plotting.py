@@ -221,25 +221,47 @@ def plot_activations(network: Any, data: ArrayLike | None = None, *, figure: Any
     module = getattr(network, "module_", network)
     if not isinstance(module, torch.nn.Module):
         raise InvalidInputError(f"network must be a fitted estimator or a torch module, got a {type(network).__name__}")
-    layers = [part for part in module.modules() if isinstance(part, ThetaLayer) and part.coupling == "diagonal"]
-    if not layers:
-        raise InvalidInputError("network must have a theta layer with diagonal Q: there is nothing to draw")
-    reached = _reached(module, layers, data)
+    curves = activation_curves(module, data)
     if figure is None:
-        figure = plt.figure(figsize=(3.4 * len(layers), 3.2), layout="constrained")
-    axes = figure.subplots(1, len(layers), squeeze=False)
-    for number, (layer, ax) in enumerate(zip(layers, axes[0], strict=True), start=1):
-        u = np.linspace(*reached[number - 1], 801)
-        with torch.no_grad():
-            E = layer.activation(torch.from_numpy(u).to(layer.weight)).double().cpu().numpy()
-            q = layer.Q.detach().double().cpu().numpy()
-        ax.set_prop_cycle(color=plt.get_cmap("viridis")(np.linspace(0.1, 0.85, layer.out_features)))
+        figure = plt.figure(figsize=(3.4 * len(curves), 3.2), layout="constrained")
+    axes = figure.subplots(1, len(curves), squeeze=False)
+    for number, ((phase, q, u, E), ax) in enumerate(zip(curves, axes[0], strict=True), start=1):
+        ax.set_prop_cycle(color=plt.get_cmap("viridis")(np.linspace(0.1, 0.85, len(q))))
         lines = ax.plot(u, E)
-        ax.set(xlabel="u", title=f"layer {number} (phase {layer.phase})")
-        if layer.out_features <= MAX_PANELS:
+        ax.set(xlabel="u", title=f"layer {number} (phase {phase})")
+        if len(q) <= MAX_PANELS:
             ax.legend(lines, [f"q = {size:.3g}" for size in q], frameon=False, fontsize="small")
     axes[0, 0].set_ylabel("E(h|v)")
     return figure
+
+
+class ActivationCurves(NamedTuple):
+    """The activation functions of a theta layer: its phase, q (units,), arguments u and E(h|v) (points, units)."""
+
+    phase: str
+    q: Floats
+    u: Floats
+    E: Floats
+
+
+def activation_curves(module: torch.nn.Module, data: ArrayLike | None = None) -> list[ActivationCurves]:
+    """The activation functions of the theta layers with diagonal Q, over the arguments that `plot_activations` draws.
+
+    Examples
+    --------
+    >>> [curves.E.shape for curves in activation_curves(torch.nn.Sequential(ThetaLayer(1, 3)))]
+    [(801, 3)]
+    """
+    layers = [part for part in module.modules() if isinstance(part, ThetaLayer) and part.coupling == "diagonal"]
+    if not layers:
+        raise InvalidInputError("network must have a theta layer with diagonal Q: there is nothing to draw")
+    curves = []
+    for layer, ends in zip(layers, _reached(module, layers, data), strict=True):
+        u = np.linspace(*ends, 801)
+        with torch.no_grad():
+            E = layer.activation(torch.from_numpy(u).to(layer.weight)).double().cpu().numpy()
+        curves.append(ActivationCurves(layer.phase, layer.Q.detach().double().cpu().numpy(), u, E))
+    return curves
 
 
 def plot_expectations(machine: RTBMDistribution, interval: tuple[float, float], *, ax: Axes | None = None) -> Axes:
@@ -329,6 +351,37 @@ def _reached(module: torch.nn.Module, layers: list[ThetaLayer], data: ArrayLike 
     return [(seen[layer].min(axis=0), seen[layer].max(axis=0)) for layer in layers]
 
 
+class MarginalDensities:
+    """The densities of some features of a density, summed over normal components where these are few.
+
+    Examples
+    --------
+    >>> machine = RTBMDistribution([[1.0]], [[1.0]], [[9.0]], [0.0], [0.0])
+    >>> bool(abs(MarginalDensities(machine)([0], np.zeros((1, 1)))[0] - machine.log_prob([0.0]).exp()) < 1e-9)
+    True
+    """
+
+    def __init__(self, density: Any):
+        self._density, self._d = density, _n_features(density)
+        distribution = _distribution(density)
+        self._bounds = distribution if isinstance(distribution, BoundedDistribution) else None
+        normals = normal_components(density, FAINTEST)
+        is_complete = len(normals) <= MAX_NORMALS and sum(part.weight for part in normals) > 1 - INVISIBLE_SHARE
+        self._normals = normals if is_complete else None
+
+    def __call__(self, features: list[int], rows: Floats) -> Floats:
+        """The density (n,) of some features at rows (n, len(features))."""
+        if self._normals is not None:
+            return _sum_of_normals(self._normals, self._bounds, features, rows)
+        density = self._density if len(features) == self._d else self._density.marginal(features)
+        if not hasattr(density, "score_samples"):
+            with torch.no_grad():
+                return density.log_prob(rows).exp().cpu().numpy()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "X does not have valid feature names")
+            return np.exp(density.score_samples(rows))
+
+
 class _Subject:
     """A density to draw and rows of data: what all panels of a picture share."""
 
@@ -341,28 +394,13 @@ class _Subject:
         default = [f"v{i + 1}" if d > 1 else "v" for i in range(d)]
         self.names = [str(name) for name in getattr(density, "feature_names_in_", default)]
         self.bounds = distribution if isinstance(distribution, BoundedDistribution) else None
-        self.draws = self._draw()
-        normals = normal_components(density, FAINTEST)
-        is_complete = len(normals) <= MAX_NORMALS and sum(part.weight for part in normals) > 1 - INVISIBLE_SHARE
-        self.normals = normals if is_complete else None
+        self.draws, self.pdf = self._draw(), MarginalDensities(density)
         self.rows = None if data is None else np.asarray(data, dtype=np.float64)
         if self.rows is not None:
             self.rows = self.rows[:, None] if self.rows.ndim == 1 else self.rows
             if self.rows.shape[1:] != (d,):
                 raise InvalidInputError(f"data must have shape (n, {d}) like the density, got {self.rows.shape}")
         self.limits = [self._interval(i) for i in range(d)]
-
-    def pdf(self, features: list[int], rows: Floats) -> Floats:
-        """The density (n,) of some features."""
-        if self.normals is not None:
-            return _sum_of_normals(self.normals, self.bounds, features, rows)
-        density = self.density if len(features) == len(self.names) else self.density.marginal(features)
-        if not hasattr(density, "score_samples"):
-            with torch.no_grad():
-                return density.log_prob(rows).exp().cpu().numpy()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "X does not have valid feature names")
-            return np.exp(density.score_samples(rows))
 
     def _draw(self) -> Floats:
         """N_DRAWS draws from the density with a fixed seed."""

@@ -1,4 +1,4 @@
-"""The commands `rtbm fit | score | sample | predict | impute | quantile | info | plot | reproduce`.
+"""The commands `rtbm fit | score | sample | predict | impute | quantile | info | plot | explore | reproduce`.
 
 Exit codes: 0 for success, 1 for a failure, 2 for wrong usage. Modules that need numpy or torch are imported in the
 functions that use them, so that help and usage errors appear at once.
@@ -381,6 +381,32 @@ def plot(
     rows = None if data is None else _read_for(fitted, data, columns, **text_format)
     _draw(fitted, rows, output)
     console.print(f"picture: {output}")
+
+
+@app.command()
+def explore(
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DATA or MODEL",
+            help="Data to fit (a .csv, .parquet or .npy file), or a model that `rtbm fit` has saved.",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1024, max=65535, help="The port of the page; by default one that is free.")
+    ] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open a browser.")] = True,
+) -> None:
+    """Open a page to play with: move a machine by sliders, watch fits and networks learn, look at theta functions.
+
+    The page is served on 127.0.0.1, to this machine alone, until Ctrl-C. It asks no other host, and keeps nothing that
+    is dropped into it. It needs Panel, which the extra "explore" of this package brings.
+    """
+    if source is not None:
+        (existing_file if table_kind(source) is None else existing_table)(source)
+    from rtbm.explorer import serve
+
+    serve(source, port, browser)
 
 
 @app.command()

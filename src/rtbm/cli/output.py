@@ -23,9 +23,14 @@ from rtbm.training import SOLVERS
 def summary_table(model: Any, title: str) -> Table:
     """A table that describes a fitted model and its fit."""
     table = Table(title=Text(title), show_header=False, title_justify="left")
-    for name, value in _summary_rows(model) if hasattr(model, "distribution_") else _network_rows(model):
+    for name, value in summary_rows(model):
         table.add_row(name, Text(value))  # names of columns may look like markup
     return table
+
+
+def summary_rows(model: Any) -> list[tuple[str, str]]:
+    """Names and values that describe a fitted model and its fit."""
+    return _density_rows(model) if hasattr(model, "distribution_") else _network_rows(model)
 
 
 def _features(model: Any) -> str:
@@ -69,7 +74,7 @@ def _size_rows(model: Any) -> list[tuple[str, str]]:
     return [("free parameters", f"{model.n_parameters_}"), ("observations", observations)]
 
 
-def _summary_rows(model: Any) -> list[tuple[str, str]]:
+def _density_rows(model: Any) -> list[tuple[str, str]]:
     """The summary of a fitted density."""
     summary, distribution = model.summary_, model.distribution_
     rows = [("features", _features(model))]

@@ -1,12 +1,60 @@
-"""Progress bars for fits: likelihood, validation, start number, time left."""
+"""Progress of fits: bars with likelihood, validation, start number and time left, and functions that watch."""
 
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
-from rtbm.estimators.search import Report
+from torch import Tensor
+
+from rtbm.estimators.search import Report, Watch
 from rtbm.training import Record
+
+
+class Iteration(NamedTuple):
+    """One iteration of a fit, for a function that watches."""
+
+    estimator: Any
+    """The estimator that is being fitted; in a committee, one of its members."""
+    start: int
+    record: Record
+    model: Callable[[], Any]
+    """Makes the density, or the network, of this iteration."""
+
+
+_watch: ContextVar[Callable[[Iteration], bool] | None] = ContextVar("watch", default=None)
+"""The function that watches the fits of this thread."""
+
+
+@contextlib.contextmanager
+def watch_fits(watch: Callable[[Iteration], bool]) -> Iterator[None]:
+    """Call a function after each iteration of all fits in this block and thread (n_jobs=None, data in memory).
+
+    If it returns True, the fit ends with the model that it has so far. An exception in it ends the fit without a model.
+
+    Examples
+    --------
+    >>> from rtbm import RTBMDensity, datasets
+    >>> steps = []
+    >>> with watch_fits(lambda iteration: steps.append(iteration.record.step) or len(steps) > 2):
+    ...     model = RTBMDensity(1, n_init=1, random_state=0).fit(datasets.gamma.sample(200))
+    >>> steps, model.summary_["reason"]
+    ([0, 1, 2], 'early stopping')
+    """
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+def watch_of(estimator: Any, make_model: Callable[[Tensor], Any]) -> Watch | None:
+    """The function that watches a fit of an estimator; None if there is none. `make_model` takes a vector."""
+    watch = _watch.get()
+    if watch is None:
+        return None
+    return lambda start, record, vector: watch(Iteration(estimator, start, record, lambda: make_model(vector)))
 
 
 @contextlib.contextmanager

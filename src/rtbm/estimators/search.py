@@ -5,6 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import joblib
@@ -25,6 +26,8 @@ each one gains little; a larger value stops them too early."""
 
 Report = Callable[[int, Record], None]
 """Called with the number of a start and each of its records."""
+Watch = Callable[[int, Record, Tensor], bool]
+"""Called with the number of a start, each of its records and the vector there; the fit ends when it returns True."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,7 @@ class Task(ABC):
     n_jobs: int | None
     device: str | None
     report: Report | None = field(default=None, repr=False)
+    watch: Watch | None = field(default=None, repr=False)  # for starts in this process
 
     @property
     def uses_threads(self) -> bool:
@@ -71,6 +75,7 @@ class Task(ABC):
         with threads_for(self.n_rows):
             start = self.start(index) if vector is None else vector
             monitor = self.monitor(None if report is None else lambda record: report(index, record))
+            monitor.watch = None if self.watch is None else partial(self.watch, index)
             solver = replace(self.solver, max_iter=max_iter, seed=self.solver.seed + index)
             return solver.minimise(self.objective(), start, monitor)
 
@@ -157,9 +162,9 @@ def _search(task: Task) -> Outcome:
 
 
 def _run_all(task: Task, jobs: list[tuple[int, Tensor | None]], max_iter: int) -> list[Result]:
-    if task.n_jobs in (None, 1) and task.report is not None:
+    if task.n_jobs in (None, 1) and (task.report or task.watch) is not None:
         return [task.run(index, vector, max_iter, task.report) for index, vector in jobs]
-    quiet = replace(task, report=None)
+    quiet = replace(task, report=None, watch=None)
     calls = (joblib.delayed(quiet.run)(index, vector, max_iter, None) for index, vector in jobs)
     results = []
     for (index, _), result in zip(jobs, in_parallel(task.n_jobs, calls, task.uses_threads), strict=True):

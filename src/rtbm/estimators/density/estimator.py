@@ -50,7 +50,7 @@ from rtbm.estimators.density.streaming import (
     survey_batches,
 )
 from rtbm.estimators.density.task import DensityTask
-from rtbm.estimators.progress import progress_bar
+from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.estimators.search import Outcome, Report, count_runs, search, task_options
 from rtbm.training import SOLVERS, Result
 from rtbm.training.distributed import gather_objects, together
@@ -245,8 +245,12 @@ class RTBMDensity(PredictingDensity):
             inverse = torch.from_numpy(np.linalg.inv(data.root))
             first = task.family.vector(last.affine(inverse, -inverse @ torch.from_numpy(data.mean)))
             task = replace(task, first=first, n_init=1)
+
+        def watched(vector: Tensor) -> Any:
+            return self._in_bounds(self._density(task, vector))
+
         with self._progress(count_runs(task)) as report:
-            outcome = search(replace(task, report=report))
+            outcome = search(replace(task, report=report, watch=watch_of(self, watched)))
         self._keep(task, outcome)
         return self
 

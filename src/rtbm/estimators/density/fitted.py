@@ -109,9 +109,11 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """The fitted density of the features as given."""
         if not hasattr(self, "_line_density"):
             raise AttributeError("distribution_ is there after fit")
-        if self._bounds.is_trivial:
-            return self._line_density
-        return BoundedDistribution(self._line_density, self._bounds.low, self._bounds.high)
+        return self._in_bounds(self._line_density)
+
+    def _in_bounds(self, density: Density) -> Any:
+        """A density on the real line as the density of the features as given."""
+        return density if self._bounds.is_trivial else BoundedDistribution(density, self._bounds.low, self._bounds.high)
 
     @property
     def module_(self) -> nn.RTBM | nn.MixtureOfRTBMs:

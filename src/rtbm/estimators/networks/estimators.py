@@ -11,7 +11,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from rtbm.common import Floats
@@ -29,7 +29,7 @@ from rtbm.estimators.checks import (
 )
 from rtbm.estimators.networks.task import NetworkRows, NetworkTask, absorb
 from rtbm.estimators.parallel import threads_for
-from rtbm.estimators.progress import progress_bar
+from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.estimators.search import count_runs, search, task_options
 from rtbm.nn.feedforward import ACTIVATIONS
 from rtbm.training.networks import LOSSES, NETWORK_SOLVERS
@@ -90,17 +90,21 @@ class ThetaNet(BaseEstimator):
         rows = (rows - np.concatenate([centre, offset])) / np.concatenate([scale, unit])
         parts = [NetworkRows(rows[i, :d], rows[i, d:], weights[i]) for i in (training, held_out)]
         task = self._task(parts[0], parts[1] if len(held_out) else None, seed)
+
+        def trained(vector: Tensor) -> nn.Sequential:
+            network = task.network().eval()
+            vector_to_parameters(vector.cpu(), network.parameters())
+            absorb(network, centre, scale, offset, unit)
+            return network
+
         with progress_bar(count_runs(task), "training", False, shown=bool(self.verbose)) as report:
-            outcome = search(replace(task, report=report))
+            outcome = search(replace(task, report=report, watch=watch_of(self, trained)))
         best = outcome.results[outcome.best]
         if not math.isfinite(best.objective):
             raise InvalidInputError(
                 "X or y: the loss is infinite from every start: look for extreme values, or lower learning_rate"
             )
-        network = task.network().eval()
-        vector_to_parameters(best.vector.cpu(), network.parameters())
-        absorb(network, centre, scale, offset, unit)
-        self._set_network(network, task.sizes, task.activations, task.coupling, task.dropout)
+        self._set_network(trained(best.vector), task.sizes, task.activations, task.coupling, task.dropout)
         self.results_, self.history_ = outcome.results, best.history
         known = {"n_parameters": len(best.vector), "n_observations": float(weights[training].sum())}
         self._set_summary(known | outcome.summary(task.solver.max_iter) | {"loss": best.objective})

@@ -96,6 +96,8 @@ class Monitor:
         Called with every Record.
     shift : float
         Added to the objective in records and results: a change of units.
+    watch : function
+        Called with every Record and its vector; the solver stops when it returns True.
     """
 
     def __init__(
@@ -104,8 +106,10 @@ class Monitor:
         patience: int = 20,
         report: Callable[[Record], None] | None = None,
         shift: float = 0.0,
+        watch: Callable[[Record, Tensor], bool] | None = None,
     ):
         self._validate, self._patience, self._report, self._shift = validate, patience, report, shift
+        self.watch = watch
         self._start = time.perf_counter()
         self._best: tuple[float, int, Tensor] | None = None
         self._vectors: dict[int, Tensor] = {}
@@ -122,11 +126,12 @@ class Monitor:
         self._remember(record.step, vector)
         if self._report is not None:
             self._report(record)
+        stopped = self.watch is not None and self.watch(record, vector)
         if self._validate is None:
-            return False
+            return stopped
         if self._best is None or validation > self._best[0]:
             self._best = validation, record.step, vector.clone()
-        return record.step - self._best[1] >= self._patience
+        return stopped or record.step - self._best[1] >= self._patience
 
     def _remember(self, step: int, vector: Tensor) -> None:
         """Keep a vector, and of the earlier ones a number that grows like the logarithm of the steps.

@@ -1,0 +1,424 @@
+"""The explorer: what it computes, and the page in a real browser."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+import rtbm
+from browser import CHROMIUM
+from rtbm.explorer.fit import (
+    FitOptions,
+    Panels,
+    command_line,
+    conditional_curves,
+    finish,
+    mass_levels,
+    picture_bytes,
+    python_code,
+)
+from rtbm.explorer.fit import start_fit as start
+from rtbm.explorer.machine import SIZES, draw_machine, make_machine, parameters, presets, values_of
+from rtbm.explorer.network import learned_activations, paper_series, predicted, start_training, table_series
+from rtbm.explorer.tables import TABLES, UPLOAD_MB, open_source, read_upload
+from rtbm.explorer.theta import complex_plane, phase_colours, quadratic_form, real_plane
+from rtbm.plotting import MarginalDensities
+
+GAMMA = "the paper's gamma"
+
+
+@pytest.mark.parametrize("name", list(presets()))
+@pytest.mark.parametrize("kind", ["paper", "lattice"])
+def test_sliders_give_back_the_machine_that_they_show(name, kind):
+    machine = presets()[name]
+    size = machine.n_visible, machine.n_hidden
+    again = make_machine(size, kind, machine.phase, values_of(machine, kind))
+    points = np.linspace(-3, 3, 14).reshape(-1, size[0])
+    assert size in SIZES.values()
+    assert len(parameters(size, kind)) == len(values_of(machine, kind))
+    np.testing.assert_allclose(again.log_prob(points), machine.log_prob(points), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", list(presets()))
+def test_pictures_of_a_machine_are_its_density(name):
+    machine = presets()[name]
+    picture = draw_machine(machine, 100)
+    cell = np.prod([axis[1] - axis[0] for axis in picture.axes])
+    assert abs(picture.p.sum() * cell - 1) < 1e-3
+    assert abs(picture.shares.sum() - 1) < 1e-6
+    assert picture.draws.shape == (100, machine.n_visible)
+    assert {"log Z", "mean"} <= set(picture.numbers)
+
+
+def test_the_same_density_in_the_other_phase():
+    machine = next(iter(presets().values()))
+    other = machine.to_phase("II")
+    again = make_machine((1, 1), "paper", "II", values_of(other, "paper"))
+    np.testing.assert_allclose(draw_machine(again).p, draw_machine(machine).p, atol=1e-9)
+
+
+def test_a_value_outside_the_valid_region_names_the_condition():
+    values = values_of(next(iter(presets().values())), "paper") | {"Q": 0.5}
+    with pytest.raises(rtbm.InvalidInputError, match=r"Q − WᵀT⁻¹W .* must be positive definite"):
+        make_machine((1, 1), "paper", "I", values)
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_tables_can_be_drawn(name):
+    table = TABLES[name]()
+    panels = Panels(table.rows)
+    assert table.rows.shape[1] == len(table.columns)
+    for i in panels.singles:
+        heights, edges = panels.histogram(i)
+        assert 0.95 < (heights * np.diff(edges)).sum() <= 1 + 1e-12
+
+
+def test_a_fit_runs_to_its_end():
+    table = TABLES[GAMMA]()
+    options = FitOptions(tuple(table.columns), n_hidden=1)
+    job = start(table, options)
+    job.wait(60)
+    model = finish(job.model, table, options)
+    expected = rtbm.RTBMDensity(1, random_state=0).fit(table.rows)
+    assert not job.error
+    assert not job.was_stopped
+    assert model.score(table.rows) == expected.score(table.rows)
+    assert job.runs[0][0] > job.runs[-1][-1]
+
+
+@pytest.mark.parametrize("is_committee", [False, True])
+def test_a_stopped_fit_has_a_model(is_committee):
+    table = TABLES["the paper's correlated mixture"]()
+    options = FitOptions(tuple(table.columns), is_committee, n_hidden=3, n_components=4)
+    job = start(table, options)
+    while job.latest is None and job.is_running:
+        time.sleep(0.01)
+    job.stop()
+    job.wait(60)
+    model = finish(job.model, table, options)
+    assert job.was_stopped
+    assert not hasattr(model, "candidate_weights_")
+    assert np.isfinite(model.score(table.rows))
+
+
+def test_errors_of_a_fit_are_kept():
+    table = TABLES[GAMMA]()
+    job = start(table._replace(rows=np.ones((20, 1))), FitOptions(tuple(table.columns)))
+    job.wait(60)
+    assert "only one value" in job.error
+    with pytest.raises(rtbm.InvalidInputError, match="choose one column"):
+        start(table, FitOptions(()))
+
+
+def test_conditional_curves_are_conditionals():
+    table = TABLES["scikit-learn's iris"]()
+    model = rtbm.RTBMDensity(1, n_init=1, random_state=0).fit(table.rows)
+    curves = conditional_curves(MarginalDensities(model.distribution_), Panels(table.rows), 2, 4.0)
+    assert sorted(curves) == [0, 1, 3]
+    expected = model.distribution_.conditional({2: 4.0})
+    for i, (v, p) in curves.items():
+        np.testing.assert_allclose(p, expected.marginal(i - (i > 2)).log_prob(v[:, None]).exp(), atol=1e-5)
+
+
+def test_pictures_of_many_columns_show_the_first():
+    rows = TABLES["scikit-learn's wine"]().rows[:, :8]
+    model = rtbm.RTBMDensity(1, n_init=1, random_state=0).fit(rows)
+    assert picture_bytes(model, rows).startswith(b"\x89PNG")
+
+
+def test_contours_enclose_their_mass():
+    p = np.random.default_rng(0).gamma(2.0, size=5000)
+    for mass, level in zip((0.99, 0.9, 0.5), mass_levels(p), strict=True):
+        assert abs(p[p >= level].sum() / p.sum() - mass) < 1e-2
+
+
+def test_code_does_the_same(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = TABLES[GAMMA]()
+    options = FitOptions(tuple(table.columns), n_hidden=1)
+    names = {}
+    exec(python_code(table, options), names)
+    assert names["model"].score(table.rows) == rtbm.RTBMDensity(1, random_state=0).fit(table.rows).score(table.rows)
+    assert command_line(table, options) == (
+        "rtbm fit gamma.csv --no-header --n-hidden 1 --n-components 1 --seed 0 --output model.rtbm"
+    )
+    iris = TABLES["scikit-learn's iris"]()
+    names = {}
+    exec(python_code(iris, FitOptions(tuple(iris.columns[:2]), n_hidden=1)), names)
+    assert rtbm.load("model.rtbm").n_features_in_ == 2
+
+
+def test_uploads_are_read_like_files_and_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    table = read_upload("../../etc/x.csv", "a,b,c\n1,2,u\n3,4,v\n")
+    assert table.columns == ["a", "b"]
+    assert dict(table.left_out) == {"c": "text"}
+    with pytest.raises(rtbm.FileError, match=r"^bad.csv: line 3, column 'b' \(2\): 'oops' is not a finite number"):
+        read_upload("bad.csv", b"a,b\n1,2\n3,oops\n")
+    with pytest.raises(rtbm.FileError, match="the name must end in one of"):
+        read_upload("code.py", b"print()")
+    with pytest.raises(rtbm.FileError, match=f"larger than {UPLOAD_MB} MB"):
+        read_upload("big.csv", b" " * (UPLOAD_MB * 10**6 + 1))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_given_is_opened(tmp_path):
+    model = rtbm.RTBMDensity(1, n_init=1, random_state=0).fit(rtbm.datasets.gamma.sample(200))
+    rtbm.save(model, tmp_path / "model.rtbm")
+    np.save(tmp_path / "x.npy", np.arange(6.0).reshape(3, 2))
+    assert open_source(None).model is None
+    assert open_source(tmp_path / "model.rtbm").model.score([[5.0]]) == model.score([[5.0]])
+    assert open_source(tmp_path / "x.npy").table.rows.shape == (3, 2)
+    assert open_source(model).model is model
+    X = np.column_stack([np.random.default_rng(0).normal(size=(100, 2)), np.ones(100)])
+    partly = rtbm.RTBMDensity(1, n_init=1, drop_constant=True, random_state=0).fit(X)
+    assert open_source(partly).table.rows.shape[1] == open_source(partly).model.n_features_in_ == 2
+    assert open_source([1.0, 2.0]).table.rows.shape == (2, 1)
+    rtbm.save(model.distribution_, tmp_path / "machine.rtbm")
+    with pytest.raises(rtbm.FileError, match="holds a RTBMDistribution"):
+        open_source(tmp_path / "machine.rtbm")
+
+
+def test_networks_are_followed_and_stopped():
+    series = paper_series()
+    job = start_training(series, (3,))
+    while job.latest is None and job.is_running:
+        time.sleep(0.01)
+    module = job.latest.model()
+    job.stop()
+    job.wait(60)
+    assert predicted(module, series.times).shape == series.times.shape
+    assert series.times[-1] == 2 * series.t.max()
+    assert [curves.E.shape[1] for curves in learned_activations(job.model.module_, series)] == [3, 1]
+    np.testing.assert_allclose(predicted(job.model.module_, series.t), job.model.predict(series.t[:, None]))
+
+
+def test_series_of_tables():
+    table = TABLES["scikit-learn's iris"]()
+    series = table_series(table, None, table.columns[0])
+    assert series.t.tolist() == list(range(150))
+    with pytest.raises(rtbm.InvalidInputError, match="10 rows or more"):
+        table_series(table._replace(rows=table.rows[:3]), None, table.columns[0])
+
+
+def test_theta_planes():
+    Q = quadratic_form(4.0, 1.0, 3.0)
+    plane = real_plane(Q, "I", 3.0)
+    np.testing.assert_allclose(plane.values, plane.values[::-1, ::-1], atol=1e-9)  # θ̃ is even
+    values = complex_plane(Q, np.zeros((2, 2)), 0j)
+    np.testing.assert_allclose(values[:, 0], values[:, -1], atol=1e-9)  # θ has period 1, here 2
+    assert phase_colours(values).shape == values.shape
+    with pytest.raises(rtbm.NotPositiveDefiniteError):
+        real_plane(quadratic_form(1.0, 2.0, 1.0), "I", 3.0)
+
+
+def test_without_panel_the_error_names_the_extra():
+    code = (
+        "import sys; sys.modules['panel'] = None\n"
+        "import rtbm\n"
+        "try:\n    rtbm.explore()\nexcept ImportError as error:\n    print(error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 'pip install "rtbm[explore]"' in run.stdout
+
+
+@pytest.mark.slow
+def test_notebooks_get_the_same_page():
+    pytest.importorskip("panel", reason="needs Panel")
+    code = "import rtbm; print([name for name in rtbm.explore([1.0, 2.0, 4.0, 3.0])._names])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "['Machine', 'Fit', 'Network', 'Theta']"
+
+
+# The page in a browser.
+
+BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The address of a server in a process of its own."""
+    pytest.importorskip("panel", reason="needs Panel")
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "rtbm", "explore", "--no-browser", "--port", str(port)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            assert f"http://127.0.0.1:{port}" in server.stdout.readline()
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(address, chromium):
+    """A page of its own session, which must log no errors and ask no other host."""
+    with closing(chromium.new_context(viewport={"width": 400, "height": 900})) as context:
+        made, errors, asked = context.new_page(), [], []
+        made.set_default_timeout(20_000)
+        made.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+        made.on("pageerror", lambda error: errors.append(str(error)))
+        made.on("request", lambda request: asked.append(request.url))
+        made.goto(address)
+        made.get_by_text("P(h), of phase I").or_(made.get_by_role("slider").first).first.wait_for()
+        yield made
+        assert not errors
+        outside = [url for url in asked if not url.startswith((address, "data:", "blob:"))]
+        assert not outside
+        assert made.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+ARRAYS = """() => {
+  const found = {};
+  for (const model of Bokeh.documents[0].all_models)
+    if (model.type === "ColumnDataSource" && model.data.p && model.data.v) found[model.id] = Array.from(model.data.p);
+  return found;
+}"""
+"""The curves of the page: the columns p of all sources that have v and p."""
+
+
+def move(page, label, value):
+    """Set a slider as a drag does."""
+    page.evaluate(
+        """([label, value]) => {
+          for (const model of Bokeh.documents[0].all_models)
+            if (model.title === label && model.start !== undefined) model.value = value;
+        }""",
+        [label, value],
+    )
+
+
+def wait_for_change(page, before):
+    """Wait until a curve differs from what it was; the milliseconds that this took."""
+    return page.evaluate(
+        """async ([before, read]) => {
+          const start = performance.now(), now = eval(read);
+          while (performance.now() - start < 10000) {
+            if (JSON.stringify(now()) !== JSON.stringify(before)) return performance.now() - start;
+            await new Promise(requestAnimationFrame);
+          }
+          return -1;
+        }""",
+        [before, ARRAYS],
+    )
+
+
+def open_tab(page, name):
+    page.get_by_text(name, exact=True).first.click()
+
+
+@BROWSER
+@pytest.mark.slow
+def test_a_slider_moves_the_curve_and_an_invalid_one_says_why(page):
+    before = page.evaluate(ARRAYS)
+    move(page, "W", 2.0)
+    assert wait_for_change(page, before) >= 0
+    before = page.evaluate(ARRAYS)
+    move(page, "W", 8.0)
+    page.locator(".message").get_by_text("must be positive definite").wait_for()
+    assert page.evaluate(ARRAYS) == before
+    move(page, "W", 1.0)
+    assert wait_for_change(page, before) >= 0
+    page.locator(".message").wait_for(state="detached")
+
+
+@BROWSER
+@pytest.mark.slow
+def test_a_fit_ends_and_its_model_can_be_loaded(page, tmp_path):
+    open_tab(page, "Fit")
+    page.get_by_role("button", name="Start").click()
+    page.get_by_text("The fit has ended.").wait_for()
+    page.get_by_text("mean log-likelihood").wait_for()
+    page.get_by_text("rtbm fit gamma.csv --no-header --n-hidden 2").wait_for()
+    for name in ("model.rtbm", "samples.csv", "model.png"):
+        with page.expect_download() as download:
+            page.get_by_text(name, exact=True).click()
+        download.value.save_as(tmp_path / name)
+    X = rtbm.datasets.gamma.sample()
+    model = rtbm.load(tmp_path / "model.rtbm")
+    assert model.score(X) == pytest.approx(rtbm.RTBMDensity(random_state=0).fit(X).score(X), abs=1e-6)
+    assert len((tmp_path / "samples.csv").read_text().splitlines()) == 1000
+    assert (tmp_path / "model.png").read_bytes().startswith(b"\x89PNG")
+
+
+@BROWSER
+@pytest.mark.slow
+def test_a_fit_can_be_stopped_and_other_sessions_do_not_notice(page, address, chromium):
+    open_tab(page, "Fit")
+    other = chromium.new_page()
+    other.goto(address)
+    open_tab(other, "Fit")
+    page.get_by_label("Data").select_option("the paper's correlated mixture")
+    move(page, "hidden units", 4)
+    move(page, "machines in the mixture", 6)
+    page.get_by_role("button", name="Start").click()
+    page.get_by_text(re.compile(r"start \d+, step \d+")).wait_for()
+    assert other.get_by_text(re.compile(r"start \d+, step \d+")).count() == 0
+    assert other.get_by_role("button", name="Stop").is_disabled()
+    other.close()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("Stopped: the model is the fit so far.").wait_for()
+    page.get_by_text("Conditionals").wait_for()
+
+
+@BROWSER
+@pytest.mark.slow
+def test_files_are_read_and_bad_ones_get_their_message(page):
+    open_tab(page, "Fit")
+    box = page.locator("input[type=file]").first
+    box.set_input_files({"name": "bad.csv", "mimeType": "text/csv", "buffer": b"a,b\n1,2\n3,oops\n"})
+    page.get_by_text("bad.csv: line 3, column 'b' (2): 'oops' is not a finite number").wait_for()
+    rows = "\n".join(f"{x},{x * x % 7}" for x in range(60))
+    box.set_input_files({"name": "good.csv", "mimeType": "text/csv", "buffer": f"one,two\n{rows}\n".encode()})
+    page.get_by_text("good.csv").first.wait_for()
+    page.locator(".message").wait_for(state="detached")
+
+
+@BROWSER
+@pytest.mark.slow
+def test_networks_and_theta_functions_are_drawn(page):
+    open_tab(page, "Network")
+    page.get_by_label("Hidden layers").select_option("8, 4")
+    page.get_by_role("button", name="Train").click()
+    page.get_by_text(re.compile(r"start \d+, step \d+: loss")).wait_for()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("Stopped: the network is the best so far.").wait_for()
+    open_tab(page, "Theta")
+    page.get_by_text("Re Ω₁₁").wait_for()
+    move(page, "Q₁₂", 8.0)
+    page.locator(".message").get_by_text("must be positive definite").wait_for()
+
+
+@BROWSER
+@pytest.mark.slow
+def test_other_origins_are_refused(address):
+    host = address.removeprefix("http://")
+
+    def answer(origin):
+        """The status line of the server for a websocket that a page of this origin asks for."""
+        lines = ["GET /ws HTTP/1.1", f"Host: {host}", f"Origin: {origin}", "Upgrade: websocket", "Connection: Upgrade"]
+        lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "", ""]
+        with socket.create_connection(host.split(":"), timeout=10) as connection:
+            connection.sendall("\r\n".join(lines).encode())
+            return connection.recv(100).decode().splitlines()[0]
+
+    assert " 403 " in answer("http://example.org")
+    assert " 403 " in answer(f"http://example.org:{host.split(':')[1]}")
+    assert " 403 " not in answer(address)
