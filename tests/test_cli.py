@@ -21,7 +21,7 @@ from machines import dense
 from rtbm import datasets
 from rtbm.cli import main
 from rtbm.cli.app import SolverName, app
-from rtbm.cli.output import describe
+from rtbm.output import describe
 from rtbm.training import SOLVERS
 
 PLANE = datasets.three_gaussians.sample(200, seed=0)

@@ -172,10 +172,10 @@ def fit(
         raise typer.BadParameter("a committee takes no options of a single fit", param_hint="--cv")
     import numpy as np
 
-    from rtbm.cli.output import summary_table
     from rtbm.data_files import FileData, read_table
     from rtbm.datasets import gamma
     from rtbm.estimators import RTBMDensity, RTBMDensityCV
+    from rtbm.output import summary_table
     from rtbm.persistence import save
     from rtbm.training.distributed import process_group, rank_and_world
 
@@ -232,7 +232,7 @@ def score(
     rows = _read_for(fitted, data, columns, header=header, separator=separator, decimal=decimal)
     fitted.set_feature_names(None)  # the columns have been chosen by name
     if output is not None:
-        from rtbm.cli.output import counted, write_rows
+        from rtbm.output import counted, write_rows
 
         write_rows(output, fitted.score_samples(rows)[:, None], ["log_prob"])
         errors.print(f"log P of {counted(len(rows), 'row')}: {output}")
@@ -256,7 +256,7 @@ def sample(
     fitted = _load(model)
     if known:
         fitted = fitted.conditional({_feature(fitted, name): value for name, value in known.items()})
-    from rtbm.cli.output import counted, write_rows
+    from rtbm.output import counted, write_rows
 
     rows = fitted.sample(number, random_state=seed)
     write_rows(output, rows, _names_of(fitted))
@@ -293,7 +293,7 @@ def predict(
     mean, std = fitted.predict_mean(rows, number, return_std=True)
     from numpy import column_stack
 
-    from rtbm.cli.output import counted, write_rows
+    from rtbm.output import counted, write_rows
 
     table = column_stack([mean, std, fitted.predict_quantiles(rows, number, levels)])
     write_rows(output, table, ["mean", "std", *names])
@@ -324,7 +324,7 @@ def impute(
     fitted.set_feature_names(None)
     from numpy import isnan
 
-    from rtbm.cli.output import counted, write_rows
+    from rtbm.output import counted, write_rows
 
     write_rows(output, fitted.impute(rows, method, random_state=seed), names)
     if output is not None:
@@ -358,7 +358,7 @@ def quantile(
 def info(model: Model) -> None:
     """Show what a model file holds."""
     fitted = _load(model, any_estimator=True)
-    from rtbm.cli.output import summary_table
+    from rtbm.output import summary_table
 
     console.print(summary_table(fitted, str(model)), soft_wrap=False)
 

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rtbm.cli.output import counted
 from rtbm.errors import FileError
+from rtbm.output import counted
 from rtbm.paper import load_experiments, report
 from rtbm.paper.experiment import Job, ResultTable
 from rtbm.paper.runner import Part, Parts, Run, fingerprint, run_jobs, take_parts, versions

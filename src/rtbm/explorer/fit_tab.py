@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import panel as pn
 
-from rtbm.cli.output import summary_rows
 from rtbm.errors import RTBMError
 from rtbm.explorer.fit import (
     MAX_DRAWN,
@@ -40,6 +39,7 @@ from rtbm.explorer.style import (
     upload_box,
 )
 from rtbm.explorer.tables import TABLES, DataTable, Opened, csv_bytes, read_upload
+from rtbm.output import summary_rows
 from rtbm.plotting import MarginalDensities
 
 REFRESH_MS = 250

@@ -6,7 +6,6 @@ import numpy as np
 import panel as pn
 
 from rtbm import datasets
-from rtbm.cli.output import summary_rows
 from rtbm.errors import RTBMError
 from rtbm.explorer.fit import model_bytes
 from rtbm.explorer.jobs import Job
@@ -40,6 +39,7 @@ from rtbm.explorer.style import (
     with_margin,
 )
 from rtbm.explorer.tables import DataTable, read_upload
+from rtbm.output import summary_rows
 
 NETWORK_REFRESH_MS = 300
 """Time between two pictures of a network in training."""

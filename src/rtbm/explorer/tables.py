@@ -141,7 +141,7 @@ def _open_model(model: FittedDensity, name: str) -> Opened:
 def csv_bytes(rows: Floats, names: list[str] | None) -> bytes:
     """Rows as a CSV file with every digit."""
     with tempfile.TemporaryDirectory() as folder:
-        from rtbm.cli.output import write_rows
+        from rtbm.output import write_rows
 
         path = Path(folder) / "rows.csv"
         write_rows(path, rows, names)

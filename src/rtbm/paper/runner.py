@@ -24,7 +24,7 @@ from rtbm.paths import write_whole
 
 NUMERICAL_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "zuko")
 """Packages that results depend on. Another version of any of them makes finished jobs run again."""
-PRESENTATION = ("cli", "plotting.py", "paper/report.py")
+PRESENTATION = ("cli", "explorer", "output.py", "plotting.py", "paper/report.py")
 """Files of the library that no result depends on. Changes to them leave finished jobs valid."""
 
 Part = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Summaries that the command shows, and rows that it writes."""
+"""Summaries of fitted models that the command and the explorer show, and rows that they write."""
 
 import csv
 import io
