@@ -215,7 +215,7 @@ def test_the_extra_observation_has_the_mean_of_the_class_and_the_given_variances
     assert np.allclose((share[:, None] * (added - mean)).T @ (added - mean) / share.sum(), np.diag(variances))
 
 
-def testtypical_variances_ignore_constant_classes_and_one_outlier():
+def test_typical_variances_ignore_constant_classes_and_one_outlier():
     X = np.array([[0.0, 1.0, 5.0], [0.0, 3.0, 5.0], [4.0, 0.0, 6.0], [8.0, 2.0, 6.0], [0.0, 1e9, 7.0], [2.0, 0.0, 7.0]])
     members = [np.isin(np.arange(6), pair) for pair in ((0, 1), (2, 3), (4, 5))]
     found = typical_variances(X, np.ones(6), members)
