@@ -24,10 +24,12 @@ from rich.table import Table
 from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import GridSearchCV
+from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from rtbm import RTBMDensity, RTBMDensityCV, RTBMFeatures, datasets
 from rtbm.estimators.density.standardise import standardise
+from rtbm.paper.tables import load_table
 from rtbm.training import ArraySource, Family, Objective, Prior, make_solver, make_start
 from rtbm.training.coordinates import local_widths
 from rtbm.training.solvers import Monitor
@@ -128,6 +130,12 @@ def fits(console: Console) -> dict[str, list[float]]:
         "committee, 1,000 × 2": (RTBMDensityCV(random_state=0), moons(1000), grid, "grid"),
         "default, 20,000 × 7": (RTBMDensity(random_state=0), wide, mixture(4), "4"),
         "default, 20,000 × 7 with gaps": (RTBMDensity(random_state=0), gaps, None, ""),
+        "16 × (50, 1), 1,200 rows of jets": (
+            RTBMDensity(1, n_components=16, regularization=0.3, max_iter=60, fallback=None, tol=1e-6, **one),
+            StandardScaler().fit_transform(load_table("jets").X[:1200]),
+            mixture(16),
+            "16",
+        ),
         "50 machines (2, 2), 5,000 rows": (
             RTBMFeatures(2, patch_size=2, random_state=0),
             np.random.default_rng(0).standard_normal((5000, 100)),

@@ -16,7 +16,7 @@ from rtbm.training.statistics import ArraySource, Likelihood, dense, make_blocks
 from rtbm.training.statistics import torch as reference
 from rtbm.training.statistics.dense import View
 from rtbm.training.statistics.states import tabulate
-from rtbm.training.statistics.sums import sum_points
+from rtbm.training.statistics.sums import bound_left_out, sum_points
 from rtbm.training.statistics.tables import TABLE_TOLERANCE as TOLERANCE
 from rtbm.training.statistics.tables import Tables
 from tolerances import ROUNDINGS
@@ -150,6 +150,40 @@ def test_points_far_out_are_right(limit):
     assert np.allclose(gradient, expected.numpy(), rtol=1e-6)
     log_prob = likelihood.log_prob(vector)
     assert torch.allclose(log_prob, family.distribution(vector).log_prob(x), rtol=1e-9, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_points_of_many_features_are_right(seed):
+    """Peaks are high in many dimensions, and few points are near them."""
+    d, scale = 12, 0.15
+    family = Family(d, 1, n_components=3)
+    x = torch.cat([points(60, d, seed), 40 * points(4, d, seed + 1)])
+    vector = random_vector(family, seed, scale)
+    likelihood = likelihood_of(family, x, weights(64, seed), max_states=4)
+    exact = family.distribution(vector).log_prob(x)
+    assert torch.allclose(likelihood.log_prob(vector), exact, rtol=1e-9, atol=1e-5)
+    free = vector.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(likelihood.source.weights @ family.distribution(free).log_prob(x), free)
+    gradient = likelihood.with_gradient(vector)[1]
+    assert np.allclose(gradient, expected.numpy(), rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bound_on_what_tables_leave_out_holds(seed):
+    family, x = Family(5, 2, n_components=2), 2 * points(100, 5, seed)
+    machines = dense.unpack_machines(random_vector(family, seed).numpy(), 2, 5, 2)
+    short, long = (tabulate(machines, np.full(2, allowed), 2**14) for allowed in (-4.0, -80.0))
+    views = [dense.make_view(machines, states, np.arange(5)) for states in (short, long)]
+    joints = [torch.empty(100, 2, dtype=torch.float64) for _ in views]
+    for view, joint in zip(views, joints, strict=True):
+        reference.sum_points(x, torch.ones(100, dtype=torch.float64), view, 0.0, log_joint=joint)
+    # tables normalise P(h) over their own states, so the weights of the short one are larger by what it leaves out
+    joints[0] += torch.from_numpy(np.log1p(-np.exp(short.log_left_out).clip(max=0.5)))
+    missing = (joints[1].logsumexp(1).exp() - joints[0].logsumexp(1).exp()).clamp(min=0)
+    left_out = machines.log_weights + short.log_left_out + views[0].log_peak + math.log(2)
+    bound = bound_left_out(x, views[0], left_out, np.linalg.qr(views[0].slopes)[0])
+    assert bool((missing <= bound.exp() * (1 + 1e-9)).all())
+    assert bool((missing > 0).any())
 
 
 def test_units_too_soft_for_a_table_take_theta_functions():

@@ -6,6 +6,7 @@ import numpy as np
 import panel as pn
 
 from rtbm.errors import RTBMError
+from rtbm.explorer.controls import JobControls
 from rtbm.explorer.fit import (
     MAX_DRAWN,
     FitOptions,
@@ -42,8 +43,6 @@ from rtbm.explorer.tables import TABLES, DataTable, Opened, csv_bytes, read_uplo
 from rtbm.output import summary_rows
 from rtbm.plotting import MarginalDensities
 
-REFRESH_MS = 250
-"""Time between two pictures of a running fit. A shorter one slows the fit, a longer one looks jerky."""
 MANY_COLUMNS = 4
 """Tables with more columns begin with so many of them chosen."""
 SAMPLE_ROWS = 1000
@@ -61,39 +60,36 @@ class FitTab:
         self.committee = pn.widgets.Checkbox(name="a committee, whose sizes cross-validation chooses")
         self.n_hidden = pn.widgets.IntSlider(name="hidden units", start=1, end=6, value=2, **wide)
         self.n_components = pn.widgets.IntSlider(name="machines in the mixture", start=1, end=8, value=1, **wide)
-        self.start = pn.widgets.Button(name="Start", button_type="primary", css_classes=["start"])
-        self.stop = pn.widgets.Button(name="Stop", disabled=True, css_classes=["stop"])
+        self._controls = JobControls("Start", self._begin, self._follow)
         self.status = pn.pane.HTML("", sizing_mode="stretch_width")
         self._pictures, self._results = pn.Column(**wide), pn.Column(visible=False, **wide)
         self._likelihood = empty_source("xs", "ys")
         self._steps = make_figure("log-likelihood with prior, by step of each start", "step", height=180)
         self._steps.multi_line("xs", "ys", source=self._likelihood, color=BLUE, line_width=1.5, alpha=0.7)
-        self.table, self._timer = opened.table, None
-        self.job: Job | None = None
+        self.table = opened.table
         self._drawn_columns: list[str] = []
         self.committee.param.watch(self._choose_committee, "value")
         self.source.param.watch(locked(self._choose_source), "value")
         self.columns.param.watch(locked(self._choose_columns), "value")
-        self.start.on_click(locked(lambda event: self._begin()))
-        self.stop.on_click(lambda event: self.job and self.job.stop())
         controls = [self.source, self.upload, self.columns, self.committee, self.n_hidden, self.n_components]
-        buttons = pn.Row(self.start, self.stop)
         self._progress = show(self._steps)
-        self.view = side_by_side([*controls, buttons, self.status], [self._pictures, self._progress, self._results])
+        self.view = side_by_side(
+            [*controls, self._controls.view, self.status], [self._pictures, self._progress, self._results]
+        )
         self.show_table(opened.table, opened.table.columns if opened.model is not None else None)
         if opened.model is not None:
             self._show_model(opened.model, None)
 
     def show_table(self, table: DataTable, chosen: list[str] | None = None) -> None:
         """Draw a table, and offer its columns, of which the first few are chosen by default."""
-        self._cancel()
+        self.close()
         self.table, self.status.object = table, ""
         self.columns.param.update(options=table.columns, value=list(chosen or table.columns[:MANY_COLUMNS]))
         self._show_columns()
 
     def _show_columns(self) -> None:
         """Draw the chosen columns without a density."""
-        self._cancel()
+        self.close()
         self._results.visible = self._progress.visible = False
         self._drawn_columns = list(self.columns.value)
         if self.columns.value:
@@ -124,35 +120,28 @@ class FitTab:
         self.status.object = html_table([("file", name), ("rows", f"{len(table.rows):,}{left_out}")])
 
     def _begin(self) -> None:
-        self._cancel()
         options = FitOptions(
             tuple(self.columns.value), self.committee.value, self.n_hidden.value, self.n_components.value
         )
         try:
-            self.job = start_fit(self.table, options)
+            job = start_fit(self.table, options)
         except RTBMError as error:
             self.status.object = message(str(error))
             return
         self._results.visible, self._progress.visible, self._options = False, True, options
-        self.start.disabled, self.stop.disabled = True, False
-        self._timer = pn.state.add_periodic_callback(self._follow, REFRESH_MS)
+        self._controls.run(job)
 
-    def _follow(self) -> None:
+    def _follow(self, job: Job, is_running: bool) -> None:
         """Draw the running fit, and its result when it has ended."""
-        job = self.job
-        if job is None:
-            return
-        is_running, was_stopped = job.is_running, job.was_stopped
         self._draw_progress(job)
         if is_running:
             return
-        self._cancel()
         if job.model is None:
             self.status.object = message(job.error)
             return
         self._show_model(finish(job.model, self.table, self._options), self._options)
         note = ""
-        if was_stopped:
+        if job.was_stopped:
             note = "Stopped: the model is the fit so far."
             if self._options.is_committee and not hasattr(job.model, "candidate_weights_"):
                 note = "Stopped: the model is the best member of the committee so far."
@@ -172,16 +161,9 @@ class FitTab:
             self.pictures.update(MarginalDensities(latest.model()))
             self.status.object = f"<p>start {len(runs)}, step {latest.record.step}: {-latest.record.objective:.4f}</p>"
 
-    def _cancel(self) -> None:
-        """End what runs, and forget it."""
-        if self._timer is not None:
-            self._timer.stop()
-        if self.job is not None:
-            self.job.stop()
-        self.job = self._timer = None
-        self.start.disabled, self.stop.disabled = False, True
-
-    close = _cancel
+    def close(self) -> None:
+        """End what runs."""
+        self._controls.close()
 
     def _show_model(self, model: Any, options: FitOptions | None) -> None:
         """Draw a fitted model, with its summary, conditionals, downloads and code."""

@@ -7,6 +7,7 @@ import panel as pn
 
 from rtbm import datasets
 from rtbm.errors import RTBMError
+from rtbm.explorer.controls import JobControls
 from rtbm.explorer.fit import model_bytes
 from rtbm.explorer.jobs import Job
 from rtbm.explorer.network import (
@@ -41,8 +42,6 @@ from rtbm.explorer.style import (
 from rtbm.explorer.tables import DataTable, read_upload
 from rtbm.output import summary_rows
 
-NETWORK_REFRESH_MS = 300
-"""Time between two pictures of a network in training."""
 NUMBERED = "(numbers of the rows)"
 
 
@@ -56,8 +55,7 @@ class NetworkTab:
         self.value = pn.widgets.Select(name="Values", visible=False, **wide)
         self.layers = pn.widgets.Select(name="Hidden layers", options=LAYERS, value=(3, 3, 2), **wide)
         self.activation = pn.widgets.Select(name="Activation", options=["theta", "theta-II", "tanh"], **wide)
-        self.start = pn.widgets.Button(name="Train", button_type="primary")
-        self.stop = pn.widgets.Button(name="Stop", disabled=True)
+        self._controls = JobControls("Train", self._begin, self._follow)
         self.status = pn.pane.HTML("", **wide)
         self._activations, self._results = flow(), pn.Column(**wide)
         self._points, self._signal, self._fit = (empty_source("t", "y") for _ in range(3))
@@ -67,17 +65,13 @@ class NetworkTab:
         self._picture.line("t", "y", source=self._fit, color=WARM, line_width=2, legend_label="network")
         style_legend(self._picture)
         self._picture.legend[0].location = "top_left"
-        self.job: Job | None = None
         self.table: DataTable | None = None
-        self._timer: Any = None
         for widget in (self.time, self.value):
             widget.param.watch(locked(lambda event: self._choose()), "value")
-        self.start.on_click(locked(lambda event: self._begin()))
-        self.stop.on_click(lambda event: self.job and self.job.stop())
         about = pn.pane.HTML("<p>The paper's time series, or a file of one's own:</p>")
         controls = [about, self.upload, self.time, self.value, self.layers, self.activation]
         self.view = side_by_side(
-            [*controls, pn.Row(self.start, self.stop), self.status],
+            [*controls, self._controls.view, self.status],
             [show(self._picture), self._activations, self._results],
         )
         self.show_series(paper_series())
@@ -117,36 +111,26 @@ class NetworkTab:
             self.status.object = message(str(error))
 
     def _begin(self) -> None:
-        self.close()
         self._results[:] = []
-        self.job = start_training(self.series, self.layers.value, self.activation.value)
-        self.start.disabled, self.stop.disabled = True, False
-        self._timer = pn.state.add_periodic_callback(self._follow, NETWORK_REFRESH_MS)
+        self._controls.run(start_training(self.series, self.layers.value, self.activation.value))
 
-    def _follow(self) -> None:
-        job = self.job
-        if job is None:
-            return
-        if job.is_running:
+    def _follow(self, job: Job, is_running: bool) -> None:
+        """Draw the network in training, and the result when it has ended."""
+        if is_running:
             if job.latest is not None:
                 self._draw(job.latest.model())
                 step = f"start {len(job.runs)}, step {job.latest.record.step}: loss {job.latest.record.objective:.5f}"
                 self.status.object = f"<p>{step}</p>"
-            return
-        note = message("Stopped: the network is the best so far.") if job.was_stopped else "<p>Trained.</p>"
-        self.close()
-        self.status.object = message(job.error) if job.model is None else note
-        if job.model is not None:
+        elif job.model is None:
+            self.status.object = message(job.error)
+        else:
+            stopped = message("Stopped: the network is the best so far.")
+            self.status.object = stopped if job.was_stopped else "<p>Trained.</p>"
             self._show_model(job.model)
 
     def close(self) -> None:
-        """End what runs, and forget it."""
-        if self._timer is not None:
-            self._timer.stop()
-        if self.job is not None:
-            self.job.stop()
-        self.job = self._timer = None
-        self.start.disabled, self.stop.disabled = False, True
+        """End what runs."""
+        self._controls.close()
 
     def _draw(self, module: Any) -> None:
         """Draw the output and the activations of a network."""

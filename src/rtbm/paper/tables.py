@@ -206,14 +206,18 @@ class TableComparison(NamedTuple):
         size = (1.5 + 2.4 * len(others), 1.2 + 0.22 * len(tables))
         figure, axes = plt.subplots(1, len(others), figsize=size, layout="constrained", sharey=True, squeeze=False)
         for ax, other in zip(axes[0], others, strict=True):
-            for i, records in enumerate(tables.values()):
-                mean, error, _ = self.difference(records, other, score)
+            found = [self.difference(records, other, score) for records in tables.values()]
+            if max(abs(difference.mean) for difference in found) > 1:
+                ax.set_xscale("symlog", linthresh=0.1)
+                ax.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1))
+            else:
+                ax.locator_params(axis="x", nbins=4)
+            ax.xaxis.set_major_formatter("{x:g}")
+            for i, (mean, error, _) in enumerate(found):
                 colour = plotting.DARK if mean > 0 else plotting.WARM
                 ax.errorbar(mean, i, xerr=error, fmt="o", ms=4, capsize=2, color=colour)
             ax.axvline(0, color="black", lw=0.8, ls=":")
             ax.set(title=other)
-            ax.set_xscale("symlog", linthresh=0.1)
-            ax.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1))
         axes[0, 0].set_yticks(range(len(tables)), list(tables))
         axes[0, 0].invert_yaxis()
         figure.supxlabel(f"{score.name}: how much better {self.methods[0]} is")

@@ -253,7 +253,7 @@ def _finish_chunk(sums, counts, delta, first, p):
 
 
 @compiled
-def _bound_left_out(w, left_out, directions, y, spare, along, result):
+def bound_left_out(w, left_out, directions, y, spare, along, result):
     """Row `result` = max_k of left_out_k − ½ times the squared distance of y from the plane of the machine's centres.
 
     It bounds the logarithm of what states outside the tables add to P, as `left_out` (K,) does where machines peak.
@@ -283,7 +283,7 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
     A row holds Σ w log P, a bound on Σ w exp(−log P − log_scale), and for each machine, with w times the probability
     that the point comes from it: Σ 1, Σ δ (g,), Σ δδᵀ (g, g), Σ y (p,), Σ yδᵀ (p, g), Σ yyᵀ (p, p), where δ stands for
     its expectation given y. Σ y and Σ yyᵀ are left 0 if there is only one machine. Points with a log P below that of
-    `_bound_left_out` are left out of all sums, and marked in `far` (n,), unless that is empty. `log_joint` may be empty
+    `bound_left_out` are left out of all sums, and marked in `far` (n,), unless that is empty. `log_joint` may be empty
     too. The other arguments are those of `torch.sum_points`.
     """
     inverse, origin, slopes, bias, centres, delta, first = (
@@ -372,7 +372,7 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
                     part = factor * w[PARTS + k, b] if active[n_states + k] > 0 else 0.0
                     log_joint[start + b, k] = w[TOP, b] + np.log(part) if part > 0.0 else -np.inf
             if len(far):
-                _bound_left_out(w, left_out, directions, Y, PREFIX, SHARE, TOP)
+                bound_left_out(w, left_out, directions, Y, PREFIX, SHARE, TOP)
                 for b in range(count):
                     if not w[SPARE, b] >= w[TOP, b]:
                         far[start + b] = True

@@ -32,7 +32,7 @@ def sum_points(
     """The sums over the points of a block, by the fastest backend for their device; see `numba.sum_chunks`.
 
     `log_joint` (n, K) is filled with the log of weight times density of each machine. Points for which
-    states outside the tables matter are left out, and marked in `far` (n,): see `numba._bound_left_out`.
+    states outside the tables matter are left out, and marked in `far` (n,): see `numba.bound_left_out`.
     """
     K = len(view.origin)
     directions = np.empty((0, 0, 0)) if left_out is None else np.ascontiguousarray(np.linalg.qr(view.slopes)[0])
@@ -58,7 +58,7 @@ def sum_points(
         if left_out is not None and far is not None:
             joint = block.points.new_empty(len(block.points), K) if log_joint is None else log_joint
             backend.sum_points(block.points, weights, view, log_scale, wants_sums=False, log_joint=joint)
-            is_far = ~(joint.logsumexp(1) >= _bound_left_out(block.points, view, left_out, directions))
+            is_far = ~(joint.logsumexp(1) >= bound_left_out(block.points, view, left_out, directions))
             far[:] = is_far.cpu().numpy()
             weights = torch.where(is_far, 0.0, weights)
         sums = backend.sum_points(block.points, weights, view, log_scale, wants_sums, log_joint)
@@ -67,8 +67,8 @@ def sum_points(
     return sums
 
 
-def _bound_left_out(x: torch.Tensor, view: View, left_out: Floats, directions: Floats) -> torch.Tensor:
-    """The bound (n,) of `numba._bound_left_out` for points x (n, p)."""
+def bound_left_out(x: torch.Tensor, view: View, left_out: Floats, directions: Floats) -> torch.Tensor:
+    """The bound (n,) of `numba.bound_left_out` for points x (n, p)."""
     inverse, origin, plane, peak = (
         torch.as_tensor(part, dtype=torch.float64, device=x.device)
         for part in (view.inverse, view.origin, directions, left_out)
