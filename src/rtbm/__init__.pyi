@@ -31,8 +31,13 @@ from rtbm.persistence import load as load
 from rtbm.persistence import save as save
 from rtbm.theta import ThetaMoments as ThetaMoments
 from rtbm.theta import ThetaPlan as ThetaPlan
+from rtbm.theta import is_siegel_reduced as is_siegel_reduced
+from rtbm.theta import jacobi_theta as jacobi_theta
 from rtbm.theta import log_theta as log_theta
 from rtbm.theta import riemann_theta as riemann_theta
+from rtbm.theta import riemann_theta_characteristics as riemann_theta_characteristics
+from rtbm.theta import siegel_reduce as siegel_reduce
+from rtbm.theta import theta_constants as theta_constants
 from rtbm.theta import theta_moments as theta_moments
 from rtbm.version import __version__ as __version__
 

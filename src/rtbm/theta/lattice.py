@@ -60,13 +60,40 @@ def change_basis(Q: Floats, U: Integers) -> Floats:
     return np.array([[entry / unit for entry in row] for row in product], dtype=float)
 
 
+def exact_integers(values: Floats) -> tuple[NDArray[Any], int]:
+    """An array of floats without rounding: Python integers, and the power of two by which they are to be divided.
+
+    >>> exact_integers(np.array([0.5, 3.0, -0.75]))
+    (array([2, 12, -3], dtype=object), 4)
+    """
+    ratios = [float(x).as_integer_ratio() for x in values.flat]
+    unit = max((denominator for _, denominator in ratios), default=1)
+    return np.array([n * (unit // d) for n, d in ratios], dtype=object).reshape(values.shape), unit
+
+
 def exact_congruence(Q: Floats, U: Integers) -> tuple[NDArray[Any], int]:
     """UᵀQU without rounding: an array of Python integers, and the power of two by which they are to be divided."""
-    ratios = [[float(x).as_integer_ratio() for x in row] for row in Q]
-    unit = max(denominator for row in ratios for _, denominator in row)
-    exact = np.array([[n * (unit // d) for n, d in row] for row in ratios], dtype=object)
+    exact, unit = exact_integers(Q)
     basis = U.astype(object)
     return basis.T @ exact @ basis, unit
+
+
+def exact_inverse(Q: NDArray[Any]) -> tuple[NDArray[Any], int]:
+    """The inverse of a positive definite matrix of Python integers: integers, and the determinant that divides them.
+
+    Bareiss' elimination: every division is exact.
+
+    >>> exact_inverse(np.array([[2, 1], [1, 3]], dtype=object))
+    (array([[3, -1],
+           [-1, 2]], dtype=object), 5)
+    """
+    g, determinant = len(Q), 1
+    rows = np.hstack([Q, np.eye(g, dtype=int).astype(object)])
+    for i in range(g):
+        others = np.arange(g) != i
+        rows[others] = (rows[others] * rows[i, i] - np.outer(rows[others, i], rows[i])) // determinant
+        determinant = rows[i, i]
+    return rows[:, g:], determinant
 
 
 def in_parts(numerators: NDArray[Any], unit: int) -> tuple[Floats, Floats, Floats]:
