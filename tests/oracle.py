@@ -1,5 +1,7 @@
 """Certified values from FLINT, in interval arithmetic, and moments from exact fractions and mpmath."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 
 import numpy as np
@@ -35,6 +37,64 @@ def _theta(z: Floats, Q: Floats, phase: str) -> "flint.arb":
     factor = flint.acb(0, -1) if phase == "I" else flint.acb(1)
     argument = flint.acb_mat(g, 1, [factor * flint.arb(float(x)) / two_pi for x in z])
     return tau.theta(argument)[0, 0].real
+
+
+@contextmanager
+def precision(bits: int) -> Iterator[None]:
+    """FLINT's precision, for a while."""
+    previous, flint.ctx.prec = flint.ctx.prec, bits
+    try:
+        yield
+    finally:
+        flint.ctx.prec = previous
+
+
+def flint_matrix(values: NDArray) -> "flint.acb_mat":
+    """A matrix of the given complex numbers, or a column of them, without rounding."""
+    columns = values.shape[1] if values.ndim == 2 else 1
+    return flint.acb_mat(len(values), columns, [flint.acb(float(x.real), float(x.imag)) for x in values.flat])
+
+
+def rounded(matrix: "flint.acb_mat") -> NDArray[np.complex128]:
+    """A FLINT matrix in float64: real and imaginary parts rounded once."""
+    values = [complex(float(x.real.mid()), float(x.imag.mid())) for x in matrix.entries()]
+    return np.array(values).reshape(matrix.nrows(), matrix.ncols())
+
+
+def flint_part(z: NDArray, omega: NDArray, alpha: Floats, beta: Floats, derivative: NDArray | None = None) -> complex:
+    """θ[α,β](z|Ω)·exp(−u) for any α, by θ[α,β](z) = exp(2πi(½αᵀΩα + α·(z+β))) θ(z + β + Ωα) in FLINT's arithmetic.
+
+    With `derivative` (order, g), the same direction `order` times, it is that derivative of θ, times exp(−u). Precision
+    rises until the ball is tiny.
+    """
+    bits = 600
+    while True:
+        with precision(bits):
+            value = _part(z, omega, alpha, beta, derivative)
+            if value.rad() < 1e-18 * max(1.0, abs(complex(value.mid()))):
+                return complex(value.mid())
+        bits *= 2
+        if bits > 100_000:
+            raise ArithmeticError(f"FLINT does not resolve this value: {value}")
+
+
+def _part(z: NDArray, omega: NDArray, alpha: Floats, beta: Floats, derivative: NDArray | None) -> "flint.acb":
+    tau, a, argument, y = map(flint_matrix, (omega, alpha, z, z.imag))
+    argument = argument + flint_matrix(beta)
+    u = flint.acb.pi() * (y.transpose() * flint_matrix(omega.imag).solve(y))[0, 0]
+    turn = 2 * flint.acb.pi() * flint.acb(0, 1)
+
+    def part(argument: "flint.acb_mat") -> "flint.acb":
+        factor = (turn * (a.transpose() * (tau * a / 2 + argument))[0, 0]).exp()
+        return tau.theta(argument + tau * a)[0, 0] * factor * (-u).exp()
+
+    if derivative is None:
+        return part(argument)
+    # a Taylor coefficient, by Cauchy's integral on a small circle: 16 points alias at a relative r^16
+    order, direction, r = len(derivative), flint_matrix(derivative[0]), flint.acb(2) ** -80
+    roots = [(turn * k / 16).exp() for k in range(16)]
+    total = sum((part(argument + direction * (r * root)) * root**-order for root in roots), flint.acb(0))
+    return total / 16 / r**order * flint.acb(order + 1).gamma()
 
 
 def exact_moments(z: Floats, Q: Floats) -> tuple[float, Floats, Floats, Floats, Floats]:

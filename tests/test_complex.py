@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
+from oracle import flint_part
 from rtbm import InvalidInputError, riemann_theta
 from rtbm.theta.lattice import reduce_basis
 from tolerances import SAME, WORSE
@@ -69,24 +70,6 @@ def test_skewed_matrices_and_large_arguments(seed: int, size: float, skew: int) 
     finally:
         flint.ctx.prec = previous
     assert abs(complex(w) - expected) <= ERROR + 1e-14 * float(u)  # exp(−u) itself is only known to the rounding of u
-
-
-def flint_part(z: np.ndarray, omega: np.ndarray, alpha: np.ndarray, beta: np.ndarray) -> complex:
-    """θ[α,β](z|Ω)·exp(−u) for any α, by θ[α,β](z) = exp(2πi(½αᵀΩα + α·(z+β))) θ(z + β + Ωα) in FLINT's arithmetic."""
-    previous, flint.ctx.prec = flint.ctx.prec, 600
-    try:
-        g = len(z)
-        tau = flint.acb_mat(g, g, [flint.acb(float(w.real), float(w.imag)) for w in omega.flat])
-        a, b = (flint.acb_mat(g, 1, [flint.acb(float(x)) for x in c]) for c in (alpha, beta))
-        argument = flint.acb_mat(g, 1, [flint.acb(float(x.real), float(x.imag)) for x in z]) + b
-        factor = (2 * flint.acb.pi() * flint.acb(0, 1) * (a.transpose() * (tau * a / 2 + argument))[0, 0]).exp()
-        y = flint.acb_mat(g, 1, [flint.acb(float(x.imag)) for x in z])
-        Y = flint.acb_mat(g, g, [flint.acb(float(w.imag)) for w in omega.flat])
-        u = flint.acb.pi() * (y.transpose() * Y.solve(y))[0, 0]
-        value = tau.theta(argument + tau * a)[0, 0] * factor * (-u).exp()
-        return complex(float(value.real.mid()), float(value.imag.mid()))
-    finally:
-        flint.ctx.prec = previous
 
 
 def test_a_large_real_part_of_omega() -> None:

@@ -71,8 +71,7 @@ def theta_constants(omega: Any, *, tolerance: float = 1e-12) -> Tensor:
     Examples
     --------
     >>> theta_constants([[1e-8j]]).real  # Σ exp(−1e-8 πn²) ≈ 1e4
-    tensor([31.6228+0.j,  0.0000+0.j, 31.6228+0.j,  0.0000+0.j],
-           dtype=torch.complex128)
+    tensor([10000.,     0., 10000.,     0.], dtype=torch.float64)
     """
     matrices = as_complex(omega, "omega")
     g = matrices.shape[-1] if matrices.ndim else 1

@@ -48,8 +48,8 @@ def riemann_theta(
     ----------
     z : (..., g)
         Complex or real.
-    omega : (g, g)
-        Complex, symmetric, with positive definite imaginary part.
+    omega : (..., g, g)
+        Complex, symmetric, with positive definite imaginary part. Its leading dimensions broadcast with those of z.
     derivatives : sequence of (g,), default=()
         Direction vectors; the result is the directional derivative of order len(derivatives).
     characteristic : pair of (g,), default=None
@@ -58,7 +58,8 @@ def riemann_theta(
         Bounds the truncation error of w below. (θ has zeros, so no bound can be relative to θ itself.) With derivatives
         it is in units of Π_j 2π(‖d_j‖ + abs(d_j·n₀)), with ‖d‖² = dᵀ(2π Im Ω)⁻¹d and n₀ the lattice point next to
         −(Im Ω)⁻¹Im(z). Rounding adds about 1e-15·(1 + abs(n₀)) to w, with n₀ in the reduced basis; it does not grow
-        with Re(Ω), Re(z) or the condition of Im(Ω). u has a relative error of about 1e-16.
+        with Re(Ω), Re(z) or the condition of Im(Ω). u has a relative error of about 1e-16. Where Ω is Siegel-reduced
+        to Ω′ (see Notes), rounding adds about 1e-15·(det Im Ω′ / det Im Ω)^¼ instead, which is the size that w reaches.
     parts : bool, default=False
         If true, return (u, w) with θ = exp(u)·w and u = π Im(z)ᵀ(Im Ω)⁻¹Im(z). Without derivatives w is bounded, with
         them it grows like a power of z: nothing overflows.
@@ -68,6 +69,16 @@ def riemann_theta(
     Tensor (...)
         Complex; or the pair (u real, w complex). Differentiable in z and Ω.
 
+    Notes
+    -----
+    Where Im Ω is small, the sum is long: it has about (det Im Ω)^−½ times as many terms as for Im Ω = 1. If it would
+    have more than 1000, Ω is moved by the modular group (`siegel_reduce`), and θ comes from a short sum, by
+
+        θ[α,β](z|Ω) = κ det(CΩ + D)^−½ exp(−πi zᵀ(CΩ + D)⁻¹Cz) θ[α′,β′]((CΩ + D)⁻ᵀz | Ω′)
+
+    with an eighth root of unity κ for α = β = 0. Phases are computed in exact arithmetic. (Not if the characteristic
+    requires a gradient: only the direct sum has one.)
+
     Examples
     --------
     >>> riemann_theta([0.0], [[1j]])  # π^¼ / Γ(¾)
@@ -75,6 +86,8 @@ def riemann_theta(
     >>> u, w = riemann_theta([1000j], [[1j]], parts=True)
     >>> u, w
     (tensor(3141592.6536, dtype=torch.float64), tensor(1.0864+0.j, dtype=torch.complex128))
+    >>> riemann_theta([0.0], [[1e-12j]]).real  # Σ exp(−1e-12 πn²), by a Siegel reduction
+    tensor(1000000., dtype=torch.float64)
     """
     matrices, argument = as_complex(omega, "omega"), as_complex(z, "z")
     alpha, beta = _characteristic(characteristic, matrices)
@@ -115,15 +128,11 @@ def theta_parts(
     rows = z.expand(*shape, g).reshape(-1, g)
     owners = torch.arange(len(matrices), device=z.device).reshape(omega.shape[:-2]).expand(shape).reshape(-1)
     results = [
-        _evaluate(
-            make_series(matrix, len(directions)), rows[owners == i] if several else rows, matrix, directions, tolerance
-        )
+        _evaluate(make_series(matrix, len(directions)), rows[owners == i], matrix, directions, tolerance)
         for i, matrix in enumerate(matrices)
     ]
-    u, w = (torch.cat(column) for column in zip(*results, strict=True))
-    if several:
-        back = torch.argsort(torch.argsort(owners, stable=True))
-        u, w = u[back], w[back]
+    back = torch.argsort(torch.argsort(owners, stable=True))
+    u, w = (torch.cat(column)[back] for column in zip(*results, strict=True))
     return u.reshape(shape), w.reshape(*shape, w.shape[1])
 
 

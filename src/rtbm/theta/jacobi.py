@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rtbm.errors import InvalidInputError
 from rtbm.theta.complex import riemann_theta
-from rtbm.validation import as_complex, check_choice, check_integer
+from rtbm.validation import as_complex, check_choice, check_integer, check_same_device
 
 CHARACTERISTICS = {1: (0.5, 0.5), 2: (0.5, 0.0), 3: (0.0, 0.0), 4: (0.0, 0.5)}
 """θ_n as a Riemann theta function with characteristic; θ₁ has a minus sign besides."""
@@ -47,9 +48,19 @@ def jacobi_theta(
     tensor(0.9068, dtype=torch.float64)
     """
     alpha, beta = CHARACTERISTICS[check_choice(n, "n", tuple(CHARACTERISTICS))]
+    argument, ratio = as_complex(z, "z"), as_complex(tau, "tau")
+    check_same_device(argument, "z", ratio, "tau")
+    if not bool((ratio.imag > 0).all()):
+        raise InvalidInputError(f"the imaginary part of tau must be positive, got {float(ratio.imag.min()):.3g}")
+    try:
+        torch.broadcast_shapes(argument.shape, ratio.shape)
+    except RuntimeError:
+        raise InvalidInputError(
+            f"the shapes of z {tuple(argument.shape)} and tau {tuple(ratio.shape)} do not broadcast"
+        ) from None
     result = riemann_theta(
-        as_complex(z, "z")[..., None],
-        as_complex(tau, "tau")[..., None, None],
+        argument[..., None],
+        ratio[..., None, None],
         derivatives=[torch.ones(1)] * check_integer(derivative, "derivative", 0),
         characteristic=([alpha], [beta]),
         tolerance=tolerance,

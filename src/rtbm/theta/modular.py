@@ -108,8 +108,8 @@ class Transformation:
         where N, G and Ω′ are functions of Δ too. It is exact, not a Taylor series.
         """
         points = self.locate(z)
+        omega = (omega + omega.mT) / 2
         delta, Delta = z - z.detach(), omega - omega.detach()
-        Delta = (Delta + Delta.mT) / 2
         change = torch.eye(len(omega), dtype=omega.dtype, device=omega.device) + Delta @ self.G
         N, G = (matrix @ torch.linalg.inv(change) for matrix in (self.N, self.G))
         sigma = points.a.to(z.dtype) @ self.N - points.p
@@ -121,7 +121,7 @@ class Transformation:
             z.device
         )
         phases = phases + (points.turns + exponent.real)[:, None]
-        amplitude = self.amplitude * torch.linalg.det(change).abs() ** -0.5
+        amplitude = self.amplitude * torch.linalg.det(change) ** -0.5
         at, reduced = points.z + eta @ N.mT, self.omega + N @ Delta @ self.N.mT
 
         def derivative(chosen: Sequence[int]) -> Tensor:
@@ -135,7 +135,7 @@ class Transformation:
             for k in range(len(directions) + 1)
             for chosen in combinations(order, k)
         )
-        return self._exponent(z, omega, points), torch.polar(amplitude.expand_as(phases), TWO_PI * phases) * w
+        return self._exponent(z, omega, points), amplitude * torch.polar(torch.ones_like(phases), TWO_PI * phases) * w
 
     @staticmethod
     def _signs(steps: Exact, moved: Exact, unit: int) -> Tensor:
