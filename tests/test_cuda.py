@@ -15,6 +15,7 @@ from rtbm import (
     log_theta,
     nn,
     riemann_theta,
+    riemann_theta_characteristics,
     theta_moments,
 )
 from rtbm.parameters import count, map_tensors, unpack
@@ -62,6 +63,9 @@ def test_diagonal_complex_and_samples() -> None:
     Q, z = torch.tensor(typical(3)), arguments(3)
     omega = 0.3 + 1j * Q
     assert torch.allclose(riemann_theta(z.cuda() + 0.1j, omega.cuda()).cpu(), riemann_theta(z + 0.1j, omega))
+    for small in (omega, 1e-6 * omega):  # the second is Siegel-reduced
+        here, there = (riemann_theta_characteristics(z.to(w.device) * 1e-3, w) for w in (small, small.cuda()))
+        assert torch.allclose(there.cpu(), here, rtol=0, atol=1e-11 * float(here.abs().max()))
     hidden = DiscreteGaussian(Q.cuda(), torch.ones(3, dtype=torch.float64, device="cuda"))
     draws = hidden.sample((200_000,), generator=torch.Generator("cuda").manual_seed(0))
     assert draws.is_cuda

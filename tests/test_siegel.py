@@ -191,6 +191,22 @@ def test_derivatives_of_a_badly_reduced_matrix(g: int, order: int) -> None:
     assert abs(complex(w) - expected) <= units * (1e-12 + 1e-13 * g * size_of(omega))
 
 
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-5, 1e-8])
+@settings(max_examples=20)
+@given(seed=seeds, g=st.integers(1, 4), order=st.integers(0, 2))
+def test_tolerance_bounds_the_truncation_error(tolerance: float, seed: int, g: int, order: int) -> None:
+    rng = np.random.default_rng(seed)
+    omega, direction = make_omega(rng, g, -5.0), rng.normal(size=g)
+    z = np.array([make_z(rng, omega) for _ in range(5)])
+    (_, rough), (_, fine) = (
+        riemann_theta(z, omega, derivatives=[direction] * order, tolerance=t, parts=True) for t in (tolerance, 1e-14)
+    )
+    width = np.sqrt(direction @ np.linalg.solve(2 * np.pi * omega.imag, direction))
+    centre = abs(np.linalg.solve(omega.imag, z.imag.T).T @ direction)
+    units = torch.tensor((2 * np.pi * (width + centre)) ** order)
+    assert ((rough - fine).abs() <= units * (tolerance + 1e-13 * g * size_of(omega))).all()
+
+
 def test_mixed_derivatives_are_those_of_autograd() -> None:
     rng = np.random.default_rng(0)
     omega, directions = torch.tensor(make_omega(rng, 2, -6.0)), rng.normal(size=(3, 2))

@@ -23,10 +23,10 @@ from rtbm.validation import (
     check_vectors,
 )
 
-FEW_TERMS = 1000
-"""Up to so many terms, Ω is not Siegel-reduced. With fewer, short sums pay for a reduction that hardly helps them."""
+FEW_TERMS = 300
+"""Up to so many terms, Ω is not Siegel-reduced: the exact arithmetic of a point takes as long as some 200 terms."""
 PAYS = 2
-"""The reduced sum is taken if it has so many times fewer terms. Its exact arithmetic costs some time for each point."""
+"""The reduced sum is taken if it has so many times fewer terms. A larger factor would leave more sums long."""
 LARGEST_LOG = 700.0
 """θ itself is returned up to this logarithm. Beyond 709 it would overflow."""
 
@@ -72,7 +72,7 @@ def riemann_theta(
     Notes
     -----
     Where Im Ω is small, the sum is long: it has about (det Im Ω)^−½ times as many terms as for Im Ω = 1. If it would
-    have more than 1000, Ω is moved by the modular group (`siegel_reduce`), and θ comes from a short sum, by
+    have more than 300, Ω is moved by the modular group (`siegel_reduce`), and θ comes from a short sum, by
 
         θ[α,β](z|Ω) = κ det(CΩ + D)^−½ exp(−πi zᵀ(CΩ + D)⁻¹Cz) θ[α′,β′]((CΩ + D)⁻ᵀz | Ω′)
 
@@ -155,6 +155,8 @@ def _evaluate(
     if series.expected <= FEW_TERMS or series.alpha.requires_grad or series.beta.requires_grad:
         return _in_chunks(series, z, omega, directions)
     transformation = Transformation(omega)
+    if not transformation.inverts:
+        return _in_chunks(series, z, omega, directions)
     exact, unit = series.characteristics
     _, characteristics, _ = transformation.characteristics(exact, unit)
     slope = math.sqrt(math.pi / 2) * float(transformation.omega.imag.diagonal().sqrt().sum())  # bounds that of w″

@@ -47,6 +47,7 @@ class Transformation:
         self.reduction = reduce(form)
         g = len(form)
         A, B, C, D = (self.reduction.matrix[i : i + g, j : j + g] for i in (0, g) for j in (0, g))
+        self.inverts = bool(C.any())
         self.action = np.block([[D, -C], [-B, A]])
         (self.real, imaginary), self.unit = exact_integers(np.stack([form.real, form.imag]))
         self.inverse, self.determinant = exact_inverse(imaginary)
