@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from families import Floats, matrices
 from rtbm import TooManyTermsError, log_theta
-from rtbm.theta.lattice import change_basis, cholesky, enumerate_points, nearest_point, reduce_basis
+from rtbm.theta.lattice import (
+    change_basis,
+    cholesky,
+    enumerate_points,
+    exact_integers,
+    exact_inverse,
+    nearest_point,
+    reduce_basis,
+)
 from rtbm.theta.truncation import estimate_count, log_gauss_sum, squared_radius
 
 sizes = st.integers(1, 5)
@@ -26,6 +34,15 @@ def test_reduction_is_unimodular_and_short(Q: Floats) -> None:
     ratios = R / np.diag(R)[:, None]
     assert (np.abs(np.triu(ratios, 1)) <= 0.5 + 1e-9).all()
     assert (d[1:] >= (0.99 - 0.25 - 1e-9) * d[:-1]).all()
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 6).flatmap(matrices))
+def test_the_exact_inverse_is_exact(Q: Floats) -> None:
+    exact, unit = exact_integers(Q)
+    inverse, determinant = exact_inverse(exact)
+    assert (exact @ inverse == determinant * np.eye(len(Q), dtype=int).astype(object)).all()
+    assert ((exact / unit).astype(float) == Q).all()
 
 
 @settings(max_examples=40)

@@ -61,7 +61,7 @@ def theta_constants(omega: Any, *, tolerance: float = 1e-12) -> Tensor:
     omega : (..., g, g)
         Complex, symmetric, with positive definite imaginary part.
     tolerance : float, default=1e-12
-        Bounds the truncation error. Rounding adds about 1e-15·(1 + (det Im Ω)^−¼).
+        Bounds the truncation error. Rounding adds about 1e-15·(1 + (det Im Ω)^−½).
 
     Returns
     -------

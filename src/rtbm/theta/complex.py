@@ -157,18 +157,18 @@ def _evaluate(
     transformation = Transformation(omega)
     if not transformation.inverts:
         return _in_chunks(series, z, omega, directions)
-    exact, unit = series.characteristics
-    _, characteristics, _ = transformation.characteristics(exact, unit)
+    characteristics = transformation.characteristics(*series.characteristics)
     slope = math.sqrt(math.pi / 2) * float(transformation.omega.imag.diagonal().sqrt().sum())  # bounds that of w″
     limit = min(tolerance / (transformation.amplitude * (2 + slope) ** series.order), LARGEST_TOLERANCE)
-    reduced, columns = series.moved(transformation.omega, limit, (characteristics / unit).astype(float))
+    fractions = (characteristics.numerators / characteristics.unit).astype(float)
+    reduced, columns = series.moved(transformation.omega, limit, fractions)
     if PAYS * reduced.expected > series.expected:
         return _in_chunks(series, z, omega, directions)
 
     def reduced_sum(z: Tensor, omega: Tensor, directions: Sequence[Tensor]) -> Tensor:
         return _in_chunks(reduced, z, omega, directions)[1][:, columns]
 
-    return transformation.evaluate(z, omega, directions, (exact, unit), reduced_sum)
+    return transformation.evaluate(z, omega, directions, characteristics, reduced_sum)
 
 
 def _in_chunks(series: Series, z: Tensor, omega: Tensor, directions: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

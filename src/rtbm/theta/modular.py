@@ -28,6 +28,14 @@ class Points(NamedTuple):
     steps: Exact  # (t, −r) (points, 2g)
 
 
+class Characteristics(NamedTuple):
+    """Characteristics as seen from Ω′, in [0, 1)."""
+
+    numerators: Exact  # (m, 2g), to be divided by unit
+    unit: int
+    turns: Floats  # (m,): w(z|Ω) has this phase more than w(Nz|Ω′)
+
+
 class Transformation:
     """The way from Ω to its reduction Ω′, for arguments and characteristics.
 
@@ -56,8 +64,8 @@ class Transformation:
         self.N, self.G = (torch.as_tensor(x, device=omega.device) for x in self.reduction.cocycle())
         self.omega = torch.as_tensor(self.reduction.omega, device=omega.device)
 
-    def characteristics(self, exact: Exact, unit: int) -> tuple[Exact, Exact, Floats]:
-        """Characteristics (m, 2g) over an even unit, as seen from Ω′: as they are, modulo 1, and the phases (m,)."""
+    def characteristics(self, exact: Exact, unit: int) -> Characteristics:
+        """Characteristics (α, β) (m, 2g), to be divided by an even unit, as seen from Ω′."""
         g = exact.shape[1] // 2
         moved = exact @ self.action.T
         d = self.reduction.characteristic[g:]
@@ -65,7 +73,8 @@ class Transformation:
         moved = moved + self.reduction.characteristic * (unit // 2)
         reduced = moved % unit
         products += 2 * (reduced[:, :g] * (moved - reduced)[:, g:]).sum(1)
-        return moved, reduced, (products % (2 * unit**2) / (2 * unit**2)).astype(float) + self.turns
+        turns = (products % (2 * unit**2) / (2 * unit**2)).astype(float) + self.turns
+        return Characteristics(reduced, unit, turns)
 
     def locate(self, z: Tensor) -> Points:
         """The points as seen from Ω′."""
@@ -97,16 +106,18 @@ class Transformation:
         z: Tensor,
         omega: Tensor,
         directions: Sequence[Tensor],
-        characteristics: tuple[Exact, int],
+        characteristics: Characteristics,
         reduced_sum: Callable[[Tensor, Tensor, Sequence[Tensor]], Tensor],
     ) -> tuple[Tensor, Tensor]:
         """u (points,) and w (points, m), from `reduced_sum`(z″, Ω′, directions), which gives w(z″|Ω′) (points, m).
 
-        Values are those of `locate`. Derivatives come from δ = z − z₀ and Δ = Ω − Ω₀, which are zero but have graphs:
+        Values are those of `locate`. Derivatives come from δ = z − z₀ and Δ = Ω − Ω₀, which are zero but have graphs.
+        With the N, G and phase at z₀ and Ω₀, and with e(x) = exp(2πi Re x),
 
-            w(z|Ω) = w-factor · e(σ·δ + ½σᵀΔσ − ½ηᵀGη) w(z″ + Nη | Ω′),     η = δ + Δσ,     σ = Nᵀa − p
+            w(z|Ω) = phase · |det(CΩ₀ + D)|^−½ det K^½ e(σ·δ + ½σᵀΔσ − ½ηᵀGKη) w(z″ + NKη | Ω₀′ + NKΔNᵀ)
+            K = (1 + ΔG)⁻¹,     η = δ + Δσ,     σ = Nᵀa − p
 
-        where N, G and Ω′ are functions of Δ too. It is exact, not a Taylor series.
+        This is exact, not a Taylor series.
         """
         points = self.locate(z)
         omega = (omega + omega.mT) / 2
@@ -117,11 +128,8 @@ class Transformation:
         eta = delta + sigma @ Delta
         exponent = (sigma * (delta + 0.5 * sigma @ Delta)).sum(1) - 0.5 * (eta @ G * eta).sum(1)
 
-        moved, _, turns = self.characteristics(*characteristics)
-        phases = torch.as_tensor(turns, device=z.device) + self._signs(points.steps, moved, characteristics[1]).to(
-            z.device
-        )
-        phases = phases + (points.turns + exponent.real)[:, None]
+        constant = self._signs(points.steps, characteristics) + characteristics.turns
+        phases = torch.as_tensor(constant, device=z.device) + (points.turns + exponent.real)[:, None]
         amplitude = self.amplitude * torch.linalg.det(change) ** -0.5
         at, reduced = points.z + eta @ N.mT, self.omega + N @ Delta @ self.N.mT
 
@@ -139,11 +147,12 @@ class Transformation:
         return self._exponent(z, omega, points), amplitude * torch.polar(torch.ones_like(phases), TWO_PI * phases) * w
 
     @staticmethod
-    def _signs(steps: Exact, moved: Exact, unit: int) -> Tensor:
+    def _signs(steps: Exact, characteristics: Characteristics) -> Floats:
         """The phases (points, m) of the steps to z″ for each characteristic, in turns."""
+        unit = characteristics.unit
         kind: type = np.int64 if unit < SMALL_UNIT else object
-        product: Exact = (steps % unit).astype(kind) @ (moved % unit).astype(kind).T % unit
-        return torch.as_tensor((product / unit).astype(float))
+        product: Exact = (steps % unit).astype(kind) @ characteristics.numerators.astype(kind).T % unit
+        return (product / unit).astype(float)
 
     @staticmethod
     def _exponent(z: Tensor, omega: Tensor, points: Points) -> Tensor:
