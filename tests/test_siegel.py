@@ -280,8 +280,15 @@ def test_errors() -> None:
         riemann_theta(np.zeros((2, 1)), np.array([good] * 3))
     with pytest.raises(NotPositiveDefiniteError, match=r"imaginary part of omega\[1\]"):
         riemann_theta([0.0], np.array([good, -good]))
+    for empty in (1j, np.zeros((0, 1, 1))):
+        with pytest.raises(InvalidInputError, match=r"omega must have shape \(..., g, g\)"):
+            riemann_theta([0.0], empty, characteristic=([0.5], [0.5]))
+    with pytest.raises(InvalidInputError, match=r"omega\[0\] must be one square matrix"):
+        riemann_theta([0.0], np.ones((1, 2, 1)))
     with pytest.raises(InvalidInputError, match="omega must be one square matrix"):
         siegel_reduce([1j])
+    with pytest.raises(InvalidInputError, match="imaginary part of omega is too small"):
+        siegel_reduce([[1e-310j]])
     with pytest.raises(NotPositiveDefiniteError, match="imaginary part of omega"):
         is_siegel_reduced([[1.0]])
     with pytest.raises(InvalidInputError, match="beyond int64"):

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.theta.complex import product, theta_parts
+from rtbm.theta.complex import as_matrices, product, theta_parts
 from rtbm.theta.series import AllCharacteristics
 from rtbm.validation import as_complex
 
@@ -47,7 +47,7 @@ def riemann_theta_characteristics(
     def series(omega: Tensor, order: int) -> AllCharacteristics:
         return AllCharacteristics(omega, tolerance, order)
 
-    u, w = theta_parts(series, as_complex(z, "z"), as_complex(omega, "omega"), derivatives, tolerance)
+    u, w = theta_parts(series, as_complex(z, "z"), as_matrices(omega), derivatives, tolerance)
     return (u, w) if parts else product(u, w)
 
 
@@ -73,8 +73,8 @@ def theta_constants(omega: Any, *, tolerance: float = 1e-12) -> Tensor:
     >>> theta_constants([[1e-8j]]).real  # Σ exp(−1e-8 πn²) ≈ 1e4
     tensor([10000.,     0., 10000.,     0.], dtype=torch.float64)
     """
-    matrices = as_complex(omega, "omega")
-    g = matrices.shape[-1] if matrices.ndim else 1
+    matrices = as_matrices(omega)
+    g = matrices.shape[-1]
     values = riemann_theta_characteristics(matrices.new_zeros(g), matrices, tolerance=tolerance)
     assert isinstance(values, Tensor)
     a, b = np.split(np.indices([2] * (2 * g)).reshape(2 * g, -1), 2)

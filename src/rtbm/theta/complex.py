@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rtbm.errors import InvalidInputError
 from rtbm.theta.chunks import in_chunks
+from rtbm.theta.lattice import quotients
 from rtbm.theta.modular import Transformation
 from rtbm.theta.series import Series
 from rtbm.theta.siegel import check_upper_half
@@ -27,6 +28,8 @@ FEW_TERMS = 300
 """Up to so many terms, Ω is not Siegel-reduced: the exact arithmetic of a point takes as long as some 200 terms."""
 PAYS = 2
 """The reduced sum is taken if it has so many times fewer terms. A larger factor would leave more sums long."""
+LOST_SHARE = 1e-17
+"""Terms below this share of w are lost in rounding. A smaller one would lengthen reduced sums and change nothing."""
 LARGEST_LOG = 700.0
 """θ itself is returned up to this logarithm. Beyond 709 it would overflow."""
 
@@ -89,7 +92,7 @@ def riemann_theta(
     >>> riemann_theta([0.0], [[1e-12j]]).real  # Σ exp(−1e-12 πn²), by a Siegel reduction
     tensor(1000000., dtype=torch.float64)
     """
-    matrices, argument = as_complex(omega, "omega"), as_complex(z, "z")
+    matrices, argument = as_matrices(omega), as_complex(z, "z")
     alpha, beta = _characteristic(characteristic, matrices)
 
     def series(omega: Tensor, order: int) -> Series:
@@ -99,13 +102,19 @@ def riemann_theta(
     return (u, w[..., 0]) if parts else product(u, w)[..., 0]
 
 
+def as_matrices(omega: Any) -> Tensor:
+    """Return `omega` as a complex tensor (..., g, g) that is not empty."""
+    tensor = as_complex(omega, "omega")
+    if tensor.ndim < 2 or not tensor.numel():
+        raise InvalidInputError(f"omega must have shape (..., g, g) and not be empty, got {tuple(tensor.shape)}")
+    return tensor
+
+
 def theta_parts(
     make_series: Callable[[Tensor, int], Series], z: Tensor, omega: Tensor, derivatives: Sequence[Any], tolerance: float
 ) -> tuple[Tensor, Tensor]:
     """u (...) and w (..., columns) for z (..., g) and omega (..., g, g), one series for each matrix."""
     check_tolerance(tolerance)
-    if omega.ndim < 2 or not omega.numel():
-        check_upper_half(omega)
     g, several = omega.shape[-1], omega.ndim > 2
     matrices = omega.reshape(-1, *omega.shape[-2:])
     for i, matrix in enumerate(matrices):
@@ -159,9 +168,9 @@ def _evaluate(
         return _in_chunks(series, z, omega, directions)
     characteristics = transformation.characteristics(*series.characteristics)
     slope = math.sqrt(math.pi / 2) * float(transformation.omega.imag.diagonal().sqrt().sum())  # bounds that of w″
-    limit = min(tolerance / (transformation.amplitude * (2 + slope) ** series.order), LARGEST_TOLERANCE)
-    fractions = (characteristics.numerators / characteristics.unit).astype(float)
-    reduced, columns = series.moved(transformation.omega, limit, fractions)
+    limit = max(tolerance / transformation.amplitude, LOST_SHARE) / (2 + slope) ** series.order
+    fractions = quotients(characteristics.numerators, characteristics.unit)
+    reduced, columns = series.moved(transformation.omega, min(limit, LARGEST_TOLERANCE), fractions)
     if PAYS * reduced.expected > series.expected:
         return _in_chunks(series, z, omega, directions)
 
@@ -179,7 +188,7 @@ def _in_chunks(series: Series, z: Tensor, omega: Tensor, directions: Sequence[Te
 
 
 def _characteristic(characteristic: tuple[Any, Any] | None, omega: Tensor) -> tuple[Tensor, Tensor]:
-    g = omega.shape[-1] if omega.ndim else 0
+    g = omega.shape[-1]
     if characteristic is None:
         zero = torch.zeros(g, dtype=torch.float64, device=omega.device)
         return zero, zero

@@ -71,6 +71,21 @@ def exact_integers(values: Floats) -> tuple[NDArray[Any], int]:
     return np.array([n * (unit // d) for n, d in ratios], dtype=object).reshape(values.shape), unit
 
 
+def quotients(numerators: NDArray[Any], denominator: int) -> Floats:
+    """An array of Python integers over one of them, each rounded once.
+
+    >>> quotients(np.array([10**400, 1], dtype=object), 2 * 10**400)
+    array([0.5, 0. ])
+    """
+    try:
+        return (numerators / denominator).astype(float)
+    except OverflowError:
+        raise InvalidInputError(
+            "a Siegel reduction leads to numbers beyond float64: the imaginary part of omega is too small for it, or z "
+            "too large"
+        ) from None
+
+
 def exact_congruence(Q: Floats, U: Integers) -> tuple[NDArray[Any], int]:
     """UᵀQU without rounding: an array of Python integers, and the power of two by which they are to be divided."""
     exact, unit = exact_integers(Q)

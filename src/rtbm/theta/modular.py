@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats
-from rtbm.theta.lattice import exact_integers, exact_inverse
+from rtbm.theta.lattice import exact_integers, exact_inverse, quotients
 from rtbm.theta.siegel import Exact, reduce
 
 SMALL_UNIT = 2**28
@@ -73,7 +73,7 @@ class Transformation:
         moved = moved + self.reduction.characteristic * (unit // 2)
         reduced = moved % unit
         products += 2 * (reduced[:, :g] * (moved - reduced)[:, g:]).sum(1)
-        turns = (products % (2 * unit**2) / (2 * unit**2)).astype(float) + self.turns
+        turns = quotients(products % (2 * unit**2), 2 * unit**2) + self.turns
         return Characteristics(reduced, unit, turns)
 
     def locate(self, z: Tensor) -> Points:
@@ -88,7 +88,7 @@ class Transformation:
         products = unit * (a * t - r * b + r * t * whole).sum(1) - (p * x).sum(1)
 
         def rounded(numerators: Exact, denominator: int) -> Tensor:
-            return torch.as_tensor((numerators / denominator).astype(float), device=z.device)
+            return torch.as_tensor(quotients(numerators, denominator), device=z.device)
 
         centre = rounded(a, whole)
         at = centre @ self.omega.real + rounded(b, whole)
@@ -152,7 +152,7 @@ class Transformation:
         unit = characteristics.unit
         kind: type = np.int64 if unit < SMALL_UNIT else object
         product: Exact = (steps % unit).astype(kind) @ characteristics.numerators.astype(kind).T % unit
-        return (product / unit).astype(float)
+        return quotients(product, unit)
 
     @staticmethod
     def _exponent(z: Tensor, omega: Tensor, points: Points) -> Tensor:

@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
-from rtbm.theta.lattice import LOVASZ, cholesky, exact_integers, integer_inverse, reduce_basis
+from rtbm.theta.lattice import LOVASZ, cholesky, exact_integers, integer_inverse, quotients, reduce_basis
 from rtbm.validation import as_complex, check_positive_definite, check_symmetric
 
 REDUCED = 1e-9
@@ -129,7 +128,7 @@ def reduce(omega: NDArray[np.complex128]) -> Reduction:
     c = d = np.zeros(g, dtype=int).astype(object)
     eighths, root = 0, 1 + 0j
     while True:
-        U = reduce_basis((imaginary / unit).astype(float))[0]
+        U = reduce_basis(quotients(imaginary, unit))[0]
         V, U = integer_inverse(U).astype(object), U.astype(object)
         real, imaginary = U.T @ real @ U, U.T @ imaginary @ U
         S = (2 * real + unit) // (2 * unit)
@@ -169,5 +168,4 @@ def _inverted(real: Exact, imaginary: Exact, unit: int, i: int) -> tuple[Exact, 
 
 
 def _rounded(real: Exact, imaginary: Exact, unit: int) -> NDArray[np.complex128]:
-    parts: list[Floats] = [(part / unit).astype(float) for part in (real, imaginary)]
-    return parts[0] + 1j * parts[1]
+    return quotients(real, unit) + 1j * quotients(imaginary, unit)
