@@ -10,9 +10,9 @@ Gaussian process cannot read missing values, so gaps are filled for them first.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, SimpleImputer
 from sklearn.linear_model import BayesianRidge
 from sklearn.pipeline import make_pipeline
@@ -39,8 +39,9 @@ print(f"rows without a gap: {np.mean(~np.isnan(X).any(axis=1)):.0%}")
 # -----------------
 #
 # The density of both sensors and the target is a mixture of eight machines. It is fitted to all rows, those with gaps
-# included. (Without a density, ``RTBMRegressor()`` chooses sizes by cross-validation, which takes longer.) For the linear
-# regression a gap is filled by the mean of its column, for the Gaussian process by a regression on the other sensor.
+# included. (Without a density, ``RTBMRegressor()`` chooses sizes by cross-validation, which takes longer.) For the
+# linear regression a gap is filled by the mean of its column, for the Gaussian process by a regression on the other
+# sensor.
 
 density = RTBMDensity(n_hidden=1, n_components=8, regularization=0.1, n_init=2, random_state=0)
 model = RTBMRegressor(density).fit(X, y)
@@ -89,8 +90,7 @@ for ax, (title, group, column, rows) in zip(axes, cases, strict=True):
     seen = X_new[groups[group], column] if column is not None else rng.uniform(-3, 3, groups[group].sum())
     ax.fill_between(grid, low, high, color=LIGHT, alpha=0.4, lw=0, label="90 % interval")
     ax.plot(grid, model.predict(rows), color=DARK, label="mean")
-    mean = others["linear, gaps filled"].predict(rows)
-    ax.plot(grid, mean, color=WARM, label="linear, gaps filled")
+    ax.plot(grid, others["linear, gaps filled"].predict(rows), color=WARM, label="linear, gaps filled")
     ax.plot(seen, y_new[groups[group]], ".", ms=4, color="black", alpha=0.5, label="new rows")
     ax.set(xlabel="reading" if column is not None else "(placed at random)", title=title, xlim=(-3.2, 3.2))
 axes[0].set_ylabel("target")
@@ -113,6 +113,6 @@ plt.show()
 
 # %%
 # The intervals of ``RTBMRegressor`` are narrow with the precise sensor and wide without it, and hold about nine rows in
-# ten in all four groups. The errors of the Gaussian process are somewhat larger, and it has one noise level for all rows:
-# its intervals are too wide with the precise sensor and too narrow without. Without any sensor, all can only predict the
+# ten in all four groups. The Gaussian process has somewhat larger errors. It has one noise level for all rows, so its
+# intervals are too wide with the precise sensor and too narrow without. Without any sensor, nothing is better than the
 # mean of the target.
