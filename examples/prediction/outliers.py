@@ -77,8 +77,8 @@ plt.show()
 #
 # ``marginal`` gives the distribution of a measurement alone, and ``conditional`` its distribution given the other five.
 # The distribution function at the measured value says how far out the value lies. The two-sided tail probability is
-# small where the value is unusual. The right panel shows a malignant tumour with six ordinary measurements that do not
-# fit together.
+# small where the value is unusual: here below 0.05 alone, or below 0.01 given the others. The right panel shows a
+# malignant tumour with six ordinary measurements that do not fit together.
 
 alone, given = np.empty(test.shape), np.empty(test.shape)
 for i in range(len(columns)):
@@ -88,14 +88,13 @@ for i in range(len(columns)):
     below = detector.density_.conditional(others).cdf(test[:, [i]]).numpy()
     given[:, i] = 2 * np.minimum(below, 1 - below)
 
-is_ordinary = truth & (alone.min(axis=1) > 0.05)
-tumour = np.where(is_ordinary, given.min(axis=1), 1).argmin()
-print(f"malignant tumours whose measurements are all ordinary alone (above 0.05): {is_ordinary.sum()}")
-print(
-    f"of these, with a measurement that is unusual given the others (below 0.01): "
-    f"{(given[is_ordinary].min(axis=1) < 0.01).mean():.0%}"
-)
-print(f"the same for benign ones: {(given[~truth & (alone.min(axis=1) > 0.05)].min(axis=1) < 0.01).mean():.0%}")
+is_ordinary = alone.min(axis=1) > 0.05
+tumour = np.where(truth & is_ordinary, given.min(axis=1), 1).argmin()
+for kind, name in ((truth, "malignant"), (~truth, "benign")):
+    share = np.mean(given[kind & is_ordinary].min(axis=1) < 0.01)
+    print(
+        f"{name}: all measurements ordinary alone {(kind & is_ordinary).sum()}, of these unusual together {share:.0%}"
+    )
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.6), layout="constrained")
 place = np.arange(len(columns))
