@@ -58,15 +58,14 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "filename_pattern": r"\.py$",
     "subsection_order": ExplicitOrder([f"../examples/{name}" for name in SECTIONS]),
-    "within_subsection_order": "FileNameSortKey",
     "backreferences_dir": "gallery/backreferences",
     "doc_module": ("rtbm",),
     "reference_url": {"rtbm": None},
-    "matplotlib_animations": True,
+    "matplotlib_animations": (True, "gif"),
     "abort_on_example_error": True,
     "capture_repr": (),
     "parallel": 2,
-    "min_reported_time": 20,
+    "write_computation_times": False,
 }
 
 # Names of other projects that pages refer to. Their inventories are fetched where there is a network.
