@@ -66,7 +66,9 @@ axes[1, 0].set_ylabel("E(h|v), grey: initial")
 plt.show()
 
 # %%
-# The initial q lie between 3 and 9. Training has spread them: some units have become stairs, others straight lines. The saturating target is no natural task for these units, which never level off; the network has to balance their slopes.
+# The initial q lie between 3 and 9. Training has spread them: some units have become stairs, others straight lines.
+# The saturating target is no natural task for these units, which never level off; the network has to balance their
+# slopes.
 #
 # **Depth.** A unit of phase I divides its argument by q. The paper draws q between 2 and 18, with weights as in
 # ``torch.nn.Linear``; then a signal fades from layer to layer. The default scales the weights of each unit by its
