@@ -109,7 +109,7 @@ for name, (Q, numbers) in waves.items():
 Q, numbers = waves["equal phases"]
 times = torch.linspace(0, 1, 41)[:-1] * 2 * math.pi / float(numbers[2].abs()[0])
 frames = [height(torch.nn.functional.pad(plane, (0, 1), value=float(t)), Q, numbers).numpy() for t in times]
-fig, ax = plt.subplots(figsize=(5, 3.4), layout="constrained")
+fig, ax = plt.subplots(figsize=(4.5, 3), dpi=80, layout="constrained")
 image = ax.imshow(frames[0], **drawing)
 ax.set(xlabel="x", ylabel="y")
 anim = FuncAnimation(fig, lambda i: [image.set_data(frames[i])], frames=len(frames), interval=60)
