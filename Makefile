@@ -55,6 +55,7 @@ test-random: $(READY)-test
 	$(BIN)/python -m pytest -m "not slow" --hypothesis-profile random
 
 docs: $(READY)-docs
+	rm -rf build/docs
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 	@echo "open build/docs/index.html"
 

@@ -29,6 +29,7 @@ extensions = [
 ]
 html_theme = "furo"
 html_title = "rtbm"
+html_favicon = "static/icon.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 templates_path = ["templates"]
@@ -61,7 +62,7 @@ sphinx_gallery_conf = {
     "backreferences_dir": "gallery/backreferences",
     "doc_module": ("rtbm",),
     "reference_url": {"rtbm": None},
-    "matplotlib_animations": (True, "gif"),
+    "matplotlib_animations": True,
     "abort_on_example_error": True,
     "capture_repr": (),
     "parallel": 2,
@@ -119,7 +120,13 @@ def plain_roles(app: Sphinx, kind: str, name: str, member: Any, options: Any, li
     lines[:] = [re.sub(r":(?:ref|term):`([^`<]*?)(?: <[^`]*>)?`", r"\1", line) for line in lines]
 
 
+def without_icons(app: Sphinx, name: str, source: list[str]) -> None:
+    """Animations of matplotlib ask another site for icons: static/site.css draws them instead."""
+    source[0] = re.sub(r"<link[^>]*font-awesome[^>]*>", "", source[0])
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("source-read", without_icons)
     app.connect("autodoc-skip-member", skip_member)
     app.connect("autodoc-process-docstring", plain_roles)
