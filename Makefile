@@ -7,16 +7,17 @@ READY := $(VENV)/.ready
 # Wheels only: a package that would have to be compiled is an error at once, not ten minutes of compiling.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt
 
-.PHONY: help demo explore test test-all test-random lint docs bench report clean
+.PHONY: help demo explore test test-all test-random lint docs links bench report clean
 
 help:
 	@echo "make demo        set up, then fit the paper's gamma sample (summary; model and picture in build/)"
 	@echo "make explore     set up, then open a page to play with machines, fits, networks and theta functions"
 	@echo "make test        set up, then lint, types, layers, tests and doctests"
-	@echo "make test-all    make test, and what takes long: paper runs, clusters, the code in documents, browsers"
+	@echo "make test-all    make test and make docs, and what takes long: paper runs, clusters, the code in documents, browsers"
 	@echo "make test-random the tests with cases that hypothesis draws afresh"
 	@echo "make lint        the checks without the tests"
-	@echo "make docs        the documentation, in build/docs"
+	@echo "make docs        the documentation, in build/docs; runs the examples"
+	@echo "make links       the links of the documentation to other sites, which need a network"
 	@echo "make bench       speed and accuracy against NumPy, FLINT, Gaussian mixtures, a spline flow and tanh, in build/"
 	@echo "make report      the paper's experiments beside the paper's numbers, quick: build/paper-quick/report.html"
 	@echo "make clean       remove the environment and everything that was built"
@@ -47,25 +48,19 @@ lint: $(READY)-test
 test: lint
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: lint
+test-all: lint docs
 	$(BIN)/python -m pytest
 
 test-random: $(READY)-test
 	$(BIN)/python -m pytest -m "not slow" --hypothesis-profile random
 
 docs: $(READY)-docs
-	$(BIN)/python docs/pictures.py
-	$(BIN)/python docs/machine_pictures.py
-	$(BIN)/python examples/theta_at_work.py --output docs/pictures/theta_at_work.png > /dev/null
-	$(BIN)/python docs/density_pictures.py
-	$(BIN)/python docs/prediction_pictures.py
-	$(BIN)/python examples/density_at_work.py --output docs/pictures/density_at_work.png > /dev/null
-	$(BIN)/python docs/network_pictures.py
-	$(BIN)/python examples/networks_at_work.py --output docs/pictures/networks_at_work.png > /dev/null
-	$(BIN)/python docs/classifier_pictures.py
-	$(BIN)/python examples/anomaly_detection.py --output docs/pictures/anomaly_detection.png > /dev/null
+	rm -rf build/docs
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 	@echo "open build/docs/index.html"
+
+links: $(READY)-docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b linkcheck docs build/links
 
 report: $(READY)-bench
 	$(BIN)/rtbm reproduce all --quick
@@ -81,5 +76,5 @@ bench: $(READY)-bench
 	$(BIN)/python benchmarks/files.py --output build/files.json
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import rtbm
-from browser import CHROMIUM
 from rtbm.explorer.fit import (
     FitOptions,
     Panels,
@@ -238,8 +237,6 @@ def test_notebooks_get_the_same_page():
 
 # The page in a browser.
 
-BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-
 
 @pytest.fixture(scope="module")
 def address():
@@ -258,17 +255,8 @@ def address():
             server.terminate()
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def page(address, chromium):
+def page(chromium, address):
     """A page of its own session, which must log no errors and ask no other host."""
     with closing(chromium.new_context(viewport={"width": 400, "height": 900})) as context:
         made, errors, asked = context.new_page(), [], []
@@ -324,7 +312,6 @@ def open_tab(page, name):
     page.get_by_text(name, exact=True).first.click()
 
 
-@BROWSER
 @pytest.mark.slow
 def test_a_slider_moves_the_curve_and_an_invalid_one_says_why(page):
     before = page.evaluate(ARRAYS)
@@ -339,7 +326,6 @@ def test_a_slider_moves_the_curve_and_an_invalid_one_says_why(page):
     page.locator(".message").wait_for(state="detached")
 
 
-@BROWSER
 @pytest.mark.slow
 def test_a_fit_ends_and_its_model_can_be_loaded(page, tmp_path):
     open_tab(page, "Fit")
@@ -358,7 +344,6 @@ def test_a_fit_ends_and_its_model_can_be_loaded(page, tmp_path):
     assert (tmp_path / "model.png").read_bytes().startswith(b"\x89PNG")
 
 
-@BROWSER
 @pytest.mark.slow
 def test_a_fit_can_be_stopped_and_other_sessions_do_not_notice(page, address, chromium):
     open_tab(page, "Fit")
@@ -378,7 +363,6 @@ def test_a_fit_can_be_stopped_and_other_sessions_do_not_notice(page, address, ch
     page.get_by_text("Conditionals").wait_for()
 
 
-@BROWSER
 @pytest.mark.slow
 def test_files_are_read_and_bad_ones_get_their_message(page):
     open_tab(page, "Fit")
@@ -391,7 +375,6 @@ def test_files_are_read_and_bad_ones_get_their_message(page):
     page.locator(".message").wait_for(state="detached")
 
 
-@BROWSER
 @pytest.mark.slow
 def test_networks_and_theta_functions_are_drawn(page):
     open_tab(page, "Network")
@@ -406,7 +389,6 @@ def test_networks_and_theta_functions_are_drawn(page):
     page.locator(".message").get_by_text("must be positive definite").wait_for()
 
 
-@BROWSER
 @pytest.mark.slow
 def test_other_origins_are_refused(address):
     host = address.removeprefix("http://")

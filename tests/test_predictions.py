@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 from sklearn.base import clone
+from sklearn.datasets import load_iris
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rtbm import (
@@ -279,3 +280,15 @@ def test_regression_by_one_gaussian_is_linear_regression():
     slope, intercept = np.polyfit(x[:, 0], x[:, 1], 1)
     np.testing.assert_allclose(model.predict(x[:, :1]), slope * x[:, 0] + intercept, atol=1e-6)
     assert isinstance(model.density_.distribution_, RTBMDistribution)
+
+
+def test_densities_of_predictors_keep_the_names_of_columns():
+    frame = load_iris(as_frame=True).data
+    detector = RTBMOutlierDetector(RTBMDensity(1, n_init=1, random_state=0)).fit(frame)
+    assert detector.density_.predict_mean(frame[:3], frame.columns[0]).shape == (3,)
+    assert np.array_equal(detector.score_samples(frame), detector.density_.score_samples(frame))
+    regressor = RTBMRegressor(RTBMDensity(1, n_init=1, random_state=0)).fit(frame.iloc[:, :3], frame.iloc[:, 3])
+    assert list(regressor.density_.feature_names_in_) == list(frame.columns)
+    regressor.fit(frame.iloc[:, :2], frame.iloc[:, 2:].to_numpy())
+    assert list(regressor.density_.feature_names_in_)[2:] == ["target 0", "target 1"]
+    assert regressor.predict(frame.iloc[:3, :2]).shape == (3, 2)

@@ -62,10 +62,10 @@ class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
         """Fit the density to X (n_samples, n_features); NaN entries are missing."""
         check_number(self.contamination, "contamination", 0.0, 0.5, strict=True)
         forget(self)
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
-        density = make_density(self.density, len(X), random_state=self.random_state, n_jobs=self.n_jobs)
+        checked = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
+        density = make_density(self.density, len(checked), random_state=self.random_state, n_jobs=self.n_jobs)
         self.density_ = density.fit(X, sample_weight=sample_weight)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        weights = _check_sample_weight(sample_weight, checked, dtype=np.float64)
         log_prob = self.density_.score_samples(X)
         last = np.quantile(log_prob, self.contamination, weights=weights, method="inverted_cdf")
         self.offset_ = float(np.nextafter(last, np.inf))  # the last outlier lies below
@@ -74,9 +74,7 @@ class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
     def score_samples(self, X: Any) -> Floats:
         """log P(x) (n_samples,): the lower, the more abnormal."""
         check_is_fitted(self)
-        return self.density_.score_samples(
-            validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
-        )
+        return self.density_.score_samples(X)
 
     def decision_function(self, X: Any) -> Floats:
         """`score_samples` less `offset_` (n_samples,): negative for outliers."""

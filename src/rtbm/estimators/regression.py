@@ -76,11 +76,13 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
             A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
         forget(self)
+        names = list(y.columns) if hasattr(y, "columns") else [getattr(y, "name", None) or "target"]
         features = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
         X, y = validate_data(self, X, y, validate_separately=(features, {"dtype": np.float64, "ensure_2d": False}))
         if len(X) != len(y):
             raise InvalidInputError(f"X and y must have the same number of rows, got {len(X)} and {len(y)}")
         targets = y.reshape(len(y), -1)
+        names = names if len(names) == targets.shape[1] else [f"target {i}" for i in range(targets.shape[1])]
         if is_constant(targets).any():
             raise InvalidInputError("y: a target has only one value, so it has no density")
         self._is_flat, self.n_targets_ = y.ndim == 1, targets.shape[1]
@@ -92,6 +94,8 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpikeWarning)  # features may be discrete
             self.density_ = density.fit(joint, sample_weight=sample_weight)
+        if hasattr(self, "feature_names_in_"):
+            self.density_.set_feature_names([*self.feature_names_in_, *names])
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

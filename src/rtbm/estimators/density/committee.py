@@ -55,6 +55,9 @@ WIDE_TABLES: tuple[dict[str, Any], ...] = (
 them for three features or more, and for twenty or more."""
 EFFORT = {"n_init": 1, "tol": 1e-6}
 """Starts and tolerance of candidates. Averages over folds do not gain from the last digits of a fit."""
+FEW_ROWS = 1000
+"""With fewer rows of one or two features, default candidates are not compared with Gaussians. With more, the comparison
+saves the last hundredths of a nat where data are Gaussian."""
 TRAINING_SHARE = 0.8
 """The share of rows in the training data of a fold, for the comparison of rows and parameters."""
 JUDGED_ROWS = 20_000
@@ -350,8 +353,8 @@ def make_density(given: Any, n_rows: int, **options: Any) -> Any:
 def default_candidates(n_rows: int, n_features: int) -> list[dict[str, Any]]:
     """The candidates for a table of this size.
 
-    Mixtures with more parameters than rows are compared with no Gaussians. One Gaussian would replace them whatever
-    they are worth, and cross-validation can tell.
+    Candidates for few rows of one or two features, and mixtures with more parameters than rows, are compared with no
+    Gaussians. One Gaussian would replace them whatever they are worth, and cross-validation can tell.
 
     Examples
     --------
@@ -361,11 +364,14 @@ def default_candidates(n_rows: int, n_features: int) -> list[dict[str, Any]]:
     chosen = ONE_FEATURE if n_features == 1 else SEVERAL_FEATURES
     chosen += MANY_FEATURES if n_features > 2 else ()
     chosen += WIDE_TABLES if n_features >= 20 else ()
-    candidates = [{**EFFORT, **candidate} for candidate in chosen]
-    for candidate in candidates:
+    has_few_rows = n_features <= 2 and n_rows < FEW_ROWS
+    candidates: list[dict[str, Any]] = []
+    for candidate in chosen:
         n_machines = candidate.get("n_components", 1)
-        if n_machines > 1 and n_machines * (count(n_features, candidate["n_hidden"]) + 1) > TRAINING_SHARE * n_rows:
-            candidate["fallback"] = None
+        n_parameters = n_machines * (count(n_features, candidate["n_hidden"]) + 1)
+        is_too_rich = n_machines > 1 and n_parameters > TRAINING_SHARE * n_rows
+        made = {**EFFORT, **candidate, **({"fallback": None} if has_few_rows or is_too_rich else {})}
+        candidates += [made] if made not in candidates else []
     return candidates
 
 
