@@ -60,10 +60,9 @@ def riemann_theta(
     tolerance : float, default=1e-12
         Bounds the truncation error of w below. (θ has zeros, so no bound can be relative to θ itself.) With derivatives
         it is in units of Π_j 2π(‖d_j‖ + abs(d_j·n₀)), with ‖d‖² = dᵀ(2π Im Ω)⁻¹d and n₀ the lattice point next to
-        −(Im Ω)⁻¹Im(z). Rounding adds about 1e-15·(1 + abs(n₀) + 1/λ) to w, with n₀ in the reduced basis and λ the
-        smallest diagonal entry of Im(Ω) there; it does not grow with Re(Ω), Re(z) or the condition of Im(Ω). Where Ω
-        is Siegel-reduced to Ω′ (see Notes), rounding adds about 1e-15·(det Im Ω′ / det Im Ω)^¼ instead, which is the
-        size that w reaches. u has a relative error of about 1e-16.
+        −(Im Ω)⁻¹Im(z). Rounding adds about 1e-15·(1 + abs(n₀)) to w, with n₀ in the reduced basis; it does not grow
+        with Re(Ω), Re(z) or the condition of Im(Ω). Where Ω is Siegel-reduced to Ω′ (see Notes), rounding adds about
+        1e-15·(det Im Ω′ / det Im Ω)^¼ instead, which is the size that w reaches. u has a relative error of about 1e-16.
     parts : bool, default=False
         If true, return (u, w) with θ = exp(u)·w and u = π Im(z)ᵀ(Im Ω)⁻¹Im(z). Without derivatives w is bounded, with
         them it grows like a power of z: nothing overflows.

@@ -164,12 +164,13 @@ class Series:
             )
         coarse, rest = exact_product(real - whole, torch.zeros_like(real), constant(self.basis))
         x = (coarse - coarse.round()) + rest
-        half = _product_modulo_one(n, [constant(part) for part in self.half_real_parts])
+        half_real = [constant(part) for part in self.half_real_parts]
+        half = _product_modulo_one(n, half_real)
         turns = (n * (half + x + constant(self.shift))).sum(1) + x @ constant(self.a) + self.start
         for integers, parts in ((coarse.round(), self.a_parts), (whole, self.alpha_parts)):
             turns = turns + _product_modulo_one(integers, [constant(part) for part in parts])[:, 0]
         delta = constant(self.offsets)
-        turns = (turns - turns.round())[:, None] + 0.5 * ((delta @ constant(self.real)) * delta).sum(1)
+        turns = (turns - turns.round())[:, None] + (_product_modulo_one(delta, half_real) * delta).sum(1)
         turns = turns + (2 * half + x + constant(self.shift)) @ delta.mT
         return turns - turns.round()
 
