@@ -135,13 +135,9 @@ def pass_constants(tensors: BlockTensors) -> PassConstants:
     two_pi = np.array(TWO_PI_PARTS if tensors.phase == "II" else (0.0, 0.0, 0.0))
     coarse, *finer = geometry.periods
     lattice = (geometry.basis, geometry.centre, geometry.plane, coarse, sum(finer))
-    return PassConstants(
-        2 * grid_factor(geometry.basis),
-        two_pi,
-        *(np.ascontiguousarray(array, dtype=float) for array in lattice),
-        *(B / units[:, None], slope, U @ B.T, U @ K @ U.T, float(form.constant)),
-        *(o, points, log_size, turns),
-    )
+    own = (2 * grid_factor(geometry.basis), two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice))
+    form_arrays = (B / units[:, None], slope, U @ B.T, U @ K @ U.T, float(form.constant))
+    return PassConstants._make((*own, *form_arrays, o, points, log_size, turns))
 
 
 def fill_table(

@@ -4,7 +4,7 @@ A program works on blocks of points. Coordinates are unrolled, so the vectors an
 What is the same for all points is read from two arrays, `numbers` and `terms`.
 """
 
-# mypy: disable-error-code="assignment,misc,index"
+# mypy: disable-error-code="assignment,attr-defined,misc"
 # Tuples grow while Triton unrolls their loops.
 
 from functools import cached_property
