@@ -51,15 +51,40 @@ class CompiledLogTheta(torch.autograd.Function):
         z, Q, mean, *second = ctx.saved_tensors
         by_z, by_Q = grad[:, None] * mean, None
         if torch.is_grad_enabled():
-            wanted = [tensor for tensor, need in zip((z, Q), ctx.needs_input_grad, strict=False) if need]
-            value = ctx.compiled.torch_log_theta(z, Q)
-            found = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
-            return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None
+            return _torch_gradients(ctx, z, Q, grad)
         if second:
             square = by_z.mT @ mean if Q.ndim == 2 else (by_z * mean).sum(dim=0)
             sign = -0.5 if ctx.compiled.phase == "I" else 0.5
             by_Q = (sign * (torch.tensordot(grad, second[0], 1) + square)).to(Q.dtype)
         return by_z.to(z.dtype), by_Q, None
+
+
+class RecomputedLogTheta(torch.autograd.Function):
+    """The same for a pass so fast that its backward pass computes the derivatives anew, and keeps nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, Q: Tensor, compiled: Any) -> Tensor:
+        """The value alone."""
+        ctx.save_for_backward(z, Q)
+        ctx.compiled = compiled
+        return compiled.fixed_moments(z, 0)[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """The gradients in z and Q."""
+        z, Q = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _torch_gradients(ctx, z, Q, grad)
+        by_z, by_Q = ctx.compiled.gradients(z, grad)
+        return by_z.to(z.dtype), by_Q.to(Q.dtype), None
+
+
+def _torch_gradients(ctx: Any, z: Tensor, Q: Tensor, grad: Tensor) -> Any:
+    """Gradients that have a graph themselves."""
+    wanted = [tensor for tensor, need in zip((z, Q), ctx.needs_input_grad, strict=False) if need]
+    value = ctx.compiled.torch_log_theta(z, Q)
+    found = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
+    return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None
 
 
 class Congruence(torch.autograd.Function):

@@ -7,6 +7,7 @@ from rtbm.theta.block.evaluator import Evaluator
 from rtbm.theta.block.numba import FusedPass
 from rtbm.theta.block.tensors import BlockTensors
 from rtbm.theta.block.torch import ListSum, SplitProduct
+from rtbm.theta.block.triton import CudaPass
 from rtbm.theta.derivatives import Derivatives
 
 
@@ -14,8 +15,8 @@ class Block:
     """log θ̃ for one matrix Q (g, g), phase and tolerance.
 
     Methods take Q again, as a tensor that derivatives may be asked of; its values are those given here. `evaluators`
-    holds the ways to form the sum by name: "list", "split" and "fused". To add one, write a subclass of `Evaluator` and
-    name it here.
+    holds the ways to form the sum by name: "list", "split", "fused" and "cuda". To add one, write a subclass of
+    `Evaluator` and name it here.
     """
 
     def __init__(self, Q: Floats, phase: str, tolerance: float):
@@ -23,7 +24,8 @@ class Block:
         list_sum = ListSum(tensors)
         self.geometry = tensors.geometry
         self.largest_argument = tensors.largest_argument
-        evaluators: list[Evaluator] = [list_sum, SplitProduct(tensors, list_sum), FusedPass(tensors, list_sum)]
+        others = (SplitProduct, FusedPass, CudaPass)
+        evaluators: list[Evaluator] = [list_sum, *(kind(tensors, list_sum) for kind in others)]
         self.evaluators = {evaluator.name: evaluator for evaluator in evaluators}
 
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:

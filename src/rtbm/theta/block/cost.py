@@ -4,6 +4,7 @@
     split   N · (300 + (T_a + T_b) · FILL + 0.15 T_a T_b)  two short lists, and a matrix product
             + 20 T_a T_b + 100,000                         once: the coupling matrix and small tensors
     fused   N · (40 + 9T)                                  one compiled pass
+    cuda    N · (30 + 1.2T)                                the same on a GPU; beside list and split there, not on a CPU
 
 N is the number of points, T the number of terms. The constants come from `make bench`. They decide which evaluator is
 used, so other values cost time but change no result; only their ratios matter.
@@ -16,11 +17,11 @@ import numpy as np
 
 from rtbm.common import Floats, Integers
 
-LIST_TERM, FUSED_TERM, PRODUCT_TERM = 20.0, 9.0, 0.15
+LIST_TERM, FUSED_TERM, CUDA_TERM, PRODUCT_TERM = 20.0, 9.0, 1.2, 0.15
 """For each term and point."""
 FILL_TORCH, FILL_COMPILED = 30.0, 3.0
 """FILL without and with numba, which makes the exponentials of the lists cheap."""
-LIST_POINT, SPLIT_POINT, FUSED_POINT = 200.0, 300.0, 40.0
+LIST_POINT, SPLIT_POINT, FUSED_POINT, CUDA_POINT = 200.0, 300.0, 40.0, 30.0
 """For each point, whatever the number of terms."""
 SPLIT_SETUP = 100_000.0
 """For each batch."""

@@ -5,13 +5,13 @@ Also the table of exponentials that the split product starts from.
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.common import TWO_PI
+from rtbm.common import TWO_PI, Floats
 from rtbm.theta import kernels
 from rtbm.theta.block.cost import FUSED_POINT, FUSED_TERM
 from rtbm.theta.block.evaluator import Evaluator
@@ -94,24 +94,50 @@ class FusedPass(Evaluator):
 
     @cached_property
     def _constants(self) -> tuple[Any, ...]:
-        """What the pass needs to know of the block, as contiguous arrays."""
-        geometry, form = self.tensors.geometry, self.tensors.fixed_form(CPU)
-        o = geometry.n_osc
-        points = geometry.points[(geometry.points != 0).any(axis=1)].astype(float)
-        B, K, G, Psi = (matrix.numpy() for matrix in form[:4])
-        U = geometry.basis.astype(float)
-        oscillates = np.arange(self.tensors.g) < o
-        units = np.where(oscillates, TWO_PI, 1.0)  # the kernel measures angles in turns
-        slope = np.where(oscillates, 1.0, 0.0) if self.tensors.phase == "I" else np.where(oscillates, 0.0, -1 / TWO_PI)
-        log_size = np.log(1.0 + (points[:, :o] != 0).any(axis=1)) - 0.5 * np.einsum("ti,ij,tj->t", points, G, points)
-        turns = 0.5 * np.einsum("ti,ij,tj->t", points, Psi, points) / TWO_PI
-        two_pi = np.array(TWO_PI_PARTS if self.tensors.phase == "II" else (0.0, 0.0, 0.0))
-        coarse, *finer = geometry.periods
-        lattice = (geometry.basis, geometry.centre, geometry.plane, coarse, sum(finer))
-        return (
-            (2 * grid_factor(geometry.basis), two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice)),
-            ((B / units[:, None], slope, U @ B.T, U @ K @ U.T, float(form.constant)), o, (points, log_size, turns)),
-        )
+        c = pass_constants(self.tensors)
+        lattice = (c.grid_factor, c.two_pi, c.U, c.centre, c.plane, c.periods, c.finer)
+        return lattice, ((c.B, c.slope, c.back, c.curvature, c.constant), c.n_osc, (c.points, c.log_size, c.turns))
+
+
+class PassConstants(NamedTuple):
+    """What a compiled pass needs to know of a block; `block.poisson` explains the symbols."""
+
+    grid_factor: float
+    two_pi: Floats  # (3,): 2π in parts in phase II, zeros in phase I
+    U: Floats  # (g, g), as the next four
+    centre: Floats
+    plane: Floats
+    periods: Floats
+    finer: Floats
+    B: Floats  # (g, g), with oscillating rows in turns
+    slope: Floats  # (g,): Ks = slope ∘ x
+    back: Floats  # (g, g): UBᵀ
+    curvature: Floats  # (g, g): UKUᵀ
+    constant: float
+    n_osc: int
+    points: Floats  # (terms, g), without zero, whose term is 1
+    log_size: Floats  # (terms,)
+    turns: Floats  # (terms,)
+
+
+def pass_constants(tensors: BlockTensors) -> PassConstants:
+    """The constants of a block as contiguous arrays."""
+    geometry, form = tensors.geometry, tensors.fixed_form(CPU)
+    o = geometry.n_osc
+    points = geometry.points[(geometry.points != 0).any(axis=1)].astype(float)
+    B, K, G, Psi = (matrix.numpy() for matrix in form[:4])
+    U = geometry.basis.astype(float)
+    oscillates = np.arange(tensors.g) < o
+    units = np.where(oscillates, TWO_PI, 1.0)
+    slope = np.where(oscillates, 1.0, 0.0) if tensors.phase == "I" else np.where(oscillates, 0.0, -1 / TWO_PI)
+    log_size = np.log(1.0 + (points[:, :o] != 0).any(axis=1)) - 0.5 * np.einsum("ti,ij,tj->t", points, G, points)
+    turns = 0.5 * np.einsum("ti,ij,tj->t", points, Psi, points) / TWO_PI
+    two_pi = np.array(TWO_PI_PARTS if tensors.phase == "II" else (0.0, 0.0, 0.0))
+    coarse, *finer = geometry.periods
+    lattice = (geometry.basis, geometry.centre, geometry.plane, coarse, sum(finer))
+    own = (2 * grid_factor(geometry.basis), two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice))
+    form_arrays = (B / units[:, None], slope, U @ B.T, U @ K @ U.T, float(form.constant))
+    return PassConstants._make((*own, *form_arrays, o, points, log_size, turns))
 
 
 def fill_table(

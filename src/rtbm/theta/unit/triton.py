@@ -4,21 +4,13 @@ A program works on a few columns, whose constants it finds once, and on many row
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from rtbm.theta.constants import COS_PI, SIN_PI, TWO_PI_PARTS, WAVE_LIMIT
+from rtbm.theta.constants import TWO_PI_PARTS, WAVE_LIMIT
+from rtbm.theta.device import SINE_TERMS, SINE_TERMS_FLOAT32, TRITON_AVAILABLE, jit, reciprocal, sine_cosine
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # plain torch takes over
-    triton = None
-
-TRITON_AVAILABLE = triton is not None
-"""Whether these passes are used on CUDA. If it is false, units run in torch."""
 PROGRAM_BLOCKS = {torch.float64: (512, 16), torch.float32: (1024, 128)}
 """Entries that one program works on at a time, and the largest number of their columns. Speed only: measured on an
 H200."""
@@ -30,8 +22,6 @@ SMALLEST_TERM = 1e-18
 """Stands for smaller terms of steps. It is below the last digit, and its square does not vanish in float32."""
 SMALLEST_STEP_WIDTH, SMALLEST_WAVE_DECAY = 12.0, 3.0
 """Stand for smaller a and b in columns of the other kind of sum. Any values below 4π and π do, if nothing overflows."""
-SINE_TERMS, SINE_TERMS_FLOAT32 = 9, 5
-"""Taylor terms of sine and cosine up to a quarter of a turn. With fewer, the last digits would be wrong."""
 
 
 def expectations(u: Tensor, q: Tensor, phase: str) -> Tensor:
@@ -64,18 +54,14 @@ def _grid(u: Tensor) -> tuple[tuple[int, int], int, int]:
     return (-(-rows // (height * ROUNDS)), -(-g // columns)), columns, height
 
 
-def jit(function: Any) -> Any:
-    """Compile by Triton where it is installed."""
-    return triton.jit(function) if TRITON_AVAILABLE else function
-
-
 if TRITON_AVAILABLE:
+    import triton.language as tl
+
     _WAVE_LIMIT = tl.constexpr(WAVE_LIMIT)
     _TWO_PI = tl.constexpr(2 * math.pi)
     _HIGH, _LOW, _LOWER = (tl.constexpr(part) for part in TWO_PI_PARTS)
     _SINGLE_HIGH = tl.constexpr(float(torch.tensor(2 * math.pi, dtype=torch.float32)))
     _SINGLE_LOW = tl.constexpr(2 * math.pi - _SINGLE_HIGH.value)
-    _SINE, _COSINE = (tl.constexpr(tuple(table.tolist())) for table in (SIN_PI, COS_PI))
     _SMALLEST_TERM = tl.constexpr(SMALLEST_TERM)
     _SMALLEST_WIDTH, _SMALLEST_DECAY = tl.constexpr(SMALLEST_STEP_WIDTH), tl.constexpr(SMALLEST_WAVE_DECAY)
     _TERMS, _TERMS_FLOAT32 = tl.constexpr(SINE_TERMS), tl.constexpr(SINE_TERMS_FLOAT32)
@@ -102,36 +88,9 @@ def _recentre(u, inverse, period, FIRST: "tl.constexpr"):
 
 
 @jit
-def _sine_cosine(turns, TERMS: "tl.constexpr"):
-    """Sine and cosine of 2π·turns for |turns| ≤ ½: from half the angle to a quarter of a turn."""
-    shifted = tl.abs(turns) - 0.25
-    square = shifted * shifted
-    s = tl.zeros_like(turns) + _SINE[TERMS - 1]
-    c = tl.zeros_like(turns) + _COSINE[TERMS - 1]
-    for k in tl.static_range(TERMS - 2, -1, -1):
-        s = s * square + _SINE[k]
-        c = c * square + _COSINE[k]
-    s = s * shifted
-    sine = 1 - 2 * s * s
-    return tl.where(turns >= 0, sine, -sine), -2 * s * c
-
-
-@jit
 def _at_least(x, smallest):
     """The larger of both, and NaN for NaN."""
     return tl.where(x < smallest, smallest, x)
-
-
-@jit
-def _reciprocal(x):
-    """1 / x, for float64 by Newton's method, which is shorter than a division."""
-    if x.dtype == tl.float64:
-        y = (1 / x.to(tl.float32)).to(tl.float64)
-        y = y * (2 - x * y)
-        y = y * (2 - x * y)
-    else:
-        y = 1 / x
-    return y
 
 
 @jit
@@ -156,8 +115,8 @@ def _waves(turns, decay, ORDER: "tl.constexpr", TERMS: "tl.constexpr"):
     w2 = 2 * fourth
     w3 = w1 * fourth * fourth
     w4 = w2 * fourth * fourth * fourth
-    sine, x = _sine_cosine(turns, TERMS)
-    over = _reciprocal(1 + _even(x, w1, w2, w3, w4))
+    sine, x = sine_cosine(turns, TERMS)
+    over = reciprocal(1 + _even(x, w1, w2, w3, w4))
     turned = sine * over
     m1 = -turned * _odd(x, w1, 2 * w2, 3 * w3, 4 * w4)
     m2 = m1
@@ -177,7 +136,7 @@ def _steps(exponent, s, width, ORDER: "tl.constexpr"):
     p = _at_least(tl.exp(exponent), _SMALLEST_TERM)
     rp = r * p
     square = p * p
-    over = _reciprocal(r3 + p * (r + p * (1 + p * (1 + rp))))
+    over = reciprocal(r3 + p * (r + p * (1 + p * (1 + rp))))
     sided = tl.where(s >= 0, over, -over)
     m1 = sided * (p * (square * (1 + 2 * rp) - r) - 2 * r3)
     m2 = m1

@@ -9,16 +9,11 @@ import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.theta.kernels import EXP, LN2_HIGH, LN2_LOW, LOG2_E, LOWEST_EXPONENT
-from rtbm.theta.unit.triton import TRITON_AVAILABLE, jit
+from rtbm.theta.device import TRITON_AVAILABLE, exponential, jit
 from rtbm.training.statistics.dense import View
 
 if TRITON_AVAILABLE:
     import triton.language as tl
-
-    _EXP = tl.constexpr(tuple(EXP.tolist()))
-    _LOG2_E, _LN2_HIGH, _LN2_LOW = tl.constexpr(LOG2_E), tl.constexpr(LN2_HIGH), tl.constexpr(LN2_LOW)
-    _LOWEST = tl.constexpr(LOWEST_EXPONENT)
 
 KERNEL_FEATURES = 4
 """The kernels serve up to so many features. With more, a tile of states does not fit into the registers."""
@@ -134,19 +129,6 @@ class _Tiles:
 
 
 @jit
-def _exp(x):
-    """exp(x) for x ≤ 0 to about one unit in the last place, and about exp(−700) below −700."""
-    x = tl.maximum(x, _LOWEST)
-    k = tl.floor(x * _LOG2_E + 0.5)
-    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
-    p = r * _EXP[13] + _EXP[12]  # not tl.fma, which would take constants in float32
-    for i in tl.static_range(11, -1, -1):
-        p = p * r + _EXP[i]
-    bits = p.to(tl.int64, bitcast=True) + (k.to(tl.int32).to(tl.int64) << 52)
-    return bits.to(tl.float64, bitcast=True)
-
-
-@jit
 def _load_tile(numbers, tile, P: "tl.constexpr", S: "tl.constexpr"):
     """bias (S, 1), centres (P, S, 1), inverse (P, P, 1) and origin (P, 1) of a tile."""
     start = numbers + tile * (S + P * S + P * P + P)
@@ -192,7 +174,7 @@ def _sum_tile(
         points, weight, _, _ = _load_points(x, weights, block, n, p, P, POINTS)
         terms, y = _log_terms(points, bias, centres, inverse, origin)
         top = tl.max(terms, axis=0)
-        terms = _exp(terms - top[None, :])
+        terms = exponential(terms - top[None, :])
         total = tl.sum(terms, axis=0)
         log_prob = top + tl.log(total)
         total_log += weight * log_prob
@@ -231,9 +213,9 @@ def _sum_tiles(
             bias, centres, inverse, origin = _load_tile(numbers, tile, P, S)
             terms, _ = _log_terms(points, bias, centres, inverse, origin)
             highest = tl.max(terms, axis=0)
-            part = tl.sum(_exp(terms - highest[None, :]), axis=0)
+            part = tl.sum(exponential(terms - highest[None, :]), axis=0)
             higher = tl.maximum(top, highest)
-            total = total * _exp(top - higher) + part * _exp(highest - higher)
+            total = total * exponential(top - higher) + part * exponential(highest - higher)
             top = higher
             if WANTS_JOINT:
                 now = tl.load(machine + tile)
@@ -243,7 +225,7 @@ def _sum_tiles(
                     own_total = tl.zeros((POINTS,), dtype=tl.float64)
                     before = now
                 higher = tl.maximum(own_top, highest)
-                own_total = own_total * _exp(own_top - higher) + part * _exp(highest - higher)
+                own_total = own_total * exponential(own_top - higher) + part * exponential(highest - higher)
                 own_top = higher
         if WANTS_JOINT:
             tl.store(joint + rows * K + before, own_top + tl.log(own_total), mask=valid)
@@ -269,7 +251,7 @@ def _share_tiles(
         points, weight, rows, valid = _load_points(x, weights, block, n, p, P, POINTS)
         log_prob = tl.load(log_probs + rows, mask=valid, other=0.0)
         terms, y = _log_terms(points, bias, centres, inverse, origin)
-        terms = _exp(tl.minimum(terms - log_prob[None, :], 0.0)) * weight[None, :]
+        terms = exponential(tl.minimum(terms - log_prob[None, :], 0.0)) * weight[None, :]
         counts += terms
         moments += terms[None, :, :] * y[:, None, :]
     _store_shares(shares, program, tile, n_tiles, counts, moments, P, S)
