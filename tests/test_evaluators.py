@@ -265,7 +265,8 @@ def test_cost_model_uses_each_evaluator_where_it_pays() -> None:
 
     crowded = 2 * np.pi * np.eye(6) + 0.3 * np.ones((6, 6))
     assert chosen(typical(2), 10_000) == "fused"
-    assert chosen(crowded, 1) == "list"
+    assert chosen(crowded, 1) == "fused"
+    assert chosen(600 * crowded, 1) == "list"
     assert chosen(crowded, 10_000) == "split"
 
 

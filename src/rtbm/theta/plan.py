@@ -1,5 +1,6 @@
 """A plan: the lattice work for one Q, done once and used for any number of batches."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from rtbm.common import Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
 from rtbm.theta.block.block import Block
+from rtbm.theta.derivatives import wants_graph
 from rtbm.theta.exact import largest_entry
 from rtbm.theta.lattice import LARGEST_INTEGER, connected_components
 from rtbm.theta.unit.columns import UnitColumns
@@ -70,7 +72,7 @@ class ThetaPlan:
 
     def __init__(self, Q: Any, *, phase: str = "I", tolerance: float = 1e-12):
         with torch.inference_mode(False):  # so that training can use the plan later
-            self.Q = as_real(Q, "Q")
+            self.Q = as_real(Q, "Q", finite=False)
             self.Q = self.Q.clone() if self.Q.is_inference() else self.Q
         self.phase = check_choice(phase, "phase", ("I", "II"))
         self.tolerance = check_tolerance(tolerance)
@@ -81,9 +83,11 @@ class ThetaPlan:
         self.blocks: list[tuple[Integers, Block]] = []
         self.diagonal_indices = np.arange(len(values)) if values.ndim == 1 else np.empty(0, dtype=np.int64)
         if values.ndim == 1:
+            check_finite(self.Q, "Q")
             _check_diagonal(values)
         else:
-            check_positive_definite(check_symmetric(self.Q, "Q"), "Q")
+            if not _is_plain(values):
+                check_symmetric(check_finite(self.Q, "Q"), "Q")
             self._decompose((values + values.T) / 2)
         q = values if values.ndim == 1 else values[self.diagonal_indices, self.diagonal_indices]
         self._diagonal = UnitColumns(q, phase) if len(q) else None
@@ -92,11 +96,19 @@ class ThetaPlan:
 
     def _decompose(self, matrix: np.ndarray) -> None:
         everything = np.arange(len(matrix))
-        components = [everything] if self.Q.requires_grad else connected_components(matrix != 0)
+        is_whole = self.Q.requires_grad or matrix.all()
+        components = [everything] if is_whole else connected_components(matrix != 0)
         if len(components) > 1:
+            check_positive_definite(self.Q, "Q")
             self.diagonal_indices = np.array([c[0] for c in components if len(c) == 1], dtype=np.int64)
             components = [c for c in components if len(c) > 1]
-        self.blocks = [(c, Block(matrix[np.ix_(c, c)], self.phase, self.tolerance)) for c in components]
+            self.blocks = [(c, Block(matrix[np.ix_(c, c)], self.phase, self.tolerance)) for c in components]
+            return
+        try:
+            self.blocks = [(everything, Block(matrix, self.phase, self.tolerance))]
+        except NotPositiveDefiniteError:
+            check_positive_definite(self.Q, "Q")
+            raise
 
     @property
     def g(self) -> int:
@@ -119,6 +131,10 @@ class ThetaPlan:
 
     def log_theta(self, z: Any) -> Tensor:
         """log θ̃(z|Q), or log θ̃(iz|Q) in phase II, for z (..., g). Returns (...)."""
+        if self._is_near(z):
+            value = self.blocks[0][1].near_log_theta(z)
+            if value is not None:
+                return value
         rows, shape = self._flatten(z)
         if len(rows) == 0:
             return rows.sum(dim=1).reshape(shape)
@@ -142,6 +158,21 @@ class ThetaPlan:
                 tensor[where] = derivative
         values = [tensor.to(rows.dtype).reshape((*shape, *tensor.shape[1:])) for tensor in (total, *tensors)]
         return ThetaMoments(*values, *[None] * (3 - order))
+
+    def _is_near(self, z: Any) -> bool:
+        """Whether a single block on the CPU may take z as it is, before its size is known."""
+        return (
+            isinstance(z, Tensor)
+            and z.dtype == torch.float64 == self.Q.dtype
+            and z.is_cpu
+            and self.Q.is_cpu
+            and z.layout == torch.strided
+            and len(self.blocks) == 1
+            and self._diagonal is None
+            and z.shape[-1:] == self.Q.shape[-1:]
+            and not wants_graph(z, self.Q)
+            and torch.equal(self.Q, self._snapshot)
+        )
 
     def _flatten(self, z: Any) -> tuple[Tensor, torch.Size]:
         z = check_vectors(as_real(z, "z", finite=False), "z", self.g)
@@ -172,6 +203,12 @@ class ThetaPlan:
             else:
                 index = torch.from_numpy(indices).to(rows.device)
                 yield indices, block, rows[:, index], self.Q[index[:, None], index]
+
+
+def _is_plain(values: np.ndarray) -> bool:
+    """Whether these are finite entries of a square matrix that is exactly symmetric; if not, look closer."""
+    is_square = values.ndim == 2 and 0 < values.shape[0] == values.shape[1]
+    return is_square and not (values != values.T).any() and math.isfinite(values.sum())
 
 
 def _check_diagonal(q: np.ndarray) -> None:

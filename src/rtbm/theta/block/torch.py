@@ -12,7 +12,16 @@ from torch import Tensor
 
 from rtbm.theta import kernels
 from rtbm.theta.block import cost
-from rtbm.theta.block.cost import LIST_POINT, LIST_TERM, SMALLEST_SPLIT, SplitLists, choose_split, split_exponent
+from rtbm.theta.block.cost import (
+    FUSED_TERM,
+    LIST_POINT,
+    LIST_TERM,
+    SMALLEST_SPLIT,
+    SPLIT_SETUP,
+    SplitLists,
+    choose_split,
+    split_exponent,
+)
 from rtbm.theta.block.evaluator import Evaluator
 from rtbm.theta.block.numba import MAX_EXPONENT, fill_table
 from rtbm.theta.block.poisson import Form
@@ -86,15 +95,19 @@ class SplitProduct(Evaluator):
         return self.tensors.g > 1 and self._exponent < MAX_EXPONENT
 
     def pays(self, z: Tensor) -> bool:
-        """Batches of sums with many terms only."""
-        return len(z) > 1 and self.n_terms > SMALLEST_SPLIT and self.supports(z.device)
+        """Batches of sums with many terms only: others take less time than the setup."""
+        return self.may_pay(len(z)) and self.supports(z.device)
+
+    def may_pay(self, n_points: int) -> bool:
+        """Whether it is worth while to look for a split."""
+        return n_points > 1 and self.n_terms > SMALLEST_SPLIT and n_points * self.n_terms * FUSED_TERM > SPLIT_SETUP
 
     def cost(self, n_points: int) -> float:
         """Two short lists and a matrix product."""
         first, last = (len(part) for part in self._lists)
         fill = cost.FILL_COMPILED if kernels.AVAILABLE else cost.FILL_TORCH
         each = cost.SPLIT_POINT + (first + last) * fill + first * last * cost.PRODUCT_TERM
-        return n_points * each + first * last * LIST_TERM + cost.SPLIT_SETUP
+        return n_points * each + first * last * LIST_TERM + SPLIT_SETUP
 
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
         """See `Evaluator`."""
