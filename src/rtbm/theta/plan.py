@@ -71,27 +71,34 @@ class ThetaPlan:
     """
 
     def __init__(self, Q: Any, *, phase: str = "I", tolerance: float = 1e-12):
-        with torch.inference_mode(False):  # so that training can use the plan later
-            self.Q = as_real(Q, "Q", finite=False)
-            self.Q = self.Q.clone() if self.Q.is_inference() else self.Q
+        self.Q = as_real(Q, "Q", finite=False)
+        if self.Q.is_inference():
+            with torch.inference_mode(False):  # so that training can use the plan later
+                self.Q = self.Q.clone()
         self.phase = check_choice(phase, "phase", ("I", "II"))
         self.tolerance = check_tolerance(tolerance)
         if self.Q.dtype == torch.float32:
             self.tolerance = max(self.tolerance, FLOAT32_TOLERANCE)
-        self._snapshot = self.Q.detach().clone()
-        values = self._snapshot.double().cpu().numpy()
+        self._view = self.Q.detach().cpu().numpy()  # on the CPU it has the memory of Q
+        self._pointer = self.Q.data_ptr() if self.Q.is_cpu else -1
+        self._bytes = self._view.tobytes()
+        values = self._view.astype(float)
         self.blocks: list[tuple[Integers, Block]] = []
         self.diagonal_indices = np.arange(len(values)) if values.ndim == 1 else np.empty(0, dtype=np.int64)
         if values.ndim == 1:
             check_finite(self.Q, "Q")
             _check_diagonal(values)
+        elif _is_plain(values):
+            self._decompose(values)
         else:
-            if not _is_plain(values):
-                check_symmetric(check_finite(self.Q, "Q"), "Q")
+            check_symmetric(check_finite(self.Q, "Q"), "Q")
             self._decompose((values + values.T) / 2)
-        q = values if values.ndim == 1 else values[self.diagonal_indices, self.diagonal_indices]
+        q = values if values.ndim == 1 else values.diagonal()[self.diagonal_indices]
         self._diagonal = UnitColumns(q, phase) if len(q) else None
         step = min([*q, 1.0]) if phase == "I" else 1.0
+        self._is_one_block = (
+            len(self.blocks) == 1 and self._diagonal is None and self.Q.is_cpu and self.Q.dtype == torch.float64
+        )
         self._largest = min([block.largest_argument for _, block in self.blocks] + [LARGEST_INTEGER * step])
 
     def _decompose(self, matrix: np.ndarray) -> None:
@@ -160,24 +167,28 @@ class ThetaPlan:
         return ThetaMoments(*values, *[None] * (3 - order))
 
     def _is_near(self, z: Any) -> bool:
-        """Whether a single block on the CPU may take z as it is, before its size is known."""
+        """Whether a single block on the CPU may take z as it is, if only it is not too large."""
         return (
-            isinstance(z, Tensor)
-            and z.dtype == torch.float64 == self.Q.dtype
+            self._is_one_block
+            and isinstance(z, Tensor)
+            and z.dtype == torch.float64
             and z.is_cpu
-            and self.Q.is_cpu
             and z.layout == torch.strided
-            and len(self.blocks) == 1
-            and self._diagonal is None
-            and z.shape[-1:] == self.Q.shape[-1:]
+            and z.ndim > 0
+            and z.shape[-1] == len(self._view)
             and not wants_graph(z, self.Q)
-            and torch.equal(self.Q, self._snapshot)
+            and self._is_unchanged()
         )
+
+    def _is_unchanged(self) -> bool:
+        """Whether Q has the values that this plan was made for."""
+        is_shared = self.Q.data_ptr() == self._pointer
+        return (self._view if is_shared else self.Q.detach().cpu().numpy()).tobytes() == self._bytes
 
     def _flatten(self, z: Any) -> tuple[Tensor, torch.Size]:
         z = check_vectors(as_real(z, "z", finite=False), "z", self.g)
         check_same_device(z, "z", self.Q, "Q")
-        if not torch.equal(self.Q, self._snapshot):
+        if not self._is_unchanged():
             raise InvalidInputError("Q was changed in place after this plan was made: make a new ThetaPlan")
         rows = z.to(torch.promote_types(z.dtype, self.Q.dtype)).reshape(-1, self.g)
         largest = largest_entry(rows) if len(rows) else 0.0
@@ -208,7 +219,7 @@ class ThetaPlan:
 def _is_plain(values: np.ndarray) -> bool:
     """Whether these are finite entries of a square matrix that is exactly symmetric; if not, look closer."""
     is_square = values.ndim == 2 and 0 < values.shape[0] == values.shape[1]
-    return is_square and not (values != values.T).any() and math.isfinite(values.sum())
+    return is_square and values.tobytes() == values.T.tobytes() and math.isfinite(values.sum())
 
 
 def _check_diagonal(q: np.ndarray) -> None:

@@ -48,7 +48,7 @@ class Block:
         if self._split.may_pay(n_points) and self._split.cost(n_points) < self._fused.cost(n_points):
             return None
         values = np.empty(z.shape[:-1])
-        rows = np.ascontiguousarray(z.detach().numpy()).reshape(n_points, -1)
+        rows = np.ascontiguousarray((z.detach() if z.requires_grad else z).numpy()).reshape(n_points, -1)
         return torch.from_numpy(values) if self._fused.near_log_theta(rows, values.reshape(n_points)) else None
 
     def cheapest(self, z: Tensor) -> Evaluator:

@@ -331,18 +331,22 @@ def plan_recentring(M, n_osc, is_first_phase, exact):
 
 
 @compiled
-def plan_sum(Q, is_first_phase, tolerance, t, U, exact):
+def plan_sum(Q, is_first_phase, tolerance, t, basis, gram):
     """The matrices of the sum for Q (g, g), see `poisson`.
 
-    With t < 0 the basis is sought: U and `exact` must be the identity and (Q, 0, 0). Else U, `exact` = UᵀQU and the
-    number t of transformed coordinates are known already. All are float64.
+    With t < 0 everything is sought, and the last two arguments are not read. Else the number t of transformed
+    coordinates, the basis U and UᵀQU (g, g) are known already, but the periods are not exact. All are float64.
 
     Returns
     -------
     status, matrices (N_MATRICES, g, g), n_osc, radius2, constant, and the largest lattice coordinate of |z| ≤ 1
     """
     g, status = len(Q), FOUND
-    M = np.zeros((N_MATRICES, g, g))
+    M, U, exact = np.zeros((N_MATRICES, g, g)), np.eye(g), np.zeros((3, g, g))
+    for i in range(g):
+        for j in range(g):
+            exact[0, i, j] = Q[i, j] if t < 0 else gram[i, j]
+            U[i, j] = U[i, j] if t < 0 else basis[i, j]
     if t < 0:
         status, t = seek_basis(Q, is_first_phase, tolerance, U, exact)
         if status != FOUND:

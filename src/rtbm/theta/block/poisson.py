@@ -87,8 +87,9 @@ class Geometry(NamedTuple):
     @property
     def form(self) -> Form:
         """The matrices of the sum as tensors."""
-        matrices = torch.from_numpy(self.matrices)
-        return Form(*matrices[planning.B : planning.PSI + 1], torch.tensor(self.constant, dtype=torch.float64))
+        M = torch.from_numpy(self.matrices)
+        constant = torch.tensor(self.constant, dtype=torch.float64)
+        return Form(M[planning.B], M[planning.K], M[planning.G], M[planning.PSI], constant)
 
     @property
     def largest_exponent(self) -> float:
@@ -122,13 +123,11 @@ def make_geometry(Q: Floats, phase: str, tolerance: float) -> Geometry:
     Everything is compiled, see `block.planning`. Where a basis needs integers that are too long for that, Python's
     integers find it.
     """
-    g, is_first = len(Q), phase == "I"
-    U, exact = np.eye(g), np.zeros((3, g, g))
-    exact[0] = Q
-    status, *found = planning.plan_sum(Q, is_first, tolerance, -1, U, exact)
+    is_first = phase == "I"
+    status, *found = planning.plan_sum(Q, is_first, tolerance, -1, Q, Q)
     if status == planning.NOT_EXACT:
-        basis, exact[0], t = find_basis(Q, is_first, tolerance)
-        status, *found = planning.plan_sum(Q, is_first, tolerance, t, basis.astype(float), exact)
+        basis, gram, t = find_basis(Q, is_first, tolerance)
+        status, *found = planning.plan_sum(Q, is_first, tolerance, t, basis.astype(float), gram)
         if is_first:
             found[0][planning.PERIODS : planning.PERIODS + 3] = in_parts(*exact_congruence(Q, basis))
     if status == planning.NOT_DEFINITE:
