@@ -138,6 +138,7 @@ class ThetaPlan:
 
     def log_theta(self, z: Any) -> Tensor:
         """log θ̃(z|Q), or log θ̃(iz|Q) in phase II, for z (..., g). Returns (...)."""
+        z = as_real(z, "z", finite=False)
         if self._is_near(z):
             value = self.blocks[0][1].near_log_theta(z)
             if value is not None:
@@ -166,14 +167,12 @@ class ThetaPlan:
         values = [tensor.to(rows.dtype).reshape((*shape, *tensor.shape[1:])) for tensor in (total, *tensors)]
         return ThetaMoments(*values, *[None] * (3 - order))
 
-    def _is_near(self, z: Any) -> bool:
+    def _is_near(self, z: Tensor) -> bool:
         """Whether a single block on the CPU may take z as it is, if only it is not too large."""
         return (
             self._is_one_block
-            and isinstance(z, Tensor)
             and z.dtype == torch.float64
             and z.is_cpu
-            and z.layout == torch.strided
             and z.ndim > 0
             and z.shape[-1] == len(self._view)
             and not wants_graph(z, self.Q)

@@ -16,7 +16,7 @@ from rtbm.theta.block.cost import FUSED_POINT, FUSED_TERM
 from rtbm.theta.block.evaluator import Evaluator
 from rtbm.theta.block.planning import BASIS, CENTRE, PERIODS, PLANE, B, K
 from rtbm.theta.block.tensors import BlockTensors
-from rtbm.theta.chunks import run_threads
+from rtbm.theta.chunks import POINTS_PER_THREAD, run_threads
 from rtbm.theta.constants import TWO_PI_PARTS
 from rtbm.theta.derivatives import CompiledLogTheta, Derivatives, wants_graph
 from rtbm.theta.kernels import ROUND, ROW_WIDTH, add_scaled_row, compiled, exp_row, fill_row, sin_cos_row
@@ -71,9 +71,9 @@ class FusedPass(Evaluator):
 
     def near_log_theta(self, z: Floats, value: Floats) -> bool:
         """Make `value` (points,) log θ̃ for z (points, g); returns whether z is near enough for that to be exact."""
-        largest = run_threads(
-            lambda start, stop: self.run_pass(z, start, stop, 0, value, _NO_MEAN, _NO_COVARIANCE), len(z)
-        )
+        if len(z) < POINTS_PER_THREAD:
+            return self.run_pass(z, 0, len(z), 0, value) <= self.tensors.near_argument
+        largest = run_threads(lambda start, stop: self.run_pass(z, start, stop, 0, value), len(z))
         return all(part <= self.tensors.near_argument for part in largest)
 
     def fixed_moments(self, z: Tensor, order: int) -> Derivatives:
@@ -85,7 +85,14 @@ class FusedPass(Evaluator):
         return tuple(torch.from_numpy(array) for array in results[: order + 1])
 
     def run_pass(
-        self, z: Floats, start: int, stop: int, order: int, value: Floats, mean: Floats, covariance: Floats
+        self,
+        z: Floats,
+        start: int,
+        stop: int,
+        order: int,
+        value: Floats,
+        mean: Floats = _NO_MEAN,
+        covariance: Floats = _NO_COVARIANCE,
     ) -> float:
         """Fill in the results for the points start…stop; returns the largest entry of z there, or NaN."""
         geometry = self.tensors.geometry
