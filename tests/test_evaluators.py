@@ -82,8 +82,22 @@ def test_split_product_in_higher_dimension(g: int, phase: str) -> None:
     by_list = block.evaluators["list"]
     assert block.cheapest(z).name == "split"
     assert torch.allclose(plan.log_theta(z), by_list.log_theta(z, plan.Q), rtol=0, atol=LOG_THETA)
-    first = plan.moments(z, order=1).mean
-    assert torch.allclose(first, by_list.moments(z, plan.Q, 1)[1], rtol=SAME, atol=MOMENTS)
+    for a, b in zip(by_list.moments(z, plan.Q, 2), plan.moments(z), strict=False):
+        assert torch.allclose(a, b, rtol=SAME, atol=MOMENTS)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize(("g", "scale"), [(2, 1.0), (3, 4.0), (4, 20.0)])
+def test_moments_of_the_split_product_and_their_gradients(g: int, scale: float, phase: str) -> None:
+    Q, z = torch.tensor(typical(g, scale=scale), requires_grad=True), torch.tensor(arguments(g), requires_grad=True)
+    ((_, block),) = ThetaPlan(Q, phase=phase).blocks
+    results = []
+    for name in ("list", "split"):
+        moments = block.evaluators[name].moments(z, Q, 2)
+        gradients = torch.autograd.grad(sum((moment**2).sum() for moment in moments), (z, Q))
+        results.append([*moments, *gradients])
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, rtol=SAME, atol=MOMENTS * max(1.0, float(a.detach().abs().max())))
 
 
 def test_compiled_elementary_functions() -> None:
@@ -265,7 +279,8 @@ def test_cost_model_uses_each_evaluator_where_it_pays() -> None:
 
     crowded = 2 * np.pi * np.eye(6) + 0.3 * np.ones((6, 6))
     assert chosen(typical(2), 10_000) == "fused"
-    assert chosen(crowded, 1) == "list"
+    assert chosen(crowded, 1) == "fused"
+    assert chosen(600 * crowded, 1) == "list"
     assert chosen(crowded, 10_000) == "split"
 
 

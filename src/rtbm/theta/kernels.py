@@ -150,14 +150,6 @@ def multiply_rows(w, target, i, j):
 
 
 @compiled
-def combine(w, target, matrix, i, source):
-    """Row target = Σ_j matrix_ij · row (source + j)."""
-    fill_row(w, target, 0.0)
-    for j in range(matrix.shape[1]):
-        add_scaled_row(w, target, matrix[i, j], source + j)
-
-
-@compiled
 def whiten_rows(w, inverse, origin, k, p, x, spare, y):
     """Rows y = inverse_k (rows x − origin_k), with a lower triangular inverse_k."""
     for i in range(p):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rtbm.common import Floats, Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError, TooManyTermsError
+from rtbm.theta.kernels import compiled
 from rtbm.theta.truncation import estimate_count
 
 LOVASZ = 0.99
@@ -39,11 +40,16 @@ def cholesky(Q: Floats) -> Floats:
     try:
         return np.ascontiguousarray(np.linalg.cholesky(Q).T)
     except np.linalg.LinAlgError:
-        smallest = float(np.linalg.eigvalsh(Q)[0])
-        raise NotPositiveDefiniteError(
-            f"the matrix is not positive definite to working precision (smallest eigenvalue {smallest:.3g}, "
-            f"largest entry {np.abs(Q).max():.3g}): add to its diagonal or parametrise it by a Cholesky factor"
-        ) from None
+        raise not_definite(Q) from None
+
+
+def not_definite(Q: Floats) -> NotPositiveDefiniteError:
+    """The error for a symmetric Q without Cholesky factor."""
+    smallest = float(np.linalg.eigvalsh(Q)[0])
+    return NotPositiveDefiniteError(
+        f"the matrix is not positive definite to working precision (smallest eigenvalue {smallest:.3g}, "
+        f"largest entry {np.abs(Q).max():.3g}): add to its diagonal or parametrise it by a Cholesky factor"
+    )
 
 
 def change_basis(Q: Floats, U: Integers) -> Floats:
@@ -159,17 +165,18 @@ def reduce_basis(Q: Floats) -> tuple[Integers, Floats]:
            [0., 1.]])
     """
     g = len(Q)
-    total = np.eye(g, dtype=np.int64)
-    reduced = Q
+    basis, reduced = np.eye(g), Q
     for _ in range(20):
-        step = _lll(cholesky(reduced))
-        if (step == np.eye(g)).all():
+        steps = lll(cholesky(reduced), basis, np.zeros((0, g)))
+        if steps == 0:
             break
-        if (np.abs(total.astype(float)) @ np.abs(step)).max() > LARGEST_INTEGER:
-            raise _unbalanced(Q)
-        total = total @ step
-        reduced = change_basis(Q, total)
-    return total, reduced
+        if steps < 0:
+            raise InvalidInputError(
+                f"the matrix is too unbalanced to be reduced in float64: its diagonal runs from {np.diag(Q).min():.3g} "
+                f"to {np.diag(Q).max():.3g} with large entries beside it; rescale the problem"
+            )
+        reduced = change_basis(Q, basis.astype(np.int64))
+    return basis.astype(np.int64), reduced
 
 
 def integer_inverse(U: Integers) -> Integers:
@@ -195,39 +202,48 @@ def integer_inverse(U: Integers) -> Integers:
     return inverse.astype(np.int64)
 
 
-def _unbalanced(Q: Floats) -> InvalidInputError:
-    return InvalidInputError(
-        f"the matrix is too unbalanced to be reduced in float64: its diagonal runs from {np.diag(Q).min():.3g} to "
-        f"{np.diag(Q).max():.3g} with large entries beside it; rescale the problem"
-    )
+@compiled
+def lll(R: Floats, U: Floats, dual: Floats) -> int:
+    """LLL-reduce the columns of an upper triangular R (g, g) in place, with the columns of U (…, g) changed likewise.
 
-
-def _lll(R: Floats) -> Integers:
-    """The unimodular U for which the columns of RU are LLL-reduced; R is upper triangular."""
-    R = R.copy()
-    g = len(R)
-    U = np.eye(g, dtype=np.int64)
-    k = 1
+    The columns of `dual` change by the transposed inverse. All are float64. Returns the number of changes, or −1 if
+    integers would not be exact.
+    """
+    g, k, steps = len(R), 1, 0
     while k < g:
         for j in range(k - 1, -1, -1):
-            q = round(R[j, k] / R[j, j])
-            if abs(q) > LARGEST_INTEGER:
-                raise _unbalanced(R.T @ R)
-            if q:
-                R[:, k] -= q * R[:, j]
-                U[:, k] -= q * U[:, j]
+            q = np.rint(R[j, k] / R[j, j])
+            if q != 0.0:
+                steps += 1
+                largest = abs(q)
+                for i in range(j + 1):
+                    R[i, k] -= q * R[i, j]
+                for i in range(len(U)):
+                    U[i, k] -= q * U[i, j]
+                    largest = max(largest, abs(U[i, k]))
+                for i in range(len(dual)):
+                    dual[i, j] += q * dual[i, k]
+                    largest = max(largest, abs(dual[i, j]))
+                if not largest <= LARGEST_INTEGER:
+                    return -1
         if LOVASZ * R[k - 1, k - 1] ** 2 <= R[k - 1, k] ** 2 + R[k, k] ** 2:
             k += 1
             continue
-        for matrix in (R, U):
-            matrix[:, [k - 1, k]] = matrix[:, [k, k - 1]]
-        x, y = R[k - 1, k - 1], R[k, k - 1]
-        length = math.hypot(x, y)
-        R[[k - 1, k], k - 1 :] = np.array([[x, y], [y, -x]]) / length @ R[[k - 1, k], k - 1 :]
+        steps += 1
+        for i in range(k + 1):
+            R[i, k - 1], R[i, k] = R[i, k], R[i, k - 1]
+        for i in range(len(U)):
+            U[i, k - 1], U[i, k] = U[i, k], U[i, k - 1]
+        for i in range(len(dual)):
+            dual[i, k - 1], dual[i, k] = dual[i, k], dual[i, k - 1]
+        length = math.hypot(R[k - 1, k - 1], R[k, k - 1])
+        c, s = R[k - 1, k - 1] / length, R[k, k - 1] / length
+        for j in range(k - 1, g):  # a reflection makes R triangular again
+            R[k - 1, j], R[k, j] = c * R[k - 1, j] + s * R[k, j], s * R[k - 1, j] - c * R[k, j]
         R[k, k - 1] = 0.0
         R[k, k] = abs(R[k, k])
         k = max(k - 1, 1)
-    return U
+    return steps
 
 
 def connected_components(adjacent: NDArray[np.bool_]) -> list[Integers]:
@@ -285,7 +301,9 @@ def enumerate_points(
     [[0, -1], [-1, 0], [0, 0], [1, 0], [0, 1]]
     """
     g = len(R)
-    expected = estimate_count(np.diag(R) ** 2, radius2, 2 * half_widths) if math.isfinite(float(radius2)) else math.inf
+    expected = math.inf
+    if math.isfinite(float(radius2)):
+        expected = estimate_count(np.diag(R) ** 2, float(radius2), 2 * half_widths)
     if expected > limit:
         raise TooManyTermsError(expected, limit)
     c = np.zeros(g) if centre is None else centre

@@ -1,5 +1,6 @@
 """A plan: the lattice work for one Q, done once and used for any number of batches."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from rtbm.common import Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
 from rtbm.theta.block.block import Block
+from rtbm.theta.derivatives import wants_graph
 from rtbm.theta.exact import largest_entry
 from rtbm.theta.lattice import LARGEST_INTEGER, connected_components
 from rtbm.theta.unit.columns import UnitColumns
@@ -69,34 +71,51 @@ class ThetaPlan:
     """
 
     def __init__(self, Q: Any, *, phase: str = "I", tolerance: float = 1e-12):
-        with torch.inference_mode(False):  # so that training can use the plan later
-            self.Q = as_real(Q, "Q")
-            self.Q = self.Q.clone() if self.Q.is_inference() else self.Q
+        self.Q = as_real(Q, "Q", finite=False)
+        if self.Q.is_inference():
+            with torch.inference_mode(False):  # so that training can use the plan later
+                self.Q = self.Q.clone()
         self.phase = check_choice(phase, "phase", ("I", "II"))
         self.tolerance = check_tolerance(tolerance)
         if self.Q.dtype == torch.float32:
             self.tolerance = max(self.tolerance, FLOAT32_TOLERANCE)
-        self._snapshot = self.Q.detach().clone()
-        values = self._snapshot.double().cpu().numpy()
+        self._view = self.Q.detach().cpu().numpy()  # on the CPU it has the memory of Q
+        self._pointer = self.Q.data_ptr() if self.Q.is_cpu else -1
+        self._bytes = self._view.tobytes()
+        values = self._view.astype(float)
         self.blocks: list[tuple[Integers, Block]] = []
         self.diagonal_indices = np.arange(len(values)) if values.ndim == 1 else np.empty(0, dtype=np.int64)
         if values.ndim == 1:
+            check_finite(self.Q, "Q")
             _check_diagonal(values)
+        elif _is_plain(values):
+            self._decompose(values)
         else:
-            check_positive_definite(check_symmetric(self.Q, "Q"), "Q")
+            check_symmetric(check_finite(self.Q, "Q"), "Q")
             self._decompose((values + values.T) / 2)
-        q = values if values.ndim == 1 else values[self.diagonal_indices, self.diagonal_indices]
+        q = values if values.ndim == 1 else values.diagonal()[self.diagonal_indices]
         self._diagonal = UnitColumns(q, phase) if len(q) else None
         step = min([*q, 1.0]) if phase == "I" else 1.0
+        self._is_one_block = (
+            len(self.blocks) == 1 and self._diagonal is None and self.Q.is_cpu and self.Q.dtype == torch.float64
+        )
         self._largest = min([block.largest_argument for _, block in self.blocks] + [LARGEST_INTEGER * step])
 
     def _decompose(self, matrix: np.ndarray) -> None:
         everything = np.arange(len(matrix))
-        components = [everything] if self.Q.requires_grad else connected_components(matrix != 0)
+        is_whole = self.Q.requires_grad or matrix.all()
+        components = [everything] if is_whole else connected_components(matrix != 0)
         if len(components) > 1:
+            check_positive_definite(self.Q, "Q")
             self.diagonal_indices = np.array([c[0] for c in components if len(c) == 1], dtype=np.int64)
             components = [c for c in components if len(c) > 1]
-        self.blocks = [(c, Block(matrix[np.ix_(c, c)], self.phase, self.tolerance)) for c in components]
+            self.blocks = [(c, Block(matrix[np.ix_(c, c)], self.phase, self.tolerance)) for c in components]
+            return
+        try:
+            self.blocks = [(everything, Block(matrix, self.phase, self.tolerance))]
+        except NotPositiveDefiniteError:
+            check_positive_definite(self.Q, "Q")
+            raise
 
     @property
     def g(self) -> int:
@@ -119,6 +138,11 @@ class ThetaPlan:
 
     def log_theta(self, z: Any) -> Tensor:
         """log θ̃(z|Q), or log θ̃(iz|Q) in phase II, for z (..., g). Returns (...)."""
+        z = as_real(z, "z", finite=False)
+        if self._is_near(z):
+            value = self.blocks[0][1].near_log_theta(z)
+            if value is not None:
+                return value
         rows, shape = self._flatten(z)
         if len(rows) == 0:
             return rows.sum(dim=1).reshape(shape)
@@ -143,10 +167,27 @@ class ThetaPlan:
         values = [tensor.to(rows.dtype).reshape((*shape, *tensor.shape[1:])) for tensor in (total, *tensors)]
         return ThetaMoments(*values, *[None] * (3 - order))
 
+    def _is_near(self, z: Tensor) -> bool:
+        """Whether a single block on the CPU may take z as it is, if only it is not too large."""
+        return (
+            self._is_one_block
+            and z.dtype == torch.float64
+            and z.is_cpu
+            and z.ndim > 0
+            and z.shape[-1] == len(self._view)
+            and not wants_graph(z, self.Q)
+            and self._is_unchanged()
+        )
+
+    def _is_unchanged(self) -> bool:
+        """Whether Q has the values that this plan was made for."""
+        is_shared = self.Q.data_ptr() == self._pointer
+        return (self._view if is_shared else self.Q.detach().cpu().numpy()).tobytes() == self._bytes
+
     def _flatten(self, z: Any) -> tuple[Tensor, torch.Size]:
         z = check_vectors(as_real(z, "z", finite=False), "z", self.g)
         check_same_device(z, "z", self.Q, "Q")
-        if not torch.equal(self.Q, self._snapshot):
+        if not self._is_unchanged():
             raise InvalidInputError("Q was changed in place after this plan was made: make a new ThetaPlan")
         rows = z.to(torch.promote_types(z.dtype, self.Q.dtype)).reshape(-1, self.g)
         largest = largest_entry(rows) if len(rows) else 0.0
@@ -172,6 +213,12 @@ class ThetaPlan:
             else:
                 index = torch.from_numpy(indices).to(rows.device)
                 yield indices, block, rows[:, index], self.Q[index[:, None], index]
+
+
+def _is_plain(values: np.ndarray) -> bool:
+    """Whether these are finite entries of a square matrix that is exactly symmetric; if not, look closer."""
+    is_square = values.ndim == 2 and 0 < values.shape[0] == values.shape[1]
+    return is_square and values.tobytes() == values.T.tobytes() and math.isfinite(values.sum())
 
 
 def _check_diagonal(q: np.ndarray) -> None:

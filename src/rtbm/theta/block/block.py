@@ -1,11 +1,13 @@
 """One block of a matrix: the lattice work done once, then the cheapest evaluator for every batch."""
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.theta.block.evaluator import Evaluator
 from rtbm.theta.block.numba import FusedPass
-from rtbm.theta.block.tensors import BlockTensors
+from rtbm.theta.block.tensors import CPU, BlockTensors
 from rtbm.theta.block.torch import ListSum, SplitProduct
 from rtbm.theta.block.triton import CudaPass
 from rtbm.theta.derivatives import Derivatives
@@ -24,8 +26,8 @@ class Block:
         list_sum = ListSum(tensors)
         self.geometry = tensors.geometry
         self.largest_argument = tensors.largest_argument
-        others = (SplitProduct, FusedPass, CudaPass)
-        evaluators: list[Evaluator] = [list_sum, *(kind(tensors, list_sum) for kind in others)]
+        self._split, self._fused = SplitProduct(tensors, list_sum), FusedPass(tensors, list_sum)
+        evaluators: list[Evaluator] = [list_sum, self._split, self._fused, CudaPass(tensors, list_sum)]
         self.evaluators = {evaluator.name: evaluator for evaluator in evaluators}
 
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
@@ -35,6 +37,20 @@ class Block:
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
         """log θ̃ and its z-derivatives up to `order` ≤ 3; differentiable to any order."""
         return self.cheapest(z).moments(z, Q, order)
+
+    def near_log_theta(self, z: Tensor) -> Tensor | None:
+        """log θ̃ (...) for z (..., g) on the CPU, float64 and without graph, if one compiled pass is the cheapest.
+
+        This is `log_theta` without its checks, for single points. None says that z needs them.
+        """
+        n_points = z.numel() // self._fused.tensors.g
+        if not self._fused.supports(CPU) or n_points == 0:
+            return None
+        if self._split.may_pay(n_points) and self._split.cost(n_points) < self._fused.cost(n_points):
+            return None
+        values = np.empty(z.shape[:-1])
+        rows = np.ascontiguousarray((z.detach() if z.requires_grad else z).numpy()).reshape(n_points, -1)
+        return torch.from_numpy(values) if self._fused.near_log_theta(rows, values.reshape(n_points)) else None
 
     def cheapest(self, z: Tensor) -> Evaluator:
         """The evaluator that the cost model picks for a batch."""

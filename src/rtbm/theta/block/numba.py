@@ -5,7 +5,6 @@ Also the table of exponentials that the split product starts from.
 
 import math
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,21 +14,19 @@ from rtbm.common import TWO_PI, Floats
 from rtbm.theta import kernels
 from rtbm.theta.block.cost import FUSED_POINT, FUSED_TERM
 from rtbm.theta.block.evaluator import Evaluator
-from rtbm.theta.block.tensors import CPU, BlockTensors
-from rtbm.theta.chunks import run_threads
+from rtbm.theta.block.planning import BASIS, CENTRE, PERIODS, PLANE, B, K
+from rtbm.theta.block.tensors import BlockTensors
+from rtbm.theta.chunks import POINTS_PER_THREAD, run_threads
 from rtbm.theta.constants import TWO_PI_PARTS
 from rtbm.theta.derivatives import CompiledLogTheta, Derivatives, wants_graph
-from rtbm.theta.exact import grid_factor
 from rtbm.theta.kernels import ROUND, ROW_WIDTH, add_scaled_row, compiled, exp_row, fill_row, sin_cos_row
 
 MAX_EXPONENT = 600.0
 """Evaluators that multiply exponentials, or do not shift them, serve blocks whose exponents stay below this. Beyond 709
 they would overflow."""
-MAX_FUSED_SIZE = 4
-"""The compiled pass serves blocks of up to so many coordinates. Larger ones have so many terms that a split product is
-faster."""
 EXPONENT_BITS = 0x7FF << 52
 """The bits of a float64 that hold its exponent."""
+_NO_MEAN, _NO_COVARIANCE = np.empty((0, 0)), np.empty((0, 0, 0))
 
 
 class FusedPass(Evaluator):
@@ -45,8 +42,8 @@ class FusedPass(Evaluator):
         self._list_sum = list_sum
 
     def supports(self, device: torch.device) -> bool:
-        """Whether numba is there, the block is small and no term overflows."""
-        return kernels.AVAILABLE and device.type == "cpu" and self._is_small
+        """Whether numba is there and no term overflows."""
+        return self._is_compiled and device.type == "cpu"
 
     def pays(self, z: Tensor) -> bool:
         """Near arguments only."""
@@ -72,72 +69,42 @@ class FusedPass(Evaluator):
         """log θ̃ in plain torch."""
         return self._list_sum.log_theta(z, Q)
 
+    def near_log_theta(self, z: Floats, value: Floats) -> bool:
+        """Make `value` (points,) log θ̃ for z (points, g); returns whether z is near enough for that to be exact."""
+        if len(z) < POINTS_PER_THREAD:
+            return self.run_pass(z, 0, len(z), 0, value) <= self.tensors.near_argument
+        largest = run_threads(lambda start, stop: self.run_pass(z, start, stop, 0, value), len(z))
+        return all(part <= self.tensors.near_argument for part in largest)
+
     def fixed_moments(self, z: Tensor, order: int) -> Derivatives:
         """log θ̃ and its z-derivatives up to `order` ≤ 2, without a graph."""
-        argument = z.detach().double().contiguous()
+        argument = z.detach().double().contiguous().numpy()
         N, g = argument.shape
-        log_part, total = np.empty(N), np.empty(N)
-        mean = np.empty((N if order > 0 else 0, g))
-        covariance = np.empty((N if order > 1 else 0, g, g))
-        lattice, constants = self._constants
-
-        def run(start: int, stop: int) -> None:
-            moment_pass(argument.numpy(), start, stop, lattice, *constants, order, log_part, total, mean, covariance)
-
-        run_threads(run, N)
-        results = (log_part + np.log(total), mean, covariance)
+        results = np.empty(N), np.empty((N if order > 0 else 0, g)), np.empty((N if order > 1 else 0, g, g))
+        run_threads(lambda start, stop: self.run_pass(argument, start, stop, order, *results), N)
         return tuple(torch.from_numpy(array) for array in results[: order + 1])
 
-    @cached_property
-    def _is_small(self) -> bool:
-        return self.tensors.g <= MAX_FUSED_SIZE and self.tensors.geometry.largest_exponent < MAX_EXPONENT
+    def run_pass(
+        self,
+        z: Floats,
+        start: int,
+        stop: int,
+        order: int,
+        value: Floats,
+        mean: Floats = _NO_MEAN,
+        covariance: Floats = _NO_COVARIANCE,
+    ) -> float:
+        """Fill in the results for the points start…stop; returns the largest entry of z there, or NaN."""
+        geometry = self.tensors.geometry
+        return moment_pass(
+            z, start, stop, geometry.matrices, geometry.n_osc, self.phase == "I", geometry.constant, geometry.rows,
+            order, value, mean, covariance,
+        )  # fmt: skip
 
     @cached_property
-    def _constants(self) -> tuple[Any, ...]:
-        c = pass_constants(self.tensors)
-        lattice = (c.grid_factor, c.two_pi, c.U, c.centre, c.plane, c.periods, c.finer)
-        return lattice, ((c.B, c.slope, c.back, c.curvature, c.constant), c.n_osc, (c.points, c.log_size, c.turns))
-
-
-class PassConstants(NamedTuple):
-    """What a compiled pass needs to know of a block; `block.poisson` explains the symbols."""
-
-    grid_factor: float
-    two_pi: Floats  # (3,): 2π in parts in phase II, zeros in phase I
-    U: Floats  # (g, g), as the next four
-    centre: Floats
-    plane: Floats
-    periods: Floats
-    finer: Floats
-    B: Floats  # (g, g), with oscillating rows in turns
-    slope: Floats  # (g,): Ks = slope ∘ x
-    back: Floats  # (g, g): UBᵀ
-    curvature: Floats  # (g, g): UKUᵀ
-    constant: float
-    n_osc: int
-    points: Floats  # (terms, g), without zero, whose term is 1
-    log_size: Floats  # (terms,)
-    turns: Floats  # (terms,)
-
-
-def pass_constants(tensors: BlockTensors) -> PassConstants:
-    """The constants of a block as contiguous arrays."""
-    geometry, form = tensors.geometry, tensors.fixed_form(CPU)
-    o = geometry.n_osc
-    points = geometry.points[(geometry.points != 0).any(axis=1)].astype(float)
-    B, K, G, Psi = (matrix.numpy() for matrix in form[:4])
-    U = geometry.basis.astype(float)
-    oscillates = np.arange(tensors.g) < o
-    units = np.where(oscillates, TWO_PI, 1.0)
-    slope = np.where(oscillates, 1.0, 0.0) if tensors.phase == "I" else np.where(oscillates, 0.0, -1 / TWO_PI)
-    log_size = np.log(1.0 + (points[:, :o] != 0).any(axis=1)) - 0.5 * np.einsum("ti,ij,tj->t", points, G, points)
-    turns = 0.5 * np.einsum("ti,ij,tj->t", points, Psi, points) / TWO_PI
-    two_pi = np.array(TWO_PI_PARTS if tensors.phase == "II" else (0.0, 0.0, 0.0))
-    coarse, *finer = geometry.periods
-    lattice = (geometry.basis, geometry.centre, geometry.plane, coarse, sum(finer))
-    own = (2 * grid_factor(geometry.basis), two_pi, *(np.ascontiguousarray(array, dtype=float) for array in lattice))
-    form_arrays = (B / units[:, None], slope, U @ B.T, U @ K @ U.T, float(form.constant))
-    return PassConstants._make((*own, *form_arrays, o, points, log_size, turns))
+    def _is_compiled(self) -> bool:
+        geometry = self.tensors.geometry
+        return kernels.AVAILABLE and geometry.rows is not None and geometry.largest_exponent < MAX_EXPONENT
 
 
 def fill_table(
@@ -165,69 +132,88 @@ def fill_table(
 
 
 @compiled
-def change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, spare):
-    """whole = zU (phase II: z modulo 2π), and the same as s + low with s exact; c, n0 and spare are work space."""
-    grid_factor, two_pi, U = geometry[:3]
-    g = U.shape[0]
+def change_basis(z, begin, count, M, is_first_phase, w, whole, low, c, n0, s, spare):
+    """whole = zU (phase II: z modulo 2π), and the same as s + low with s exact; c, n0 and spare are work space.
+
+    Returns the largest |z|, or NaN.
+    """
+    g = M.shape[1]
+    largest, widest = 0.0, 0.0
     fill_row(w, spare, 0.0)
     for i in range(g):
+        column = 0.0
+        for j in range(g):
+            column += abs(M[BASIS, j, i])
+        widest = max(widest, column)
         fill_row(w, s + i, 0.0)
         fill_row(w, low + i, 0.0)
+        fill_row(w, whole + i, 0.0)
         for b in range(count):
             w[c + i, b] = z[begin + b, i]
-            w[whole + i, b] = 0.0
-        if two_pi[0] != 0.0:  # phase II: z modulo 2π, and its rounding error
-            for b in range(ROW_WIDTH):
-                periods = (w[c + i, b] * (1 / (2 * math.pi)) + ROUND) - ROUND
-                exact = w[c + i, b] - periods * two_pi[0]
-                w[c + i, b] = exact - periods * two_pi[1]
-                w[whole + i, b] = ((exact - w[c + i, b]) - periods * two_pi[1]) - periods * two_pi[2]
-        for b in range(ROW_WIDTH):
+            if not abs(w[c + i, b]) <= largest and largest == largest:  # NaN stays
+                largest = abs(w[c + i, b])
+        if not is_first_phase:  # z modulo 2π, and its rounding error
+            for b in range(w.shape[1]):
+                periods = (w[c + i, b] * (1 / TWO_PI) + ROUND) - ROUND
+                exact = w[c + i, b] - periods * TWO_PI_PARTS[0]
+                w[c + i, b] = exact - periods * TWO_PI_PARTS[1]
+                w[whole + i, b] = ((exact - w[c + i, b]) - periods * TWO_PI_PARTS[1]) - periods * TWO_PI_PARTS[2]
+        for b in range(w.shape[1]):
             w[spare, b] = max(w[spare, b], abs(w[c + i, b]))
+    factor = 3 * 2.0 ** math.ceil(math.log2(widest) + 1)  # twice `exact.grid_factor`
     bits = w.view(np.int64)
-    for b in range(ROW_WIDTH):
+    for b in range(w.shape[1]):
         bits[spare, b] &= EXPONENT_BITS  # the power of two below the largest coordinate
     for j in range(g):
-        for b in range(ROW_WIDTH):
-            grid = grid_factor * w[spare, b]
+        for b in range(w.shape[1]):
+            grid = factor * w[spare, b]
             coarse = (w[c + j, b] + grid) - grid
             w[whole + j, b] += w[c + j, b] - coarse
             w[n0, b] = coarse
         for i in range(g):
-            add_scaled_row(w, s + i, U[j, i], n0)
-            add_scaled_row(w, low + i, U[j, i], whole + j)
+            add_scaled_row(w, s + i, M[BASIS, j, i], n0)
+            add_scaled_row(w, low + i, M[BASIS, j, i], whole + j)
     for i in range(g):
-        for b in range(ROW_WIDTH):
+        for b in range(w.shape[1]):
             w[whole + i, b] = w[s + i, b] + w[low + i, b]
+    return largest
 
 
 @compiled
-def recentre(geometry, w, whole, low, c, n0, s, spare):
+def recentre(M, w, whole, low, c, n0, s, spare):
     """Nearest plane: n0, and s + low minus n0 in the place of s (`remove_periods`); c and spare are work space."""
-    centre, plane, periods, finer = geometry[3], geometry[4], geometry[5], geometry[6]
-    g = plane.shape[0]
+    g = M.shape[1]
     for i in range(g - 1, -1, -1):
-        kernels.combine(w, c + i, centre, i, whole)
-        for b in range(ROW_WIDTH):
+        combine(w, c + i, M, CENTRE, i, whole)
+        for b in range(w.shape[1]):
             w[spare, b] = w[c + i, b]
         for j in range(i + 1, g):
-            add_scaled_row(w, spare, plane[i, j], c + j)
-        for b in range(ROW_WIDTH):
+            add_scaled_row(w, spare, M[PLANE, i, j], c + j)
+        for b in range(w.shape[1]):
             w[n0 + i, b] = (w[spare, b] + ROUND) - ROUND
             w[c + i, b] -= w[n0 + i, b]
     for i in range(g):
         for j in range(g):
-            add_scaled_row(w, s + i, -periods[j, i], n0 + j)
+            add_scaled_row(w, s + i, -M[PERIODS, j, i], n0 + j)
         for j in range(g):
-            add_scaled_row(w, low + i, -finer[j, i], n0 + j)
+            add_scaled_row(w, low + i, -(M[PERIODS + 1, j, i] + M[PERIODS + 2, j, i]), n0 + j)
         add_scaled_row(w, s + i, 1.0, low + i)
 
 
 @compiled
-def add_term(points, t, n_osc, log_size, turns, order, w, x, work, total, first, second):
-    """Add term t and its derivatives in x to the sums of one block; oscillating coordinates of x are in turns."""
+def combine(w, target, M, m, i, source):
+    """Row target = Σ_j M_mij · row (source + j)."""
+    fill_row(w, target, 0.0)
+    for j in range(M.shape[2]):
+        add_scaled_row(w, target, M[m, i, j], source + j)
+
+
+@compiled
+def add_term(points, t, n_osc, order, w, x, work, total, first, second):
+    """Add row t of `planning.list_terms`, and its derivatives in x, to the sums; oscillating x are in turns."""
     argument, cosines, size, sines = work, work + 1, work + 2, work + 3
-    g = points.shape[1]
+    g = points.shape[1] - 2
+    log_size, turns = points[t, g], points[t, g + 1]
     oscillates, grows = False, False
     for j in range(g):
         if points[t, j] != 0.0:
@@ -247,7 +233,7 @@ def add_term(points, t, n_osc, log_size, turns, order, w, x, work, total, first,
         if not grows:
             fill_row(w, size, math.exp(log_size))
         sin_cos_row(w, argument, sines, cosines)
-        for b in range(ROW_WIDTH):
+        for b in range(w.shape[1]):
             w[sines, b] *= -w[size, b]
             w[size, b] *= w[cosines, b]
     add_scaled_row(w, total, 1.0, size)
@@ -269,12 +255,12 @@ def add_term(points, t, n_osc, log_size, turns, order, w, x, work, total, first,
 
 
 @compiled
-def write_covariance(w, first, second, constant, back, row, result, begin, count):
-    """result = constant + M(second − first firstᵀ)Mᵀ with M = back; second holds its lower triangle."""
-    g = back.shape[0]
+def write_covariance(w, first, second, back, curvature, row, result, begin, count):
+    """result = curvature + M(second − first firstᵀ)Mᵀ with M = back; second holds its lower triangle."""
+    g = len(back)
     for i in range(g):
         for j in range(i + 1):
-            for b in range(ROW_WIDTH):
+            for b in range(w.shape[1]):
                 w[second + i * g + j, b] -= w[first + i, b] * w[first + j, b]
     for k in range(g):
         for i in range(g):
@@ -282,7 +268,7 @@ def write_covariance(w, first, second, constant, back, row, result, begin, count
             for j in range(g):
                 add_scaled_row(w, row + i, back[k, j], second + max(i, j) * g + min(i, j))
         for i in range(k + 1):
-            fill_row(w, row + g, constant[i, k])
+            fill_row(w, row + g, curvature[i, k])
             for j in range(g):
                 add_scaled_row(w, row + g, back[i, j], row + j)
             for b in range(count):
@@ -291,72 +277,71 @@ def write_covariance(w, first, second, constant, back, row, result, begin, count
 
 
 @compiled
-def write_value(w, whole, n0, s, x, Z, spare, slope, constant, is_first_phase, log_part, total, begin, count):
-    """log θ̃ = log_part + log total: constant, ½sᵀKs with Ks = slope ∘ x, and in phase I ½n₀·(z + s)."""
-    fill_row(w, spare, constant)
-    for i in range(slope.shape[0]):
-        if slope[i] != 0.0:
-            for b in range(ROW_WIDTH):
-                w[spare, b] += 0.5 * slope[i] * w[s + i, b] * w[x + i, b]
-        if is_first_phase:
-            for b in range(ROW_WIDTH):
-                w[spare, b] += 0.5 * w[n0 + i, b] * (w[whole + i, b] + w[s + i, b])
-    for b in range(count):
-        log_part[begin + b] = w[spare, b]
-        total[begin + b] = w[Z, b]
+def moment_pass(z, start, stop, M, n_osc, is_first_phase, constant, terms, order, value, mean, covariance):
+    """log θ̃ for the points start…stop, with mean (order ≥ 1) and covariance (order 2); returns the largest |z| or NaN.
 
-
-@compiled
-def write_mean(w, n0, x, first, spare, U, slope, back, is_first_phase, result, begin, count):
-    """result = U(n₀ + Ks) + M·first with M = back; without n₀ in phase II."""
-    for i in range(U.shape[0]):
-        fill_row(w, spare, 0.0)
-        for j in range(U.shape[1] if is_first_phase else 0):  # first, since integers do not round
-            add_scaled_row(w, spare, U[i, j], n0 + j)
-        for j in range(U.shape[1]):
-            add_scaled_row(w, spare, U[i, j] * slope[j], x + j)
-            add_scaled_row(w, spare, back[i, j], first + j)
-        for b in range(count):
-            result[begin + b, i] = w[spare, b]
-
-
-@compiled
-def moment_pass(z, start, stop, geometry, form, n_osc, terms, order, log_part, total, mean, covariance):
-    """log θ̃ = log_part + log total for the points start…stop, with mean (order ≥ 1) and covariance (order 2).
-
-    One pass: basis change, nearest plane, the terms in the list, and the way back to the user's coordinates. In `form`,
-    B has its oscillating rows in turns, Ks = slope ∘ x, back = UBᵀ and curvature = UKUᵀ.
+    One pass: basis change, nearest plane, the terms in the list, and the way back to the user's coordinates. M and
+    `terms` come from `planning`. Where it oscillates, x is in turns.
     """
-    B, slope, back, curvature, constant = form
-    points, log_size, turns = terms
-    U = geometry[2]
-    is_first_phase = geometry[1][0] == 0.0
-    g = U.shape[0]
+    g = M.shape[1]
     whole, low, c, n0, s, x, first, second = 0, g, 2 * g, 3 * g, 4 * g, 5 * g, 6 * g, 7 * g
-    row, work, Z = 7 * g + g * g, 8 * g + g * g + 1, 8 * g + g * g + 5
-    w = np.zeros((Z + 1, ROW_WIDTH))
+    row, work = 7 * g + (g * g if order > 1 else 0), 8 * g + 1 + (g * g if order > 1 else 0)
+    Z = work + 4
+    w = np.zeros((Z + 1, min(ROW_WIDTH, stop - start)))
+    # back = UBᵀ and curvature = UKUᵀ
+    back, half, curvature = np.zeros((g, g)), np.zeros((g, g)), np.zeros((g, g))
+    for i in range(g if order > 0 else 0):
+        for j in range(g):
+            for k in range(g):
+                back[i, j] += M[BASIS, i, k] * M[B, j, k]
+                half[i, j] += M[BASIS, i, k] * M[K, k, j]
+    for i in range(g if order > 1 else 0):
+        for j in range(g):
+            for k in range(g):
+                curvature[i, j] += half[i, k] * M[BASIS, j, k]
+    largest = 0.0
     for begin in range(start, stop, ROW_WIDTH):
         count = min(ROW_WIDTH, stop - begin)
-        change_basis(z, begin, count, geometry, w, whole, low, c, n0, s, work)
-        recentre(geometry, w, whole, low, c, n0, s, work)
+        reach = change_basis(z, begin, count, M, is_first_phase, w, whole, low, c, n0, s, work)
+        if not reach <= largest and largest == largest:
+            largest = reach
+        recentre(M, w, whole, low, c, n0, s, work)
+        fill_row(w, work, constant)  # and ½sᵀKs, and in phase I ½n₀·(z + s)
         for i in range(g):
-            kernels.combine(w, x + i, B, i, s)
-        if order > 0:
-            w[first : first + g + g * g] = 0.0
+            combine(w, x + i, M, B, i, s)
+            combine(w, work + 1, M, K, i, s)
+            for b in range(w.shape[1]):
+                offset = w[n0 + i, b] * (w[whole + i, b] + w[s + i, b]) if is_first_phase else 0.0
+                w[work, b] += 0.5 * (w[s + i, b] * w[work + 1, b] + offset)
+            if i < n_osc:
+                for b in range(w.shape[1]):
+                    w[x + i, b] /= TWO_PI
+        for b in range(count):
+            value[begin + b] = w[work, b]
+        for i in range(first, first + (0, g, g + g * g)[order]):
+            fill_row(w, i, 0.0)
         fill_row(w, Z, 1.0)
-        for t in range(points.shape[0]):
-            add_term(points, t, n_osc, log_size[t], turns[t], order, w, x, work, Z, first, second)
-        write_value(w, whole, n0, s, x, Z, work, slope, constant, is_first_phase, log_part, total, begin, count)
-        if order == 0:
-            continue
-        for b in range(ROW_WIDTH):
+        for t in range(terms.shape[0]):
+            add_term(terms, t, n_osc, order, w, x, work, Z, first, second)
+        kernels.log_row(w, Z, work)
+        for b in range(count):
+            value[begin + b] += w[work, b]
             w[Z, b] = 1 / w[Z, b]
-        for i in range(g + g * g):
-            for b in range(ROW_WIDTH):
-                w[first + i, b] *= w[Z, b]
-        write_mean(w, n0, x, first, work, U, slope, back, is_first_phase, mean, begin, count)
-        if order == 2:
-            write_covariance(w, first, second, curvature, back, row, covariance, begin, count)
+        for i in range(first, first + (0, g, g + g * g)[order]):
+            for b in range(w.shape[1]):
+                w[i, b] *= w[Z, b]
+        for i in range(g if order > 0 else 0):  # U(n₀ + Ks) + UBᵀ·first, without n₀ in phase II
+            fill_row(w, work, 0.0)
+            for j in range(g if is_first_phase else 0):  # first, since integers do not round
+                add_scaled_row(w, work, M[BASIS, i, j], n0 + j)
+            for j in range(g):
+                add_scaled_row(w, work, half[i, j], s + j)
+                add_scaled_row(w, work, back[i, j], first + j)
+            for b in range(count):
+                mean[begin + b, i] = w[work, b]
+        if order > 1:
+            write_covariance(w, first, second, back, curvature, row, covariance, begin, count)
+    return largest
 
 
 @compiled

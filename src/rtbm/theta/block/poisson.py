@@ -18,22 +18,20 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats, Integers
-from rtbm.theta.constants import TWO_PI_PARTS
+from rtbm.errors import TooManyTermsError
+from rtbm.theta import kernels
+from rtbm.theta.block import planning
 from rtbm.theta.lattice import (
+    MAX_TERMS,
     change_basis,
     cholesky,
     enumerate_points,
     exact_congruence,
     in_parts,
     integer_inverse,
-    nearest_plane_matrix,
+    not_definite,
     reduce_basis,
 )
-from rtbm.theta.truncation import estimate_count, log_gauss_sum, radius_from_spread, squared_radius, tail_spread
-
-MAX_CANCELLATION = 100.0
-"""An oscillating sum is used only where Σ|terms| ≤ MAX_CANCELLATION · |Σ terms| is certain. A larger limit would cost
-digits, a smaller one terms."""
 
 
 class Form(NamedTuple):
@@ -47,16 +45,51 @@ class Form(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """Everything integer about one sum, and the bounds that certify it."""
+    """The numbers of one sum, and the bounds that certify it."""
 
-    basis: Integers  # U (g, g)
-    gram: Floats  # UᵀQU, exact to the last digit
+    matrices: Floats  # (N_MATRICES, g, g), in the order of `block.planning`
     n_osc: int
-    centre: Floats  # lattice coordinates of the argument: c = z' @ centre
-    periods: tuple[Floats, ...]  # the inverse of centre as a sum: UᵀQU (phase I) or 2π (phase II)
-    plane: Floats  # nearest-plane matrix
     points: Integers  # (terms, g): one of each ±pair of the oscillating coordinates
-    factor: Floats  # upper triangular R with G = RᵀR
+    rows: Floats | None  # (terms − 1, g + 2): see `planning.list_terms`; None without numba
+    constant: float
+    to_lattice: float  # the largest lattice coordinate of an argument |z| ≤ 1
+
+    @property
+    def basis(self) -> Floats:
+        """U (g, g): integers."""
+        return self.matrices[planning.BASIS]
+
+    @property
+    def gram(self) -> Floats:
+        """UᵀQU (g, g), exact to the last digit."""
+        return self.matrices[planning.GRAM]
+
+    @property
+    def centre(self) -> Floats:
+        """Lattice coordinates of the argument (g, g): c = z' @ centre."""
+        return self.matrices[planning.CENTRE]
+
+    @property
+    def periods(self) -> Floats:
+        """The inverse of `centre` as a sum of three (3, g, g): UᵀQU (phase I) or 2π (phase II)."""
+        return self.matrices[planning.PERIODS : planning.PERIODS + 3]
+
+    @property
+    def plane(self) -> Floats:
+        """The nearest-plane matrix (g, g)."""
+        return self.matrices[planning.PLANE]
+
+    @property
+    def factor(self) -> Floats:
+        """The upper triangular R (g, g) with G = RᵀR."""
+        return self.matrices[planning.FACTOR]
+
+    @property
+    def form(self) -> Form:
+        """The matrices of the sum as tensors."""
+        M = torch.from_numpy(self.matrices)
+        constant = torch.tensor(self.constant, dtype=torch.float64)
+        return Form(M[planning.B], M[planning.K], M[planning.G], M[planning.PSI], constant)
 
     @property
     def largest_exponent(self) -> float:
@@ -84,92 +117,50 @@ def make_form(gram: Tensor, n_osc: int, phase: str) -> Form:
     return Form(B, K, G, Psi, constant)
 
 
-def make_geometry(Q: Floats, phase: str, tolerance: float) -> tuple[Geometry, Form]:
-    """Reduce Q, choose what to transform, and list the lattice points that `tolerance` asks for."""
-    U, gram = reduce_basis(Q)
-    t = _choose_transformed(np.diag(cholesky(gram)) ** 2, phase, tolerance)
-    if t > 1:
-        U, gram = _reduce_dual_block(Q, U, gram, t)
-    if phase == "II":
-        order = np.roll(np.arange(len(Q)), -t)
-        U, gram = U[:, order], gram[np.ix_(order, order)]
-    n_osc = t if phase == "I" else len(Q) - t
+def make_geometry(Q: Floats, phase: str, tolerance: float) -> Geometry:
+    """Reduce Q, choose what to transform, and list the lattice points that `tolerance` asks for.
 
-    form = make_form(torch.from_numpy(gram), n_osc, phase)
-    R = _block_cholesky(form.G.numpy(), n_osc)
-    norms = np.diag(R) ** 2
-    radius2 = squared_radius(norms, _log_smallest(norms[n_osc:], norms[:n_osc]), tolerance)
-    half_widths = np.where(np.arange(len(Q)) < n_osc, 0.0, np.diag(R) / 2)
-    points = _half(enumerate_points(R, radius2, half_widths), n_osc)
-
-    plane = np.zeros_like(gram)
-    plane[n_osc:, n_osc:] = nearest_plane_matrix(R[n_osc:, n_osc:])
-    centre = np.linalg.inv(gram) if phase == "I" else np.eye(len(Q)) / TWO_PI
-    two_pi = tuple(part * np.eye(len(Q)) for part in TWO_PI_PARTS)
-    periods = in_parts(*exact_congruence(Q, U)) if phase == "I" else two_pi
-    return Geometry(U, gram, n_osc, centre, periods, plane, points, R), form
-
-
-def _choose_transformed(norms: Floats, phase: str, tolerance: float) -> int:
-    """The number of leading coordinates to transform that leaves the fewest terms without much cancellation.
-
-    Everything is a sum over coordinates of something known for the norm d (kept) and 4π²/d (transformed), so the sums
-    for every cut come from two tables.
+    Everything is compiled, see `block.planning`. Where a basis needs integers that are too long for that, Python's
+    integers find it.
     """
-    dual = TWO_PI**2 / norms
-    both = np.array([norms, dual])
-    smallest = log_gauss_sum(both, 0.5)  # of a positive sum with these norms
-    oscillating = smallest[::-1] + 0.5 * np.log(TWO_PI / both)  # of an oscillating one
-    cancellation = log_gauss_sum(both) - oscillating
-    if phase == "I":
-        lower, cancels = _every_cut(smallest[0], oscillating[1]), _every_cut(0 * norms, cancellation[1])
-    else:
-        lower, cancels = _every_cut(oscillating[0], smallest[1]), _every_cut(cancellation[0], 0 * norms)
-    radii2 = radius_from_spread(_every_cut(tail_spread(norms), tail_spread(dual)), lower, tolerance)
-    best = (math.inf, 0)
-    for t, radius2 in enumerate(radii2):
-        if cancels[t] <= math.log(MAX_CANCELLATION):
-            oscillates = (np.arange(len(norms)) < t) == (phase == "I")
-            chosen = np.concatenate([dual[:t], norms[t:]])
-            count = estimate_count(chosen, radius2, np.where(oscillates, 0.0, np.sqrt(chosen)))
-            best = min(best, (count / 2 if oscillates.any() else count, t))
-    return best[1]
+    is_first = phase == "I"
+    status, *found = planning.plan_sum(Q, is_first, tolerance, -1, Q, Q)
+    if status == planning.NOT_EXACT:
+        basis, gram, t = find_basis(Q, is_first, tolerance)
+        status, *found = planning.plan_sum(Q, is_first, tolerance, t, basis.astype(float), gram)
+        if is_first:
+            found[0][planning.PERIODS : planning.PERIODS + 3] = in_parts(*exact_congruence(Q, basis))
+    if status == planning.NOT_DEFINITE:
+        raise not_definite(Q)
+    matrices, n_osc, radius2, constant, to_lattice = found
+    points, rows = _list_points(matrices, n_osc, radius2)
+    return Geometry(matrices, n_osc, points, rows, constant, to_lattice)
 
 
-def _every_cut(kept: Floats, transformed: Floats) -> Floats:
-    """Σ_{i<t} transformed_i + Σ_{i≥t} kept_i along the last axis (..., g), for t = 0 … g. Returns (..., g + 1)."""
-    change = np.cumsum(transformed - kept, axis=-1)
-    return kept.sum(axis=-1, keepdims=True) + np.concatenate([np.zeros_like(change[..., :1]), change], axis=-1)
+def find_basis(Q: Floats, is_first_phase: bool, tolerance: float) -> tuple[Integers, Floats, int]:
+    """The basis U, UᵀQU exact to the last digit, and the number of its first coordinates to transform.
+
+    This is what `planning.plan_sum` finds, with Python's integers.
+    """
+    U, gram = reduce_basis(Q)
+    t = planning.choose_transformed(np.diag(cholesky(gram)) ** 2, is_first_phase, tolerance)
+    if t > 1:  # 4π²Q_tt⁻¹, not Q_tt, is to be reduced
+        V, _ = reduce_basis(np.linalg.inv(gram[:t, :t]) * TWO_PI**2)
+        U[:, :t] = U[:, :t] @ integer_inverse(V).T
+        gram = change_basis(Q, U)
+    return U, gram, t
 
 
-def _log_smallest(pos: Floats, osc: Floats) -> float:
-    """A lower bound for the logarithm of the sum, whatever the argument (one-dimensional sums multiply)."""
-    poisson = 0.5 * np.log(TWO_PI / osc) + log_gauss_sum(TWO_PI**2 / osc, 0.5)
-    return float(log_gauss_sum(pos, 0.5).sum() + poisson.sum())
-
-
-def _reduce_dual_block(Q: Floats, U: Integers, gram: Floats, t: int) -> tuple[Integers, Floats]:
-    """Change the first t coordinates so that 4π²Q_tt⁻¹, not Q_tt, is reduced."""
-    V, _ = reduce_basis(np.linalg.inv(gram[:t, :t]) * TWO_PI**2)
-    if (np.eye(t) == V).all():
-        return U, gram
-    U = U.copy()
-    U[:, :t] = U[:, :t] @ integer_inverse(V).T
-    return U, change_basis(Q, U)
-
-
-def _block_cholesky(G: Floats, n_osc: int) -> Floats:
-    R = np.zeros_like(G)
-    for block in (slice(0, n_osc), slice(n_osc, len(G))):
-        if G[block, block].size:
-            R[block, block] = cholesky((G[block, block] + G[block, block].T) / 2)
-    return R
-
-
-def _half(points: Integers, n_osc: int) -> Integers:
-    """Keep the points whose first non-zero oscillating coordinate is positive (or that have none)."""
-    if not n_osc:
-        return points
-    osc = points[:, :n_osc]
-    leading = osc[np.arange(len(osc)), (osc != 0).argmax(axis=1)]
-    return points[leading >= 0]
+def _list_points(matrices: Floats, n_osc: int, radius2: float) -> tuple[Integers, Floats | None]:
+    """The points and, if numba is there, the rows of `planning.list_terms`."""
+    if kernels.AVAILABLE:
+        count, points, rows = planning.list_terms(matrices, n_osc, radius2, MAX_TERMS)
+        if not count <= MAX_TERMS:
+            raise TooManyTermsError(count, MAX_TERMS)
+        return points, rows
+    R = matrices[planning.FACTOR]
+    points = enumerate_points(R, radius2, np.where(np.arange(len(R)) < n_osc, 0.0, np.diag(R) / 2))
+    if n_osc:  # keep the points whose first oscillating coordinate that is not zero is positive
+        osc = points[:, :n_osc]
+        points = points[osc[np.arange(len(osc)), (osc != 0).argmax(axis=1)] >= 0]
+    return points, None

@@ -32,16 +32,15 @@ class BlockTensors:
     def __init__(self, Q: Floats, phase: str, tolerance: float):
         self.g = len(Q)
         self.phase = phase
-        with torch.inference_mode(False):
-            self.geometry, form = make_geometry(Q, phase, tolerance)
+        self.geometry = make_geometry(Q, phase, tolerance)
         self._constants: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
-        self._forms = {CPU: form}
-        to_lattice = float(np.abs(self.geometry.basis @ self.geometry.centre).sum(axis=0).max())
+        self._forms: dict[torch.device, Form] = {}
+        to_lattice = self.geometry.to_lattice
         self.largest_argument = LARGEST_INTEGER / max(to_lattice, 1.0)
-        if phase == "I":
-            self._near_argument = DIGIT / to_lattice
-        else:  # the basis change acts on z modulo 2π
-            self._near_argument = DIGIT * TWO_PI if np.pi * to_lattice < DIGIT else 0.0
+        near = DIGIT / to_lattice
+        if phase == "II":  # the basis change acts on z modulo 2π
+            near = DIGIT * TWO_PI if np.pi * to_lattice < DIGIT else 0.0
+        self.near_argument = min(near, self.largest_argument)
 
     def recentre(self, z: Tensor, Q: Tensor) -> Argument:
         """Take the nearest lattice point off z.
@@ -77,7 +76,7 @@ class BlockTensors:
 
     def is_far(self, z: Tensor) -> bool:
         """Whether recentring takes more than one step, see `remove_periods`."""
-        return len(z) > 0 and largest_entry(z) > self._near_argument
+        return len(z) > 0 and largest_entry(z) > self.near_argument
 
     def form(self, Q: Tensor) -> Form:
         """The matrices of the sum: exact in value, and differentiable in Q if it asks for that."""
@@ -90,7 +89,7 @@ class BlockTensors:
         """The matrices of the sum as constants."""
         if device not in self._forms:
             with torch.inference_mode(False):
-                self._forms[device] = Form(*(matrix.to(device) for matrix in self._forms[CPU]))
+                self._forms[device] = Form(*(matrix.to(device) for matrix in self.geometry.form))
         return self._forms[device]
 
     def basis(self, device: torch.device) -> Tensor:

@@ -5,20 +5,29 @@ first. The lists hold one of each pair ±m of oscillating coordinates, counted t
 """
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from rtbm.theta import kernels
 from rtbm.theta.block import cost
-from rtbm.theta.block.cost import LIST_POINT, LIST_TERM, SMALLEST_SPLIT, SplitLists, choose_split, split_exponent
+from rtbm.theta.block.cost import (
+    FUSED_TERM,
+    LIST_POINT,
+    LIST_TERM,
+    SMALLEST_SPLIT,
+    SPLIT_SETUP,
+    SplitLists,
+    choose_split,
+    split_exponent,
+)
 from rtbm.theta.block.evaluator import Evaluator
 from rtbm.theta.block.numba import MAX_EXPONENT, fill_table
 from rtbm.theta.block.poisson import Form
 from rtbm.theta.block.tensors import CPU, BlockTensors
 from rtbm.theta.chunks import in_chunks
-from rtbm.theta.derivatives import Derivatives, wants_graph
+from rtbm.theta.derivatives import Derivatives
 
 MAX_EXPONENT_FLOAT32 = 60.0
 """Split products with larger exponents are computed in float64. Beyond 88, factors would overflow float32."""
@@ -49,19 +58,7 @@ class ListSum(Evaluator):
         x, constants = (s @ form.B.mT).to(dtype), [matrix.to(dtype) for matrix in form]
         log_sum, *derivatives = in_chunks(series, x, constants, len(terms.points))
         value = offset + 0.5 * ((s @ form.K) * s).sum(dim=1) + form.constant + log_sum
-        return value, *self._to_z(s, centre, form, derivatives)
-
-    def _to_z(self, s: Tensor, centre: Tensor, form: Form, derivatives: list[Tensor]) -> Derivatives:
-        """Derivatives of log Z in x as derivatives of log θ̃ in z."""
-        if not derivatives:
-            return ()
-        U = self.tensors.basis(s.device)
-        M = form.B @ U.mT
-        return (
-            *(centre + ((s @ form.K) @ U.mT + first.double() @ M) for first in derivatives[:1]),
-            *(U @ form.K @ U.mT + M.mT @ second.double() @ M for second in derivatives[1:2]),
-            *(torch.einsum("nabc,ai,bj,ck->nijk", third.double(), M, M, M) for third in derivatives[2:3]),
-        )
+        return value, *to_z(s, centre, form, self.tensors.basis(z.device), derivatives)
 
     def _terms(self, dtype: torch.dtype, device: torch.device) -> "Terms":
         points = self.tensors.constant("points", self.tensors.geometry.points, device, dtype)
@@ -70,9 +67,9 @@ class ListSum(Evaluator):
 
 
 class SplitProduct(Evaluator):
-    """Exponentials for two short lists, and a matrix product for their pairs. It serves values and first derivatives.
+    """Exponentials for two short lists, and a matrix product for their pairs. It serves up to two derivatives.
 
-    Higher derivatives go through the list.
+    Third ones go through the list.
     """
 
     name = "split"
@@ -86,41 +83,39 @@ class SplitProduct(Evaluator):
         return self.tensors.g > 1 and self._exponent < MAX_EXPONENT
 
     def pays(self, z: Tensor) -> bool:
-        """Batches of sums with many terms only."""
-        return len(z) > 1 and self.n_terms > SMALLEST_SPLIT and self.supports(z.device)
+        """Batches of sums with many terms only: others take less time than the setup."""
+        return self.may_pay(len(z)) and self.supports(z.device)
+
+    def may_pay(self, n_points: int) -> bool:
+        """Whether it is worth while to look for a split."""
+        return n_points > 1 and self.n_terms > SMALLEST_SPLIT and n_points * self.n_terms * FUSED_TERM > SPLIT_SETUP
 
     def cost(self, n_points: int) -> float:
         """Two short lists and a matrix product."""
         first, last = (len(part) for part in self._lists)
         fill = cost.FILL_COMPILED if kernels.AVAILABLE else cost.FILL_TORCH
         each = cost.SPLIT_POINT + (first + last) * fill + first * last * cost.PRODUCT_TERM
-        return n_points * each + first * last * LIST_TERM + cost.SPLIT_SETUP
-
-    def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
-        """See `Evaluator`."""
-        form, (s, _, offset) = self.tensors.form(Q), self.tensors.recentre(z, Q)
-        dtype = torch.float64 if self._exponent > MAX_EXPONENT_FLOAT32 else dtype_for(z, self.tensors)
-        split = self._split(dtype, z.device)
-        log_sum = in_chunks(
-            lambda rows, *factors: split_log_sum(rows, SplitFactors(*factors), split),
-            (s @ form.B.mT).to(dtype),
-            split_factors(Form(*(matrix.to(dtype) for matrix in form)), split),
-            len(split.first) + len(split.last),
-        )
-        return offset + 0.5 * ((s @ form.K) * s).sum(dim=1) + form.constant + log_sum
+        return n_points * each + first * last * LIST_TERM + SPLIT_SETUP
 
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
-        """log θ̃ and its z-derivatives up to `order` ≤ 3: the first one by autograd."""
-        if order > 1:
+        """See `Evaluator`."""
+        if order > 2:
             return self._list_sum.moments(z, Q, order)
-        if order == 0:
-            return (self.log_theta(z, Q),)
-        differentiable = wants_graph(z, Q)
-        with torch.inference_mode(False), torch.enable_grad():
-            argument = z if z.requires_grad else z.detach().clone().requires_grad_()
-            value = self.log_theta(argument, Q if differentiable else Q.detach())
-            (mean,) = torch.autograd.grad(value.sum(), argument, create_graph=differentiable)
-        return value if differentiable else value.detach(), mean.double()
+        form, (s, centre, offset) = self.tensors.form(Q), self.tensors.recentre(z, Q)
+        dtype = torch.float64 if self._exponent > MAX_EXPONENT_FLOAT32 else dtype_for(z, self.tensors)
+        split = self._split(dtype, z.device)
+
+        def series(rows: Tensor, *constants: Tensor) -> Derivatives:
+            if order == 0:
+                return (split_log_sum(rows, SplitFactors(*constants), split),)
+            return split_cumulants(rows, SplitFactors(*constants), split, order)
+
+        x = (s @ form.B.mT).to(dtype)
+        factors = split_factors(Form(*(matrix.to(dtype) for matrix in form)), split)
+        width = (len(split.first) + len(split.last)) * (1 + order)
+        log_sum, *derivatives = in_chunks(series, x, factors, width)
+        value = offset + 0.5 * ((s @ form.K) * s).sum(dim=1) + form.constant + log_sum
+        return value, *to_z(s, centre, form, self.tensors.basis(z.device), derivatives)
 
     @cached_property
     def _lists(self) -> SplitLists:
@@ -136,6 +131,18 @@ class SplitProduct(Evaluator):
         last = self.tensors.constant("last", self._lists.last, device, dtype)
         o = self.tensors.geometry.n_osc
         return Split(first, last, 1 + (first[:, :o] != 0).any(dim=1).to(dtype), o)
+
+
+def to_z(s: Tensor, centre: Tensor, form: Form, U: Tensor, derivatives: list[Tensor]) -> Derivatives:
+    """Derivatives of log Z in x as derivatives of log θ̃ in z."""
+    if not derivatives:
+        return ()
+    M = form.B @ U.mT
+    return (
+        *(centre + ((s @ form.K) @ U.mT + first.double() @ M) for first in derivatives[:1]),
+        *(U @ form.K @ U.mT + M.mT @ second.double() @ M for second in derivatives[1:2]),
+        *(torch.einsum("nabc,ai,bj,ck->nijk", third.double(), M, M, M) for third in derivatives[2:3]),
+    )
 
 
 def dtype_for(z: Tensor, tensors: BlockTensors) -> torch.dtype:
@@ -206,16 +213,87 @@ def split_factors(form: Form, split: Split) -> SplitFactors:
 
 def split_log_sum(x: Tensor, factors: SplitFactors, split: Split) -> Tensor:
     """log Z as Σ E_b ∘ (C E_a): exponentials for the two short lists, and a matrix product for the rest."""
-    a, o = split.first.shape[1], split.n_osc
-    d = factors.curvature
-    Ea = exponentials(x[:, :a], factors.first_size, factors.first_angle, split.first, d[:a], min(o, a))
-    Eb = exponentials(x[:, a:], factors.last_size, factors.last_angle, split.last, d[a:], max(o - a, 0))
-    coupling = (factors.real, factors.imaginary if factors.imaginary.numel() else None)
+    Ea, Eb, coupling = _split_tables(x, factors, split)
     real, imaginary = _complex_matmul(coupling, Ea)
     products = real * Eb[0]
     if imaginary is not None and Eb[1] is not None:
         products = torch.addcmul(products, imaginary, Eb[1], value=-1)
     return (products.new_ones(len(products)) @ products).log()  # faster than a sum over the first dimension
+
+
+def split_cumulants(x: Tensor, factors: SplitFactors, split: Split, order: int) -> Derivatives:
+    """log Z and its first `order` (≤ 2) derivatives in x, see `list_cumulants`.
+
+    E_b ∘ (C E_a) are the weights of the last coordinates, and E_a ∘ (Cᵀ E_b) those of the first ones. What couples
+    the two takes E_b ∘ (C (m ∘ E_a)) for each first coordinate m.
+    """
+    a, o = split.first.shape[1], split.n_osc
+    Ea, Eb, coupling = _split_tables(x, factors, split)
+    first, last = (_with_unit(m, n) for m, n in ((split.first, min(o, a)), (split.last, max(o - a, 0))))
+    by_last = _weights(Eb, _complex_matmul(coupling, Ea))
+    by_first = _weights(Ea, _complex_matmul((coupling[0].mT, None if coupling[1] is None else coupling[1].mT), Eb))
+    total = _real(by_last.sum(dim=0))
+    raw = [torch.cat([_average(by_first, first), _average(by_last, last)], dim=1)]
+    if order > 1:
+        ours, theirs = _average(by_first, _pairs(first)), _average(by_last, _pairs(last))
+        cross = []
+        for i in range(a):
+            m = split.first[:, i, None]
+            tilted = (m * Ea[0], None if Ea[1] is None else m * Ea[1])
+            weights = _weights(Eb, _complex_matmul(coupling, tilted))
+            cross.append(_average(weights, last * (1j if i < o else 1.0)))
+        mixed = torch.stack(cross, dim=1)
+        upper = torch.cat([ours.reshape(len(x), a, a), mixed], dim=2)
+        lower = torch.cat([mixed.mT, theirs.reshape(len(x), *[split.last.shape[1]] * 2)], dim=2)
+        raw.append(torch.cat([upper, lower], dim=1))
+    raw = [moment / total.reshape(-1, *[1] * (moment.ndim - 1)) for moment in raw]
+    return total.log(), *_tensor_cumulants(raw)
+
+
+Parts: TypeAlias = tuple[Tensor, Tensor | None]
+"""Real and imaginary part; None if that is zero."""
+
+
+def _split_tables(x: Tensor, factors: SplitFactors, split: Split) -> tuple[Parts, Parts, Parts]:
+    """E_a (terms_a, N), E_b (terms_b, N) and C (terms_b, terms_a)."""
+    a, o = split.first.shape[1], split.n_osc
+    d = factors.curvature
+    Ea = exponentials(x[:, :a], factors.first_size, factors.first_angle, split.first, d[:a], min(o, a))
+    Eb = exponentials(x[:, a:], factors.last_size, factors.last_angle, split.last, d[a:], max(o - a, 0))
+    return Ea, Eb, (factors.real, factors.imaginary if factors.imaginary.numel() else None)
+
+
+def _weights(a: Parts, b: Parts) -> Tensor:
+    """The product of two tables, entry by entry; complex if one of them is."""
+    if a[1] is None:
+        return a[0] * b[0] if b[1] is None else torch.complex(a[0] * b[0], a[0] * b[1])
+    if b[1] is None:
+        return torch.complex(a[0] * b[0], a[1] * b[0])
+    return torch.complex(a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0])
+
+
+def _average(weights: Tensor, m: Tensor) -> Tensor:
+    """Re Σ_t weights_tn m_tk: (N, k)."""
+    if m.is_complex() and weights.is_complex():
+        return (weights.real.mT @ m.real) - (weights.imag.mT @ m.imag)
+    return _real(weights).mT @ _real(m)
+
+
+def _pairs(m: Tensor) -> Tensor:
+    """All products of two coordinates: (terms, k²)."""
+    return (m[:, :, None] * m[:, None, :]).flatten(1)
+
+
+def _with_unit(m: Tensor, n_osc: int) -> Tensor:
+    """m → im in the first n_osc coordinates."""
+    if not n_osc:
+        return m
+    oscillates = torch.arange(m.shape[1], device=m.device) < n_osc
+    return torch.complex(m * ~oscillates, m * oscillates)
+
+
+def _real(x: Tensor) -> Tensor:
+    return x.real if x.is_complex() else x
 
 
 def list_cumulants(x: Tensor, form: Form, terms: Terms, order: int) -> Derivatives:
@@ -226,10 +304,8 @@ def list_cumulants(x: Tensor, form: Form, terms: Terms, order: int) -> Derivativ
     weights, m = (exponent - shift[:, None]).exp(), points
     if o:
         weights = torch.polar(weights, x[:, :o] @ points[:, :o].mT + half_square(points, form.Psi))
-        oscillates = torch.arange(points.shape[1], device=x.device) < o
-        m = torch.complex(points * ~oscillates, points * oscillates)
-    total = weights.sum(dim=1)
-    total = total.real if o else total
+        m = _with_unit(points, o)
+    total = _real(weights.sum(dim=1))
     weights = weights / total[:, None]
 
     raw = [_weighted_power(weights, m, k) for k in range(1, order + 1)]
@@ -239,8 +315,7 @@ def list_cumulants(x: Tensor, form: Form, terms: Terms, order: int) -> Derivativ
 def _weighted_power(weights: Tensor, m: Tensor, order: int) -> Tensor:
     """Re Σ_t weights_nt m_t ⊗ … ⊗ m_t: a matrix product for each leading index; no temporary exceeds `weights`."""
     if order == 1:
-        product = weights @ m
-        return product.real if product.is_complex() else product
+        return _real(weights @ m)
     return torch.stack([_weighted_power(weights * m[:, i], m, order - 1) for i in range(m.shape[1])], dim=1)
 
 
@@ -255,7 +330,7 @@ def _tensor_cumulants(raw: list[Tensor]) -> list[Tensor]:
     return cumulants
 
 
-def _complex_matmul(a: tuple[Tensor, Tensor | None], b: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
+def _complex_matmul(a: Parts, b: Parts) -> Parts:
     real, imaginary = a[0] @ b[0], None
     if a[1] is not None:
         imaginary = a[1] @ b[0]

@@ -13,13 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.common import TWO_PI
+from rtbm.theta.block import planning
 from rtbm.theta.block.cost import CUDA_POINT, CUDA_TERM
 from rtbm.theta.block.evaluator import Evaluator
-from rtbm.theta.block.numba import EXPONENT_BITS, MAX_EXPONENT, pass_constants
+from rtbm.theta.block.numba import EXPONENT_BITS, MAX_EXPONENT
 from rtbm.theta.block.tensors import BlockTensors
 from rtbm.theta.constants import TWO_PI_PARTS
 from rtbm.theta.derivatives import Derivatives, RecomputedLogTheta, wants_graph
 from rtbm.theta.device import SINE_TERMS, TRITON_AVAILABLE, exponential, jit, sine_cosine
+from rtbm.theta.exact import grid_factor
 from rtbm.theta.kernels import ROUND
 
 if TRITON_AVAILABLE:
@@ -109,15 +112,22 @@ class CudaPass(Evaluator):
 
     @cached_property
     def _is_small(self) -> bool:
-        return self.tensors.g <= MAX_CUDA_SIZE and self.tensors.geometry.largest_exponent < MAX_EXPONENT
+        geometry = self.tensors.geometry
+        is_listed = geometry.rows is not None
+        return is_listed and self.tensors.g <= MAX_CUDA_SIZE and geometry.largest_exponent < MAX_EXPONENT
 
     @cached_property
     def _constants(self) -> tuple[np.ndarray, np.ndarray]:
-        """What `_pass` calls numbers and terms."""
-        c = pass_constants(self.tensors)
-        matrices = (c.U, c.centre, c.plane, c.periods, c.finer, c.B, c.back, c.curvature)
-        numbers = np.concatenate([*(matrix.ravel() for matrix in matrices), c.slope, [c.grid_factor, c.constant]])
-        return numbers, np.column_stack([c.points, c.log_size, c.turns])
+        """What `_pass` calls numbers and terms: eight matrices, `slope` with Ks = slope ∘ x, and two numbers."""
+        geometry = self.tensors.geometry
+        U, B, K = geometry.basis, geometry.matrices[planning.B], geometry.matrices[planning.K]
+        coarse, *finer = geometry.periods
+        oscillates = np.arange(self.tensors.g) < geometry.n_osc
+        turns = np.where(oscillates, 1 / TWO_PI, 1.0)[:, None]
+        matrices = (U, geometry.centre, geometry.plane, coarse, sum(finer), B * turns, U @ B.T, U @ K @ U.T)
+        slope = np.where(oscillates, 1.0, 0.0) if self.phase == "I" else np.where(oscillates, 0.0, -1 / TWO_PI)
+        last = [2 * grid_factor(U), geometry.constant]
+        return np.concatenate([*(np.ravel(matrix) for matrix in matrices), slope, last]), np.asarray(geometry.rows)
 
 
 @jit
