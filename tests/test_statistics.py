@@ -127,6 +127,17 @@ def test_gradients_have_ten_digits_where_tables_are_generous(d, g, K, gaps):
     assert np.allclose(gradient, expected.numpy(), rtol=0, atol=1e-10 * max(1.0, float(expected.abs().max())))
 
 
+def test_short_tables_have_the_normaliser_of_all_states():
+    family = Family(3, 3, n_components=2)  # soft, with more states than tables for three features hold
+    vector, x, w = random_vector(family, 310), points(40, 3, 310, 0.0), weights(40, 310)
+    value, gradient = likelihood_of(family, x, w, tolerance=1e-13).with_gradient(vector)
+    free = vector.clone().requires_grad_()
+    exact = w @ family.distribution(free).log_prob(x)
+    (expected,) = torch.autograd.grad(exact, free)
+    assert abs(value - float(exact.detach())) < 1e-11
+    assert np.allclose(gradient, expected.numpy(), rtol=0, atol=1e-10 * max(1.0, float(expected.abs().max())))
+
+
 @given(st.integers(0, 10**6))
 def test_tables_follow_the_machines(seed):
     family = Family(1, 2)

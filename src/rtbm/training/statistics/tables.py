@@ -7,6 +7,7 @@ import numpy as np
 from rtbm.common import Floats
 from rtbm.errors import TooManyTermsError
 from rtbm.theta.kernels import compiled
+from rtbm.theta.real import theta_moments
 from rtbm.training.statistics import dense
 from rtbm.training.statistics.blocks import Source
 from rtbm.training.statistics.dense import Machines, States
@@ -97,8 +98,9 @@ class Tables:
                     raise
                 self._allowed, self._is_limited = np.minimum(self._allowed + 3.0, MOST_OMITTED), True
             else:
-                tolerance = self._tolerance if self._is_limited else 0.0
-                return TableSums(machines, states, self._log_scales, wants_sums, tolerance)
+                if not self._is_limited:
+                    return TableSums(machines, states, self._log_scales, wants_sums)
+                return TableSums(machines, _normalised(states, machines), self._log_scales, wants_sums, self._tolerance)
 
     def _tabulate(self, machines: Machines) -> States:
         """The tables of machines, in as much room as they take."""
@@ -110,6 +112,28 @@ class Tables:
                 self._room = min(FIRST_ROOM, self._limit)
                 raise TooManyTermsError(math.inf, self._limit)
             self._room = min(4 * self._room, self._limit)
+
+
+def _normalised(states: States, machines: Machines) -> States:
+    """Short tables with P(h) and its moments as if no state were left out, by theta functions.
+
+    With the fraction f of the centre, Σ exp(−½δᵀAδ) = exp(−½fᵀAf) θ̃(Af|A) over all δ = n − f.
+    """
+    log_prior, log_left_out = states.log_prior.copy(), states.log_left_out.copy()
+    mean, second = np.empty_like(states.mean), np.empty_like(states.second)
+    for k, (L_A, centre) in enumerate(zip(machines.L_A, machines.centre, strict=True)):
+        A, f = L_A @ L_A.T, centre - np.rint(centre)
+        moments = theta_moments(A @ f, A, order=2)
+        assert moments.mean is not None
+        assert moments.covariance is not None
+        log_total = float(moments.log_theta) - 0.5 * f @ A @ f
+        begin, end = states.first[k], states.first[k + 1]
+        listed = -0.5 * np.square(states.delta[begin] @ L_A).sum() - states.log_prior[begin]
+        log_prior[begin:end] += listed - log_total
+        log_left_out[k] += listed - log_total
+        mean[k] = moments.mean.numpy() - f
+        second[k] = moments.covariance.numpy() + np.outer(mean[k], mean[k])
+    return states._replace(log_prior=log_prior, log_left_out=log_left_out, mean=mean, second=second)
 
 
 @compiled
