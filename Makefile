@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Wheels only: a package that would have to be compiled is an error at once, not ten minutes of compiling.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt
 
-.PHONY: help demo explore test test-all test-random lint docs links bench report clean
+.PHONY: help demo explore test test-all test-random lint docs links certify bench report clean
 
 help:
 	@echo "make demo        set up, then fit the paper's gamma sample (summary; model and picture in build/)"
@@ -18,6 +18,7 @@ help:
 	@echo "make lint        the checks without the tests"
 	@echo "make docs        the documentation, in build/docs; runs the examples"
 	@echo "make links       the links of the documentation to other sites, which need a network"
+	@echo "make certify     theta functions on 10,000 fresh hard cases against FLINT and exact sums"
 	@echo "make bench       speed and accuracy against NumPy, FLINT, Gaussian mixtures, a spline flow and tanh, in build/"
 	@echo "make report      the paper's experiments beside the paper's numbers, quick: build/paper-quick/report.html"
 	@echo "make clean       remove the environment and everything that was built"
@@ -61,6 +62,9 @@ docs: $(READY)-docs
 
 links: $(READY)-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b linkcheck docs build/links
+
+certify: $(READY)-test
+	$(BIN)/python tests/certify.py
 
 report: $(READY)-bench
 	$(BIN)/rtbm reproduce all --quick

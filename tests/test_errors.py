@@ -1,5 +1,7 @@
 """Bad input gets an error of our own classes that names the argument and says what to do."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,11 @@ import torch
 from rtbm import (
     DiscreteGaussian,
     InvalidInputError,
+    NormalizerError,
     NotPositiveDefiniteError,
     RTBMError,
     ThetaPlan,
+    TooManyTermsError,
     log_theta,
     riemann_theta,
     theta_moments,
@@ -118,3 +122,12 @@ def test_discrete_gaussian() -> None:
 
 def test_importing_changes_no_global_state() -> None:
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_errors_survive_other_processes():
+    errors = [TooManyTermsError(1e9, 10), NormalizerError(1e9, 10, 4, 30, "diagonal"), InvalidInputError("z is wrong")]
+    for error in errors:
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error)
+        assert str(copy) == str(error)
+        assert vars(copy) == vars(error)

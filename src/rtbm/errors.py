@@ -1,5 +1,7 @@
 """The library's own exceptions: each message says what was wrong, what was got and what to do."""
 
+from typing import Any
+
 
 class RTBMError(Exception):
     """Base class of every error that this library raises on purpose."""
@@ -32,6 +34,16 @@ class TooManyTermsError(RTBMError, ArithmeticError):
             or f"the lattice sum would need about {terms:.3g} terms, and the limit is {limit}: use fewer "
             "coordinates, a larger tolerance, or a diagonal matrix given as a vector of its entries"
         )
+
+    def __reduce__(self) -> Any:  # so that other processes can raise it
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[Exception], arguments: tuple[Any, ...], state: dict[str, Any]) -> Exception:
+    """An error as it was before it was pickled."""
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(state)
+    return error
 
 
 class TooManyNodesError(TooManyTermsError):
