@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=None, help="a fresh one by default")
     options = parser.parse_args()
     first = int(time.time()) if options.seed is None else options.seed
-    jobs = [(g, first + i) for g, share in SHARES.items() for i in range(round(share * options.cases / BATCH))]
+    jobs = [(g, first + i) for g, share in SHARES.items() for i in range(max(1, round(share * options.cases / BATCH)))]
     begin = time.perf_counter()
     results = Parallel(options.jobs)(delayed(run_batch)(g, number) for g, number in jobs)
     is_kept = True
