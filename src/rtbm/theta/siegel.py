@@ -55,7 +55,7 @@ def siegel_reduce(omega: Any) -> tuple[Tensor, Tensor]:
 
         Ω′ = (AΩ + B)(CΩ + D)⁻¹,     M = [[A, B], [C, D]]
 
-    Ω′ has an LLL-reduced imaginary part, real parts in [−½, ½], and |Ω′_ii| ≥ 1 for every i. So Im Ω′_ii ≥ √3/2, and
+    Ω′ has an LLL-reduced imaginary part, real parts in [−½, ½], and abs(Ω′_ii) ≥ 1 for every i. So Im Ω′_ii ≥ √3/2, and
     det Im Ω′ ≥ det Im Ω.
 
     Parameters
