@@ -2,7 +2,7 @@
 
     python benchmarks/theta.py --output build/theta.json
 
-One thread. Times are the best of several runs, after one to warm up; lattice work (our plans, and the reference's list
+One thread, unless a row says two. Times are the best of several runs, after one to warm up; lattice work (our plans, and the reference's list
 of points) is done once and not counted, unless a row says "plan". Q = XXᵀ + ½I with X uniform in [−1, 1] is "typical";
 Q = 2πI plus a small coupling is the "worst" case, where neither the sum nor its Poisson dual is short.
 """
@@ -40,7 +40,8 @@ TARGETS = {
         }
         for g, ratio, with_plan in ((2, 20.0, 20.0), (3, 100.0, 100.0), (4, 100.0, 400.0))
     },
-    "worst g=6": {"part of the matrix product's rate": 0.7},
+    "worst g=6": {"part of the matrix product's rate": 0.7, "plan (ms)": 0.5},
+    **{f"two threads, {kind}": {"speedup": 1.8} for kind in ("typical g=3", "worst g=6")},
     "worst g=8": {"part of the matrix product's rate": 0.5, "1000 points, with plan (s)": 1.0},
     "worst g=10": {"one point, with plan (s)": 1.0},
     **{f"plan and one point g={g}": {"plan (ms)": 0.15, "call (µs)": 20.0} for g in (1, 2, 3, 4)},
@@ -148,6 +149,7 @@ def bench_worst(g: int, points: int) -> dict[str, float]:
     argument = z.clone().requires_grad_()
     return {
         "terms": len(block.geometry.points),
+        "plan (ms)": best_time(lambda: ThetaPlan(worst(g)), 20) * 1e3,
         "matrix product (ns/point)": product / points * 1e9,
         "matrix product (GFLOP/s)": 2 * A.numel() * B.shape[1] / product / 1e9,
         "value (ns/point)": value / points * 1e9,
@@ -166,6 +168,16 @@ def bench_single(g: int) -> dict[str, float]:
         "plan (ms)": best_time(lambda: ThetaPlan(Q), 200) * 1e3,
         "call (µs)": best_time(lambda: plan.log_theta(z), 200) * 1e6,
     }
+
+
+def bench_threads(Q: np.ndarray, points: int) -> dict[str, float]:
+    """How much faster two threads are than one."""
+    plan, z = ThetaPlan(Q), torch.tensor(np.random.default_rng(0).normal(size=(points, len(Q))))
+    times = []
+    for threads in (2, 1):
+        torch.set_num_threads(threads)
+        times.append(best_time(lambda: plan.log_theta(z), 15))
+    return {"speedup": times[1] / times[0]}
 
 
 def bench_evaluators(g: int, scale: float, phase: str = "I") -> dict[str, float]:
@@ -198,6 +210,8 @@ def run_all() -> dict[str, dict[str, float]]:
     results["worst g=10"] = {"one point, with plan (s)": best_time(lambda: log_theta(np.zeros(10), worst(10)), 2)}
     for g in (1, 2, 3, 4, 6):
         results[f"plan and one point g={g}"] = bench_single(g)
+    results["two threads, typical g=3"] = bench_threads(typical(3), 100_000)
+    results["two threads, worst g=6"] = bench_threads(worst(6), 8000)
     for g, scale, phase in [(1, 1.0, "I"), (2, 1.0, "I"), (3, 1.0, "I"), (4, 1.0, "I"), (3, 1.0, "II"), (4, 10.0, "I")]:
         results[f"evaluators g={g}, {scale:g} × typical, phase {phase}"] = bench_evaluators(g, scale, phase)
     return results

@@ -17,8 +17,8 @@ import torch
 from matrices import MATRICES
 from rtbm import ThetaPlan
 
-CASES = [("typical", g, 10**6) for g in (1, 2, 4, 6, 8)] + [
-    ("worst", 4, 10**6),
+CASES = [("typical", g, 10**7) for g in (1, 2, 4, 6)] + [
+    ("worst", 4, 10**7),
     ("worst", 6, 10**6),
     ("worst", 8, 10**5),
 ]

@@ -56,6 +56,25 @@ def test_values_and_gradients(g: int, phase: str, dtype: torch.dtype) -> None:
         assert torch.allclose(a.cpu().double(), b, rtol=10 * error, atol=10 * error)
 
 
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("scale", [0.05, 8.0])  # in phase II, the first has terms up to exp(500)
+@pytest.mark.parametrize("g", [2, 5])
+def test_the_triton_pass_is_used_and_agrees(g: int, scale: float, phase: str) -> None:
+    Q, z = torch.tensor(typical(g, scale=scale)), arguments(g)
+    ((_, block),) = ThetaPlan(Q.cuda(), phase=phase).blocks
+    assert block.cheapest(z.cuda()).name == "cuda"
+    there, here = block.moments(z.cuda(), Q.cuda(), 2), theta_moments(z, Q, phase=phase)
+    for a, b in zip(there, here, strict=False):
+        assert torch.allclose(a.cpu(), b, rtol=1e-10, atol=MOMENTS)
+    weights, results = torch.linspace(-1, 1, len(z), dtype=torch.float64), []
+    for device in ("cuda", "cpu"):
+        inputs = [t.to(device).requires_grad_() for t in (z, Q)]
+        value = (weights.to(device) * log_theta(*inputs, phase=phase)).sum()
+        results.append([t.cpu() for t in torch.autograd.grad(value, inputs)])
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-9 * max(1.0, float(b.abs().max())))
+
+
 def test_diagonal_complex_and_samples() -> None:
     diagonal, wide = torch.diag(torch.linspace(0.1, 60, 50, dtype=torch.float64)), arguments(50)
     there = ThetaPlan(diagonal.cuda()).log_theta(wide.cuda())

@@ -16,6 +16,7 @@ from rtbm.estimators.density.committee import (
     ONE_FEATURE,
     SEVERAL_FEATURES,
     conditional_weights,
+    default_candidates,
     fit_and_score,
     near_best,
     stacking_weights,
@@ -108,6 +109,21 @@ def test_who_is_near_the_best():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("n_features", [1, 2])
+def test_candidates_for_few_rows_are_not_replaced_by_gaussians(n_features):
+    few, many = (default_candidates(n_rows, n_features) for n_rows in (200, 2000))
+    assert all(candidate["fallback"] is None for candidate in few)
+    assert any(candidate.get("fallback", "gaussian") is not None for candidate in many)
+    assert all(few.count(candidate) == 1 for candidate in few)
+
+
+def test_a_few_skewed_values_get_no_gaussian():
+    X, new = datasets.gamma.sample(300, seed=1), datasets.gamma.sample(5000, seed=2)
+    committee = RTBMDensityCV(random_state=0).fit(X)
+    assert not committee.is_gaussian_
+    assert committee.score(new) > RTBMDensity(1, random_state=0).fit(X).score(new)  # about one Gaussian
+
+
 @pytest.mark.parametrize("candidates", [ONE_FEATURE, SEVERAL_FEATURES])
 def test_default_candidates_can_be_fitted(candidates):
     X = np.random.default_rng(0).normal(size=(60, 1 if candidates is ONE_FEATURE else 2))

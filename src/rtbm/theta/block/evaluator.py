@@ -1,12 +1,13 @@
 """What an evaluator of a block is: a way to form the sum, with a cost."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from rtbm.theta.block.tensors import BlockTensors
-from rtbm.theta.derivatives import Derivatives
+from rtbm.theta.derivatives import Derivatives, wants_graph
 
 
 class Evaluator(ABC):
@@ -38,3 +39,41 @@ class Evaluator(ABC):
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
         """log θ̃ (points,) for z (points, g); differentiable to any order."""
         return self.moments(z, Q, 0)[0]
+
+
+class CompiledEvaluator(Evaluator):
+    """One compiled pass for basis change, nearest plane, terms and the way back. It serves up to two derivatives.
+
+    Others, and graphs of derivatives, go through the list.
+    """
+
+    function: ClassVar[type[torch.autograd.Function]]
+    """How gradients are formed: see `derivatives`."""
+
+    def __init__(self, tensors: BlockTensors, list_sum: Evaluator):
+        super().__init__(tensors)
+        self._list_sum = list_sum
+
+    def pays(self, z: Tensor) -> bool:
+        """Near arguments only."""
+        return super().pays(z) and not self.tensors.is_far(z)
+
+    @abstractmethod
+    def fixed_moments(self, z: Tensor, order: int) -> Derivatives:
+        """log θ̃ and its z-derivatives up to `order` ≤ 2, without a graph."""
+
+    def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
+        """See `Evaluator`."""
+        return self.function.apply(z, Q, self) if wants_graph(z, Q) else self.fixed_moments(z, 0)[0]
+
+    def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
+        """See `Evaluator`."""
+        if order == 0:
+            return (self.log_theta(z, Q),)
+        if order > 2 or wants_graph(z, Q):
+            return self._list_sum.moments(z, Q, order)
+        return self.fixed_moments(z, order)
+
+    def torch_log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
+        """log θ̃ in plain torch."""
+        return self._list_sum.log_theta(z, Q)

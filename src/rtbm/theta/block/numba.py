@@ -13,12 +13,11 @@ from torch import Tensor
 from rtbm.common import TWO_PI, Floats
 from rtbm.theta import kernels
 from rtbm.theta.block.cost import FUSED_POINT, FUSED_TERM
-from rtbm.theta.block.evaluator import Evaluator
+from rtbm.theta.block.evaluator import CompiledEvaluator
 from rtbm.theta.block.planning import BASIS, CENTRE, PERIODS, PLANE, B, K
-from rtbm.theta.block.tensors import BlockTensors
 from rtbm.theta.chunks import POINTS_PER_THREAD, run_threads
 from rtbm.theta.constants import TWO_PI_PARTS
-from rtbm.theta.derivatives import CompiledLogTheta, Derivatives, wants_graph
+from rtbm.theta.derivatives import CompiledLogTheta, Derivatives
 from rtbm.theta.kernels import ROUND, ROW_WIDTH, add_scaled_row, compiled, exp_row, fill_row, sin_cos_row
 
 MAX_EXPONENT = 600.0
@@ -29,45 +28,19 @@ EXPONENT_BITS = 0x7FF << 52
 _NO_MEAN, _NO_COVARIANCE = np.empty((0, 0)), np.empty((0, 0, 0))
 
 
-class FusedPass(Evaluator):
-    """One pass for basis change, nearest plane, terms and the way back. It serves up to two derivatives on the CPU.
-
-    Others, and graphs of derivatives, go through the list.
-    """
+class FusedPass(CompiledEvaluator):
+    """The pass on the CPU (numba)."""
 
     name = "fused"
-
-    def __init__(self, tensors: BlockTensors, list_sum: Evaluator):
-        super().__init__(tensors)
-        self._list_sum = list_sum
+    function = CompiledLogTheta
 
     def supports(self, device: torch.device) -> bool:
         """Whether numba is there and no term overflows."""
         return self._is_compiled and device.type == "cpu"
 
-    def pays(self, z: Tensor) -> bool:
-        """Near arguments only."""
-        return super().pays(z) and not self.tensors.is_far(z)
-
     def cost(self, n_points: int) -> float:
         """One compiled pass."""
         return n_points * (FUSED_POINT + self.n_terms * FUSED_TERM)
-
-    def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
-        """See `Evaluator`."""
-        return CompiledLogTheta.apply(z, Q, self) if wants_graph(z, Q) else self.fixed_moments(z, 0)[0]
-
-    def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
-        """See `Evaluator`."""
-        if order == 0:
-            return (self.log_theta(z, Q),)
-        if order > 2 or wants_graph(z, Q):
-            return self._list_sum.moments(z, Q, order)
-        return self.fixed_moments(z, order)
-
-    def torch_log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
-        """log θ̃ in plain torch."""
-        return self._list_sum.log_theta(z, Q)
 
     def near_log_theta(self, z: Floats, value: Floats) -> bool:
         """Make `value` (points,) log θ̃ for z (points, g); returns whether z is near enough for that to be exact."""

@@ -16,11 +16,10 @@ from torch import Tensor
 from rtbm.common import TWO_PI
 from rtbm.theta.block import planning
 from rtbm.theta.block.cost import CUDA_POINT, CUDA_TERM
-from rtbm.theta.block.evaluator import Evaluator
+from rtbm.theta.block.evaluator import CompiledEvaluator
 from rtbm.theta.block.numba import EXPONENT_BITS, MAX_EXPONENT
-from rtbm.theta.block.tensors import BlockTensors
 from rtbm.theta.constants import TWO_PI_PARTS
-from rtbm.theta.derivatives import Derivatives, RecomputedLogTheta, wants_graph
+from rtbm.theta.derivatives import Derivatives, RecomputedLogTheta
 from rtbm.theta.device import SINE_TERMS, TRITON_AVAILABLE, exponential, jit, sine_cosine
 from rtbm.theta.exact import grid_factor
 from rtbm.theta.kernels import ROUND
@@ -38,45 +37,19 @@ PROGRAM_POINTS, PROGRAMS = 128, 132 * 64
 """Points that a program works on at a time, and the largest number of programs. Speed only: measured on an H200."""
 
 
-class CudaPass(Evaluator):
-    """One pass for basis change, nearest plane, terms and the way back. It serves up to two derivatives on CUDA.
-
-    Others, and graphs of derivatives, go through the list.
-    """
+class CudaPass(CompiledEvaluator):
+    """The pass on CUDA (Triton)."""
 
     name = "cuda"
-
-    def __init__(self, tensors: BlockTensors, list_sum: Evaluator):
-        super().__init__(tensors)
-        self._list_sum = list_sum
+    function = RecomputedLogTheta
 
     def supports(self, device: torch.device) -> bool:
         """Whether Triton is there, the block is small and no term overflows."""
         return TRITON_AVAILABLE and device.type == "cuda" and self._is_small
 
-    def pays(self, z: Tensor) -> bool:
-        """Near arguments only."""
-        return super().pays(z) and not self.tensors.is_far(z)
-
     def cost(self, n_points: int) -> float:
         """One compiled pass."""
         return n_points * (CUDA_POINT + self.n_terms * CUDA_TERM)
-
-    def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
-        """See `Evaluator`."""
-        return RecomputedLogTheta.apply(z, Q, self) if wants_graph(z, Q) else self.fixed_moments(z, 0)[0]
-
-    def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
-        """See `Evaluator`."""
-        if order == 0:
-            return (self.log_theta(z, Q),)
-        if order > 2 or wants_graph(z, Q):
-            return self._list_sum.moments(z, Q, order)
-        return self.fixed_moments(z, order)
-
-    def torch_log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
-        """log θ̃ in plain torch."""
-        return self._list_sum.log_theta(z, Q)
 
     def fixed_moments(self, z: Tensor, order: int) -> Derivatives:
         """log θ̃ and its z-derivatives up to `order` ≤ 2, without a graph."""
