@@ -4,8 +4,7 @@
 
 One thread, unless a row says two. Times are the best of several runs, after one to warm up. Lattice work (our plans,
 and the reference's list of points) is done once and not counted, unless a row says "plan". Q = XXᵀ + ½I with X uniform
-in [−1, 1] is "typical"; Q = 2πI plus a small coupling is the "worst" case, where neither the sum nor its Poisson dual is
-short.
+in [−1, 1] is "typical". Q = 2πI plus a small coupling is the "worst" case: neither the sum nor its dual is short.
 """
 
 import argparse
