@@ -12,7 +12,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from families import PHASES, typical
 from rtbm import ThetaPlan, log_theta, theta_moments
 from rtbm.theta import kernels
-from rtbm.theta.block.torch import exponentials
+from rtbm.theta.block.cost import choose_split
+from rtbm.theta.block.product import exponentials
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.reference import reference_log_theta
 from rtbm.theta.unit.columns import UnitColumns
@@ -127,8 +128,8 @@ def test_without_numba_everything_still_works(monkeypatch: pytest.MonkeyPatch) -
     assert block.cheapest(torch.tensor(z)).name == "split"
     assert torch.allclose(log_theta(z, Q), compiled, rtol=0, atol=LOG_THETA)
     real, imaginary = exponentials(
-        torch.tensor(z), torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64),
-        torch.tensor([[1.0, 0, 0, 1], [0, 1, 1, 0]], dtype=torch.float64), torch.zeros(4, dtype=torch.float64), 2,
+        torch.tensor(z), torch.tensor([[1.0, 0, 0, 1], [0, 1, 1, 0]], dtype=torch.float64),
+        torch.zeros(4, dtype=torch.float64), 2,
     )  # fmt: skip
     assert imaginary is not None
     assert np.allclose(real.numpy() + 1j * imaginary.numpy(), np.exp([1j * z[:, 0] + z[:, 3], 1j * z[:, 1] + z[:, 2]]))
@@ -178,14 +179,41 @@ def test_recomputed_chunks_have_the_same_derivatives() -> None:
             assert torch.allclose(a, b, rtol=SAME, atol=SAME)
 
 
-def test_threads_change_nothing() -> None:
-    z, Q = arguments(2, 50_000), typical(2)
+@pytest.mark.parametrize("Q", [typical(2), typical(4, scale=8.0)], ids=["fused", "split"])
+def test_threads_change_nothing(Q: np.ndarray) -> None:
+    z = arguments(len(Q), 50_000)
     one = log_theta(z, Q)
     torch.set_num_threads(2)
     try:
-        assert torch.equal(log_theta(z, Q), one)
+        assert torch.allclose(log_theta(z, Q), one, rtol=0, atol=LOG_THETA)
+        assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("Q", [typical(2, scale=4.0), typical(5), typical(4, scale=20.0), np.eye(3) + 0.1])
+def test_split_lists_cover_all_points(Q: np.ndarray, phase: str) -> None:
+    ((_, block),) = ThetaPlan(Q, phase=phase).blocks
+    points, o = block.geometry.points, block.geometry.n_osc
+    first, last = choose_split(points, o)
+    cut = first.shape[1]
+    mirrored = last * np.where(np.arange(cut, len(Q)) < o, -1, 1)
+    paired = (mirrored != last).any(axis=1)
+    assert len(np.unique(np.concatenate([last, mirrored[paired]]), axis=0)) == len(last) + paired.sum()
+    heads, tails = ({tuple(row) for row in rows.tolist()} for rows in (first, np.concatenate([last, mirrored])))
+    assert all(tuple(row[:cut]) in heads and tuple(row[cut:]) in tails for row in points.tolist())
+
+
+def test_split_lists_of_many_coordinates() -> None:
+    """The digits of a point of 60 coordinates do not fit in one integer."""
+    points = np.concatenate(
+        [np.zeros((1, 60), dtype=np.int64), np.eye(60, dtype=np.int64), -np.eye(60, dtype=np.int64)]
+    )
+    first, last = choose_split(points, 0)
+    for rows in (first, last):
+        assert len(rows) == 1 + 2 * rows.shape[1]
+        assert np.array_equal(rows, np.unique(rows, axis=0))
 
 
 def test_numba_may_be_missing_altogether() -> None:

@@ -7,10 +7,11 @@ from torch import Tensor
 from rtbm.common import Floats
 from rtbm.theta.block.evaluator import Evaluator
 from rtbm.theta.block.numba import FusedPass
+from rtbm.theta.block.product import SplitProduct
 from rtbm.theta.block.tensors import CPU, BlockTensors
-from rtbm.theta.block.torch import ListSum, SplitProduct
+from rtbm.theta.block.torch import ListSum
 from rtbm.theta.block.triton import CudaPass
-from rtbm.theta.derivatives import Derivatives
+from rtbm.theta.derivatives import Derivatives, wants_graph
 
 
 class Block:
@@ -32,11 +33,11 @@ class Block:
 
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
         """log θ̃ (points,) for z (points, g); differentiable to any order."""
-        return self.cheapest(z).log_theta(z, Q)
+        return self.cheapest(z, wants_graph(z, Q)).log_theta(z, Q)
 
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
         """log θ̃ and its z-derivatives up to `order` ≤ 3; differentiable to any order."""
-        return self.cheapest(z).moments(z, Q, order)
+        return self.cheapest(z, order > 0 or wants_graph(z, Q)).moments(z, Q, order)
 
     def near_log_theta(self, z: Tensor) -> Tensor | None:
         """log θ̃ (...) for z (..., g) on the CPU, float64 and without graph, if one compiled pass is the cheapest.
@@ -46,13 +47,14 @@ class Block:
         n_points = z.numel() // self._fused.tensors.g
         if not self._fused.supports(CPU) or n_points == 0:
             return None
-        if self._split.may_pay(n_points) and self._split.cost(n_points) < self._fused.cost(n_points):
+        batch = n_points, CPU, False
+        if self._split.may_pay(n_points) and self._split.cost(*batch) < self._fused.cost(*batch):
             return None
         values = np.empty(z.shape[:-1])
         rows = np.ascontiguousarray((z.detach() if z.requires_grad else z).numpy()).reshape(n_points, -1)
         return torch.from_numpy(values) if self._fused.near_log_theta(rows, values.reshape(n_points)) else None
 
-    def cheapest(self, z: Tensor) -> Evaluator:
-        """The evaluator that the cost model picks for a batch."""
+    def cheapest(self, z: Tensor, derivatives: bool = False) -> Evaluator:
+        """The evaluator that the cost model picks for a batch, for values alone or with derivatives."""
         candidates = [evaluator for evaluator in self.evaluators.values() if evaluator.pays(z)]
-        return min(candidates, key=lambda evaluator: evaluator.cost(len(z)))
+        return min(candidates, key=lambda evaluator: evaluator.cost(len(z), z.device, derivatives))

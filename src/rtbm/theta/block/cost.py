@@ -1,13 +1,14 @@
 """What each evaluator costs, in nanoseconds of one core, and the best cut of the split product.
 
-    list    N · (200 + 20T)                                an exponential or cosine for every term
-    split   N · (300 + (T_a + T_b) · FILL + 0.15 T_a T_b)  two short lists, and a matrix product
-            + 20 T_a T_b + 100,000                         once: the coupling matrix and small tensors
-    fused   N · (40 + 9T)                                  one compiled pass
-    cuda    N · (30 + 1.2T)                                the same on a GPU; beside list and split there, not on a CPU
+For each point, with T terms, or lists of T_a and T_b terms:
 
-N is the number of points, T the number of terms. The constants come from `make bench`. They decide which evaluator is
-used, so other values cost time but change no result; only their ratios matter.
+    list    200 + 20 T                         an exponential or cosine for every term
+    fused   40 + 9 T, with derivatives 16 T    one compiled pass
+    split   c + f (T_a + T_b) + p T_a T_b      two short lists and a matrix product; c, f, p are a `ProductCost`
+    cuda    30 + 1.2 T                         the compiled pass on a GPU, beside list and split there
+
+The constants come from `make bench`. They decide which evaluator is used, so other values cost time but change no
+result; only their ratios matter.
 """
 
 import math
@@ -17,42 +18,57 @@ import numpy as np
 
 from rtbm.common import Floats, Integers
 
-LIST_TERM, FUSED_TERM, CUDA_TERM, PRODUCT_TERM = 20.0, 9.0, 1.2, 0.15
-"""For each term and point."""
-FILL_TORCH, FILL_COMPILED = 30.0, 3.0
-"""FILL without and with numba, which makes the exponentials of the lists cheap."""
-LIST_POINT, SPLIT_POINT, FUSED_POINT, CUDA_POINT = 200.0, 300.0, 40.0, 30.0
-"""For each point, whatever the number of terms."""
-SPLIT_SETUP = 100_000.0
-"""For each batch."""
+LIST_POINT, LIST_TERM = 200.0, 20.0
+FUSED_POINT, FUSED_TERM, FUSED_DERIVATIVES = 40.0, 9.0, 16.0
+CUDA_POINT, CUDA_TERM = 30.0, 1.2
+
+
+class ProductCost(NamedTuple):
+    """The cost of a split product for each point, for each entry of its lists, and for each pair of entries."""
+
+    point: float
+    entry: float
+    pair: float
+
+    def of(self, n_first: int, n_last: int) -> float:
+        """Nanoseconds a point for two lists."""
+        return self.point + (n_first + n_last) * self.entry + n_first * n_last * self.pair
+
+
+COMPILED_PRODUCT = ProductCost(80.0, 5.0, 0.2)
+"""Values, if numba is there."""
+PRODUCT_DERIVATIVES = ProductCost(1000.0, 15.0, 0.9)
+"""Values with their gradients, or moments."""
+TORCH_PRODUCT = ProductCost(300.0, 30.0, 0.2)
+"""Values without numba."""
+CUDA_PRODUCT = ProductCost(300.0, 3.0, 0.15)
+"""All of these on a GPU."""
+SPLIT_SETUP = 500_000.0
+"""For each batch: finding the cut, and the coupling matrix."""
 SMALLEST_SPLIT = 20
 """Up to so many terms a split is not considered, since finding its cut would take longer than the sum."""
 MAX_PRODUCT = 2**24
 """The largest number of entries of the coupling matrix: 128 MiB."""
 MAX_ENUMERATED = 2**24
-"""Distinct rows are marked in an array of at most so many entries, and sorted beyond. Speed and memory only."""
+"""Distinct points are marked in an array of at most so many entries, and sorted beyond. Speed and memory only."""
 
 
 class SplitLists(NamedTuple):
-    """Lists over the first and the last coordinates whose product set covers the points."""
+    """Lists over the first and the last coordinates whose product set covers the points, up to signs in `last`."""
 
     first: Integers
-    last: Integers
+    last: Integers  # one of each pair ±b of the oscillating coordinates
 
 
 def choose_split(points: Integers, n_osc: int) -> SplitLists:
     """Cut the coordinates in two so that the matrix product and the lists are cheapest together."""
-    mirrored = points.copy()
-    mirrored[:, :n_osc] *= -1
-    both = np.concatenate([points, mirrored])
-    best, best_cost = None, math.inf
-    for cut in range(1, points.shape[1]):
-        first, last = _unique_rows(points[:, :cut]), _unique_rows(both[:, cut:])
-        cost = len(first) * len(last) * PRODUCT_TERM + (len(first) + len(last)) * FILL_COMPILED
-        if cost < best_cost:
-            best, best_cost = SplitLists(first, last), cost
-    assert best is not None, "a split needs two coordinates"
-    return best
+    columns = np.ascontiguousarray(points.T)
+    third = max(1, len(columns) // 3)  # closer to the ends, one of the lists is long
+    candidates = [
+        SplitLists(_distinct_points(columns[:cut], 0), _distinct_points(columns[cut:], n_osc - cut))
+        for cut in range(third, len(columns) - third + 1)
+    ]
+    return min(candidates, key=lambda lists: COMPILED_PRODUCT.of(len(lists.first), len(lists.last)))
 
 
 def split_exponent(lists: SplitLists, G: Floats, R: Floats, n_osc: int) -> float:
@@ -71,17 +87,25 @@ def split_exponent(lists: SplitLists, G: Floats, R: Floats, n_osc: int) -> float
     return float(own + coupled)
 
 
-def _unique_rows(rows: Integers) -> Integers:
-    """The distinct rows in lexical order."""
-    low = rows.min(axis=0)
-    extent = rows.max(axis=0) - low + 1
-    if math.prod(extent.tolist()) >= 2**62:
-        return np.unique(rows, axis=0)
-    keys = np.ravel_multi_index(tuple((rows - low).T), tuple(extent))
-    if extent.prod() < MAX_ENUMERATED:
-        present = np.zeros(extent.prod(), dtype=bool)
-        present[keys] = True
-        distinct = np.flatnonzero(present)
-    else:
-        distinct = np.unique(keys)
-    return np.stack(np.unravel_index(distinct, tuple(extent)), axis=1) + low
+def _distinct_points(columns: Integers, n_paired: int) -> Integers:
+    """The distinct points (…, g) of coordinates (g, N) in lexical order; one of each pair ±m of the first n_paired.
+
+    A point becomes one integer, with its coordinates as digits.
+    """
+    sign = np.zeros(columns.shape[1], dtype=np.int64)  # of the first coordinate that is not zero
+    for column in columns[: max(n_paired, 0)]:
+        sign = np.where(sign == 0, np.sign(column), sign)
+    turned = np.array([np.where(sign < 0, -c, c) if j < n_paired else c for j, c in enumerate(columns)])
+    keys, size = np.zeros(columns.shape[1], dtype=np.int64), 1
+    for column in turned:
+        low, high = int(column.min()), int(column.max())
+        if size * (high - low + 1) > MAX_ENUMERATED:
+            keys = np.unique(keys, return_inverse=True)[1]
+            size = int(keys.max()) + 1
+        keys = keys * (high - low + 1) + (column - low)
+        size *= high - low + 1
+    if size > MAX_ENUMERATED:
+        return turned[:, np.unique(keys, return_index=True)[1]].T.copy()
+    place = np.full(size, -1)
+    place[keys] = np.arange(len(keys))
+    return turned[:, place[place >= 0]].T.copy()

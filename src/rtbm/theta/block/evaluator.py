@@ -29,8 +29,8 @@ class Evaluator(ABC):
         return self.supports(z.device)
 
     @abstractmethod
-    def cost(self, n_points: int) -> float:
-        """Nanoseconds for so many points."""
+    def cost(self, n_points: int, device: torch.device, derivatives: bool) -> float:
+        """Nanoseconds for so many points on this device, for values alone or with derivatives."""
 
     @abstractmethod
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:

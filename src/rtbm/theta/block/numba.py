@@ -1,7 +1,4 @@
-"""The compiled evaluator: everything from the argument to log θ̃, mean and covariance in one pass over the points.
-
-Also the table of exponentials that the split product starts from.
-"""
+"""The compiled evaluator: everything from the argument to log θ̃, mean and covariance in one pass over the points."""
 
 import math
 from functools import cached_property
@@ -12,7 +9,7 @@ from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats
 from rtbm.theta import kernels
-from rtbm.theta.block.cost import FUSED_POINT, FUSED_TERM
+from rtbm.theta.block.cost import FUSED_DERIVATIVES, FUSED_POINT, FUSED_TERM
 from rtbm.theta.block.evaluator import CompiledEvaluator
 from rtbm.theta.block.planning import BASIS, CENTRE, PERIODS, PLANE, B, K
 from rtbm.theta.chunks import POINTS_PER_THREAD, run_threads
@@ -38,9 +35,9 @@ class FusedPass(CompiledEvaluator):
         """Whether numba is there and no term overflows."""
         return self._is_compiled and device.type == "cpu"
 
-    def cost(self, n_points: int) -> float:
+    def cost(self, n_points: int, device: torch.device, derivatives: bool) -> float:
         """One compiled pass."""
-        return n_points * (FUSED_POINT + self.n_terms * FUSED_TERM)
+        return n_points * (FUSED_POINT + self.n_terms * (FUSED_DERIVATIVES if derivatives else FUSED_TERM))
 
     def near_log_theta(self, z: Floats, value: Floats) -> bool:
         """Make `value` (points,) log θ̃ for z (points, g); returns whether z is near enough for that to be exact."""
@@ -78,30 +75,6 @@ class FusedPass(CompiledEvaluator):
     def _is_compiled(self) -> bool:
         geometry = self.tensors.geometry
         return kernels.AVAILABLE and geometry.rows is not None and geometry.largest_exponent < MAX_EXPONENT
-
-
-def fill_table(
-    x: Tensor, log_size: Tensor, angle: Tensor, points: Tensor, curvature: Tensor, o: int
-) -> tuple[Tensor, Tensor]:
-    """The table of `block.torch.exponentials` in double precision on the CPU."""
-    real = x.new_empty(len(points), len(x))
-    imaginary = x.new_empty(*(real.shape if o else (0, 0)))
-    integers = points.long()
-    half = 0.5 * curvature.detach()
-    half[:o] = 0.0
-    size = (log_size.detach() + points**2 @ half).exp()
-    fill_pass(
-        x.detach().mT.contiguous().numpy(),
-        integers.numpy(),
-        integers.abs().amax(dim=0).numpy(),
-        o,
-        half.numpy(),
-        (size * angle.detach().cos()).numpy(),
-        (size * angle.detach().sin()).numpy(),
-        real.numpy(),
-        imaginary.numpy(),
-    )
-    return real, imaginary
 
 
 @compiled
@@ -182,6 +155,32 @@ def combine(w, target, M, m, i, source):
 
 
 @compiled
+def local_argument(z, begin, count, M, n_osc, is_first_phase, constant, w, work, value):
+    """The local arguments x of the points begin…begin + count, and what log θ̃ has beside their sums as `value`.
+
+    The first 6g rows of w become whole, low, c, n₀, s and x, and two rows from `work` on are work space. Where it
+    oscillates, x is in turns. Returns the largest |z|, or NaN.
+    """
+    g = M.shape[1]
+    whole, low, c, n0, s, x = 0, g, 2 * g, 3 * g, 4 * g, 5 * g
+    largest = change_basis(z, begin, count, M, is_first_phase, w, whole, low, c, n0, s, work)
+    recentre(M, w, whole, low, c, n0, s, work)
+    fill_row(w, work, constant)  # and ½sᵀKs, and in phase I ½n₀·(z + s)
+    for i in range(g):
+        combine(w, x + i, M, B, i, s)
+        combine(w, work + 1, M, K, i, s)
+        for b in range(w.shape[1]):
+            offset = w[n0 + i, b] * (w[whole + i, b] + w[s + i, b]) if is_first_phase else 0.0
+            w[work, b] += 0.5 * (w[s + i, b] * w[work + 1, b] + offset)
+        if i < n_osc:
+            for b in range(w.shape[1]):
+                w[x + i, b] /= TWO_PI
+    for b in range(count):
+        value[begin + b] = w[work, b]
+    return largest
+
+
+@compiled
 def add_term(points, t, n_osc, order, w, x, work, total, first, second):
     """Add row t of `planning.list_terms`, and its derivatives in x, to the sums; oscillating x are in turns."""
     argument, cosines, size, sines = work, work + 1, work + 2, work + 3
@@ -254,10 +253,10 @@ def moment_pass(z, start, stop, M, n_osc, is_first_phase, constant, terms, order
     """log θ̃ for the points start…stop, with mean (order ≥ 1) and covariance (order 2); returns the largest |z| or NaN.
 
     One pass: basis change, nearest plane, the terms in the list, and the way back to the user's coordinates. M and
-    `terms` come from `planning`. Where it oscillates, x is in turns.
+    `terms` come from `planning`.
     """
     g = M.shape[1]
-    whole, low, c, n0, s, x, first, second = 0, g, 2 * g, 3 * g, 4 * g, 5 * g, 6 * g, 7 * g
+    n0, s, x, first, second = 3 * g, 4 * g, 5 * g, 6 * g, 7 * g  # rows of the work space, see `local_argument`
     row, work = 7 * g + (g * g if order > 1 else 0), 8 * g + 1 + (g * g if order > 1 else 0)
     Z = work + 4
     w = np.zeros((Z + 1, min(ROW_WIDTH, stop - start)))
@@ -275,22 +274,9 @@ def moment_pass(z, start, stop, M, n_osc, is_first_phase, constant, terms, order
     largest = 0.0
     for begin in range(start, stop, ROW_WIDTH):
         count = min(ROW_WIDTH, stop - begin)
-        reach = change_basis(z, begin, count, M, is_first_phase, w, whole, low, c, n0, s, work)
+        reach = local_argument(z, begin, count, M, n_osc, is_first_phase, constant, w, work, value)
         if not reach <= largest and largest == largest:
             largest = reach
-        recentre(M, w, whole, low, c, n0, s, work)
-        fill_row(w, work, constant)  # and ½sᵀKs, and in phase I ½n₀·(z + s)
-        for i in range(g):
-            combine(w, x + i, M, B, i, s)
-            combine(w, work + 1, M, K, i, s)
-            for b in range(w.shape[1]):
-                offset = w[n0 + i, b] * (w[whole + i, b] + w[s + i, b]) if is_first_phase else 0.0
-                w[work, b] += 0.5 * (w[s + i, b] * w[work + 1, b] + offset)
-            if i < n_osc:
-                for b in range(w.shape[1]):
-                    w[x + i, b] /= TWO_PI
-        for b in range(count):
-            value[begin + b] = w[work, b]
         for i in range(first, first + (0, g, g + g * g)[order]):
             fill_row(w, i, 0.0)
         fill_row(w, Z, 1.0)
@@ -315,91 +301,3 @@ def moment_pass(z, start, stop, M, n_osc, is_first_phase, constant, terms, order
         if order > 1:
             write_covariance(w, first, second, back, curvature, row, covariance, begin, count)
     return largest
-
-
-@compiled
-def tabulate_powers(w, turns, reach, table):
-    """Powers −reach…reach of exp(2πi·turns); w[table + 2(reach + p)] and the next row hold power p."""
-    origin = table + 2 * reach
-    fill_row(w, origin, 1.0)
-    fill_row(w, origin + 1, 0.0)
-    if reach > 0:
-        sin_cos_row(w, turns, origin + 3, origin + 2)
-    for p in range(1, reach + 1):
-        a, b, c = origin + 2 * (p // 2), origin + 2 * (p - p // 2), origin + 2 * p
-        if p > 1:
-            multiply_complex(w, c, a, b)
-        mirror = origin - 2 * p
-        for k in range(ROW_WIDTH):
-            w[mirror, k] = w[c, k]
-            w[mirror + 1, k] = -w[c + 1, k]
-
-
-@compiled
-def multiply_complex(w, target, left, right):
-    """Complex product of numbers that each take two rows."""
-    for b in range(ROW_WIDTH):
-        re = w[left, b] * w[right, b] - w[left + 1, b] * w[right + 1, b]
-        im = w[left, b] * w[right + 1, b] + w[left + 1, b] * w[right, b]
-        w[target, b] = re
-        w[target + 1, b] = im
-
-
-@compiled
-def write_complex(w, left, right, re, im, real, imag, t, begin, count):
-    """Row t of real + i·imag = (re + i·im) · left · right, for one block of points."""
-    for b in range(count):
-        x = w[left, b] * w[right, b] - w[left + 1, b] * w[right + 1, b]
-        y = w[left, b] * w[right + 1, b] + w[left + 1, b] * w[right, b]
-        real[t, begin + b] = x * re - y * im
-        imag[t, begin + b] = x * im + y * re
-
-
-@compiled
-def tabulate_exponentials(w, x, half, reach, table, spare):
-    """Real exponentials exp(p·x − p²·half), p = −reach…reach, in every second row of the table."""
-    for p in range(-reach, reach + 1):
-        fill_row(w, spare, -p * p * half)
-        add_scaled_row(w, spare, float(p), x)
-        exp_row(w, spare, table + 2 * (reach + p))
-
-
-@compiled
-def fill_pass(x, points, reach, n_osc, half, start_real, start_imag, real, imag):
-    """real + i·imag = start · exp(m·x − m²·half), with x → ix where it oscillates; `points` is sorted.
-
-    x is (g, N), the result (terms, N). Powers of exp(x_j) are tabulated, and a row starts from the product of the
-    coordinates that it shares with the row before.
-    """
-    terms, g = points.shape
-    tables = np.zeros(g + 1, dtype=np.int64)
-    for j in range(g):
-        tables[j + 1] = tables[j] + 2 * (2 * reach[j] + 1)
-    prefix, work = tables[g], tables[g] + 2 * g
-    w = np.zeros((work + 2, ROW_WIDTH))
-    fill_row(w, prefix, 1.0)
-    for begin in range(0, x.shape[1], ROW_WIDTH):
-        count = min(ROW_WIDTH, x.shape[1] - begin)
-        for j in range(g):
-            for b in range(count):
-                w[work, b] = x[j, begin + b]
-            if j < n_osc:
-                fill_row(w, work + 1, 0.0)
-                add_scaled_row(w, work + 1, 1 / (2 * math.pi), work)
-                tabulate_powers(w, work + 1, reach[j], tables[j])
-            else:
-                tabulate_exponentials(w, work, half[j], reach[j], tables[j], work + 1)
-        for t in range(terms):
-            j = 0
-            while t > 0 and j < g - 1 and points[t, j] == points[t - 1, j]:
-                j += 1
-            while j < g - 1:
-                source, factor = prefix + 2 * j, tables[j] + 2 * (reach[j] + points[t, j])
-                multiply_complex(w, source + 2, source, factor)
-                j += 1
-            source, factor = prefix + 2 * j, tables[j] + 2 * (reach[j] + points[t, j])
-            if n_osc:
-                write_complex(w, source, factor, start_real[t], start_imag[t], real, imag, t, begin, count)
-            else:
-                for b in range(count):
-                    real[t, begin + b] = w[source, b] * w[factor, b] * start_real[t]

@@ -47,7 +47,7 @@ class CudaPass(CompiledEvaluator):
         """Whether Triton is there, the block is small and no term overflows."""
         return TRITON_AVAILABLE and device.type == "cuda" and self._is_small
 
-    def cost(self, n_points: int) -> float:
+    def cost(self, n_points: int, device: torch.device, derivatives: bool) -> float:
         """One compiled pass."""
         return n_points * (CUDA_POINT + self.n_terms * CUDA_TERM)
 
