@@ -108,7 +108,6 @@ def test_who_is_near_the_best():
     assert near_best(log_prob, np.ones(400), 0.0) == [int(log_prob.mean(axis=0).argmax())]
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("n_features", [1, 2])
 def test_candidates_for_few_rows_are_not_replaced_by_gaussians(n_features):
     few, many = (default_candidates(n_rows, n_features) for n_rows in (200, 2000))
@@ -124,6 +123,7 @@ def test_a_few_skewed_values_get_no_gaussian():
     assert committee.score(new) > RTBMDensity(1, random_state=0).fit(X).score(new)  # about one Gaussian
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("candidates", [ONE_FEATURE, SEVERAL_FEATURES])
 def test_default_candidates_can_be_fitted(candidates):
     X = np.random.default_rng(0).normal(size=(60, 1 if candidates is ONE_FEATURE else 2))
