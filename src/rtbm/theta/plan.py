@@ -11,7 +11,6 @@ from torch import Tensor
 from rtbm.common import Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
 from rtbm.theta.block.block import Block
-from rtbm.theta.derivatives import wants_graph
 from rtbm.theta.exact import largest_entry
 from rtbm.theta.lattice import LARGEST_INTEGER, connected_components
 from rtbm.theta.unit.columns import UnitColumns
@@ -138,7 +137,8 @@ class ThetaPlan:
 
     def log_theta(self, z: Any) -> Tensor:
         """log θ̃(z|Q), or log θ̃(iz|Q) in phase II, for z (..., g). Returns (...)."""
-        z = as_real(z, "z", finite=False)
+        if not isinstance(z, Tensor):
+            z = as_real(z, "z", finite=False)
         if self._is_near(z):
             value = self.blocks[0][1].near_log_theta(z)
             if value is not None:
@@ -175,7 +175,7 @@ class ThetaPlan:
             and z.is_cpu
             and z.ndim > 0
             and z.shape[-1] == len(self._view)
-            and not wants_graph(z, self.Q)
+            and not ((z.requires_grad or self.Q.requires_grad) and torch.is_grad_enabled())
             and self._is_unchanged()
         )
 

@@ -44,15 +44,16 @@ class Block:
 
         This is `log_theta` without its checks, for single points. None says that z needs them.
         """
-        n_points = z.numel() // self._fused.tensors.g
-        if not self._fused.supports(CPU) or n_points == 0:
-            return None
-        batch = n_points, CPU, False
-        if self._split.may_pay(n_points) and self._split.cost(*batch) < self._fused.cost(*batch):
+        n_points = z.numel() // z.shape[-1]
+        if n_points == 0 or not self._fused.is_compiled or (n_points > 1 and self._prefers_split(n_points)):
             return None
         values = np.empty(z.shape[:-1])
         rows = np.ascontiguousarray((z.detach() if z.requires_grad else z).numpy()).reshape(n_points, -1)
         return torch.from_numpy(values) if self._fused.near_log_theta(rows, values.reshape(n_points)) else None
+
+    def _prefers_split(self, n_points: int) -> bool:
+        batch = n_points, CPU, False
+        return self._split.may_pay(n_points) and self._split.cost(*batch) < self._fused.cost(*batch)
 
     def cheapest(self, z: Tensor, derivatives: bool = False) -> Evaluator:
         """The evaluator that the cost model picks for a batch, for values alone or with derivatives."""

@@ -2,6 +2,7 @@
 
 import math
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ class FusedPass(CompiledEvaluator):
 
     def supports(self, device: torch.device) -> bool:
         """Whether numba is there and no term overflows."""
-        return self._is_compiled and device.type == "cpu"
+        return self.is_compiled and device.type == "cpu"
 
     def cost(self, n_points: int, device: torch.device, derivatives: bool) -> float:
         """One compiled pass."""
@@ -65,14 +66,17 @@ class FusedPass(CompiledEvaluator):
         covariance: Floats = _NO_COVARIANCE,
     ) -> float:
         """Fill in the results for the points start…stop; returns the largest entry of z there, or NaN."""
-        geometry = self.tensors.geometry
-        return moment_pass(
-            z, start, stop, geometry.matrices, geometry.n_osc, self.phase == "I", geometry.constant, geometry.rows,
-            order, value, mean, covariance,
-        )  # fmt: skip
+        return moment_pass(z, start, stop, *self._sum, order, value, mean, covariance)
 
     @cached_property
-    def _is_compiled(self) -> bool:
+    def _sum(self) -> tuple[Any, ...]:
+        """What `moment_pass` takes to know the sum."""
+        geometry = self.tensors.geometry
+        return geometry.matrices, geometry.n_osc, self.phase == "I", geometry.constant, geometry.rows
+
+    @cached_property
+    def is_compiled(self) -> bool:
+        """Whether numba is there and no term overflows."""
         geometry = self.tensors.geometry
         return kernels.AVAILABLE and geometry.rows is not None and geometry.largest_exponent < MAX_EXPONENT
 

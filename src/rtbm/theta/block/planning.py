@@ -423,28 +423,37 @@ def list_terms(M, n_osc, radius2, limit):
     for i in range(n_osc, g):
         widths[i] = R[i, i]
     count = estimate_count(squares(R), radius2, widths) if radius2 < np.inf else np.inf
-    if count <= limit:
-        count = float(walk(R, radius2, n_osc, limit, points))
     if not count <= limit:
         return count, points, rows
-    points, rows = np.zeros((int(count), g), dtype=np.int64), np.zeros((int(count) - 1, g + 2))
-    walk(R, radius2, n_osc, limit, points)
+    points = np.zeros((int(1.1 * count) + 8, g), dtype=np.int64)  # the count is an estimate
+    found = walk(R, radius2, n_osc, limit, points)
+    if found > limit:
+        return float(found), points[:0], rows
+    if found > len(points):
+        points = np.zeros((found, g), dtype=np.int64)
+        walk(R, radius2, n_osc, limit, points)
+    points, rows = points[:found].copy(), np.zeros((found - 1, g + 2))
+    has_turns = 0 < n_osc < g  # Ψ couples oscillating coordinates with others
     t = 0
-    for point in points:
+    for k in range(found):
         size, turns, oscillates, is_zero = 0.0, 0.0, False, True
         for i in range(g):
-            if point[i] == 0:
+            m = points[k, i]
+            if m == 0:
                 continue
             is_zero = False
             oscillates = oscillates or i < n_osc
-            for j in range(g):
-                size += point[i] * M[G, i, j] * point[j]
-                turns += point[i] * M[PSI, i, j] * point[j]
+            row = 0.5 * M[G, i, i] * m
+            for j in range(i):
+                row += M[G, i, j] * points[k, j]
+            size += m * row
+            for j in range(i if has_turns else 0):
+                turns += m * M[PSI, i, j] * points[k, j]
         if is_zero:
             continue
         for i in range(g):
-            rows[t, i] = point[i]
-        rows[t, g] = (math.log(2.0) if oscillates else 0.0) - 0.5 * size
-        rows[t, g + 1] = 0.5 * turns / TWO_PI
+            rows[t, i] = points[k, i]
+        rows[t, g] = (math.log(2.0) if oscillates else 0.0) - size
+        rows[t, g + 1] = turns / TWO_PI
         t += 1
-    return count, points, rows
+    return float(found), points, rows
