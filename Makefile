@@ -18,7 +18,7 @@ help:
 	@echo "make lint        the checks without the tests"
 	@echo "make docs        the documentation, in build/docs; runs the examples"
 	@echo "make links       the links of the documentation to other sites, which need a network"
-	@echo "make certify     theta functions on 10,000 fresh hard cases against FLINT and exact sums"
+	@echo "make certify     theta functions on 10,000 fresh hard cases against FLINT: values, moments, gradients"
 	@echo "make bench       speed and accuracy against NumPy, FLINT, Gaussian mixtures, a spline flow and tanh, in build/"
 	@echo "make report      the paper's experiments beside the paper's numbers, quick: build/paper-quick/report.html"
 	@echo "make clean       remove the environment and everything that was built"

@@ -1,8 +1,9 @@
-"""Certified values from FLINT, in interval arithmetic, and moments from exact fractions and mpmath."""
+"""Certified values and derivatives from FLINT, in interval arithmetic, and moments from exact fractions and mpmath."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -32,11 +33,58 @@ def flint_log_theta(z: Floats, Q: Floats, phase: str = "I") -> float:
 
 
 def _theta(z: Floats, Q: Floats, phase: str) -> "flint.arb":
+    tau, argument, _ = _complex_arguments(z, Q, phase)
+    return tau.theta(argument)[0, 0].real
+
+
+def _complex_arguments(z: Floats, Q: Floats, phase: str) -> tuple["flint.acb_mat", "flint.acb_mat", "flint.acb"]:
+    """τ, the argument factor·z, and the factor with θ̃(z|Q) = θ(factor·z|τ), or θ̃(iz|Q) in phase II."""
     two_pi, g = 2 * flint.arb.pi(), len(Q)
     tau = flint.acb_mat(g, g, [flint.acb(0, flint.arb(float(q)) / two_pi) for q in Q.flat])
-    factor = flint.acb(0, -1) if phase == "I" else flint.acb(1)
-    argument = flint.acb_mat(g, 1, [factor * flint.arb(float(x)) / two_pi for x in z])
-    return tau.theta(argument)[0, 0].real
+    factor = (flint.acb(0, -1) if phase == "I" else flint.acb(1)) / two_pi
+    return tau, flint.acb_mat(g, 1, [factor * flint.arb(float(x)) for x in z]), factor
+
+
+class Moments(NamedTuple):
+    """The first two z-derivatives of log θ̃ at one point, and how far log θ̃ is from ½zᵀQ⁻¹z (phase I) or 0."""
+
+    mean: Floats  # (g,)
+    covariance: Floats  # (g, g)
+    depth: float  # the exponents that cancel in a sum around the nearest lattice point are at most four times as large
+
+
+def flint_moments(z: Floats, Q: Floats, phase: str = "I") -> Moments:
+    """The moments at one point z (g,), exact for the given floating-point numbers.
+
+    Precision rises until the balls are tiny beside √(Q⁻¹)_ii, the natural size of a derivative by z_i.
+    """
+    bits, size, column = 128, np.sqrt(np.diag(np.linalg.inv(Q)).min()), flint_matrix(z)
+    while bits < 100_000:
+        with precision(bits):
+            value, gradient, hessian = _derivatives(z, Q, phase)
+            mean = gradient / value
+            covariance = hessian / value - mean * mean.transpose()
+            if _radius(mean) < 1e-14 * size and _radius(covariance) < 1e-14 * size**2:
+                parabola = (column.transpose() * flint_matrix(Q).solve(column))[0, 0] / 2 if phase == "I" else 0
+                depth = abs(value.log() - parabola)
+                return Moments(rounded(mean).real[:, 0], rounded(covariance).real, float(depth.mid()))
+        bits *= 2
+    raise ArithmeticError(f"FLINT does not resolve these derivatives: {mean}, {covariance}")
+
+
+def _derivatives(z: Floats, Q: Floats, phase: str) -> tuple["flint.acb", "flint.acb_mat", "flint.acb_mat"]:
+    """θ̃, its gradient (g, 1) and its second derivatives (g, g) in z, from FLINT's Taylor coefficients."""
+    tau, argument, factor = _complex_arguments(z, Q, phase)
+    value, *coefficients = tau.theta_jets(argument, 2).table()[0]  # 1, z_1, …, z_g, z_1², z_1z_2, …, z_g²
+    g = len(Q)
+    hessian = flint.acb_mat(g, g)
+    for i, j, coefficient in zip(*np.triu_indices(g), coefficients[g:], strict=True):
+        hessian[i, j] = hessian[j, i] = coefficient * factor**2 * (2 if i == j else 1)
+    return value, flint.acb_mat(g, 1, coefficients[:g]) * factor, hessian
+
+
+def _radius(matrix: "flint.acb_mat") -> float:
+    return max(float(x.rad()) for x in matrix.entries())
 
 
 @contextmanager
