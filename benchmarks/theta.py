@@ -205,14 +205,15 @@ def run_all() -> dict[str, dict[str, float]]:
     results = {}
     for g in (2, 3, 4):
         results[f"typical g={g}"] = bench_typical(g)
-    results["worst g=6"] = bench_worst(6, 4000)
-    results["worst g=8"] = bench_worst(8, 1000)
+    results["worst g=6"] = bench_worst(6, 100_000)
+    results["worst g=8"] = bench_worst(8, 5000)
     results["worst g=10"] = {"one point, with plan (s)": best_time(lambda: log_theta(np.zeros(10), worst(10)), 2)}
     for g in (1, 2, 3, 4, 6):
         results[f"plan and one point g={g}"] = bench_single(g)
     results["two threads, typical g=3"] = bench_threads(typical(3), 100_000)
-    results["two threads, worst g=6"] = bench_threads(worst(6), 8000)
-    for g, scale, phase in [(1, 1.0, "I"), (2, 1.0, "I"), (3, 1.0, "I"), (4, 1.0, "I"), (3, 1.0, "II"), (4, 10.0, "I")]:
+    results["two threads, worst g=6"] = bench_threads(worst(6), 100_000)
+    sums = [(1, 1.0, "I"), (2, 1.0, "I"), (3, 1.0, "I"), (4, 1.0, "I"), (6, 1.0, "I"), (3, 1.0, "II"), (4, 10.0, "I")]
+    for g, scale, phase in sums:
         results[f"evaluators g={g}, {scale:g} × typical, phase {phase}"] = bench_evaluators(g, scale, phase)
     return results
 

@@ -72,13 +72,12 @@ class FusedPass(CompiledEvaluator):
     def _sum(self) -> tuple[Any, ...]:
         """What `moment_pass` takes to know the sum."""
         geometry = self.tensors.geometry
-        return geometry.matrices, geometry.n_osc, self.phase == "I", geometry.constant, geometry.rows
+        return geometry.matrices, geometry.n_osc, self.phase == "I", geometry.constant, self.tensors.terms
 
     @cached_property
     def is_compiled(self) -> bool:
         """Whether numba is there and no term overflows."""
-        geometry = self.tensors.geometry
-        return kernels.AVAILABLE and geometry.rows is not None and geometry.largest_exponent < MAX_EXPONENT
+        return kernels.AVAILABLE and self.tensors.geometry.largest_exponent < MAX_EXPONENT
 
 
 @compiled

@@ -412,30 +412,35 @@ def walk(R, radius2, n_osc, limit, points):
 
 
 @compiled
-def list_terms(M, n_osc, radius2, limit):
-    """The points (terms, g) of the sum, and for all but zero a row with the point, its log-size and its turns at x = 0.
-
-    The first result is the number of terms; if it exceeds `limit`, the lists are empty.
-    """
+def list_points(M, n_osc, radius2, limit):
+    """The number of terms of the sum, and its points (terms, g); no points if there are more than `limit`."""
     R, g = M[FACTOR], M.shape[1]
-    points, rows = np.zeros((0, g), dtype=np.int64), np.zeros((0, g + 2))
+    points = np.zeros((0, g), dtype=np.int64)
     widths = np.zeros(g)
     for i in range(n_osc, g):
         widths[i] = R[i, i]
     count = estimate_count(squares(R), radius2, widths) if radius2 < np.inf else np.inf
     if not count <= limit:
-        return count, points, rows
-    points = np.zeros((int(1.1 * count) + 8, g), dtype=np.int64)  # the count is an estimate
+        return count, points
+    share = 0.65 if n_osc > 0 else 1.1  # of the estimated number, which counts both points of a pair
+    points = np.zeros((int(share * count) + 8, g), dtype=np.int64)
     found = walk(R, radius2, n_osc, limit, points)
     if found > limit:
-        return float(found), points[:0], rows
+        return float(found), points[:0]
     if found > len(points):
         points = np.zeros((found, g), dtype=np.int64)
         walk(R, radius2, n_osc, limit, points)
-    points, rows = points[:found].copy(), np.zeros((found - 1, g + 2))
+    return float(found), points[:found]
+
+
+@compiled
+def list_terms(M, n_osc, points):
+    """Rows (terms − 1, g + 2) with a point, its log-size and its turns at x = 0, for all points but zero."""
+    g = M.shape[1]
+    rows = np.zeros((len(points) - 1, g + 2))
     has_turns = 0 < n_osc < g  # Ψ couples oscillating coordinates with others
     t = 0
-    for k in range(found):
+    for k in range(len(points)):
         size, turns, oscillates, is_zero = 0.0, 0.0, False, True
         for i in range(g):
             m = points[k, i]
@@ -456,4 +461,4 @@ def list_terms(M, n_osc, radius2, limit):
         rows[t, g] = (math.log(2.0) if oscillates else 0.0) - size
         rows[t, g + 1] = turns / TWO_PI
         t += 1
-    return float(found), points, rows
+    return rows

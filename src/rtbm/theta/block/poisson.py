@@ -50,7 +50,6 @@ class Geometry(NamedTuple):
     matrices: Floats  # (N_MATRICES, g, g), in the order of `block.planning`
     n_osc: int
     points: Integers  # (terms, g): one of each ±pair of the oscillating coordinates
-    rows: Floats | None  # (terms − 1, g + 2): see `planning.list_terms`; None without numba
     constant: float
     to_lattice: float  # the largest lattice coordinate of an argument |z| ≤ 1
 
@@ -133,8 +132,7 @@ def make_geometry(Q: Floats, phase: str, tolerance: float) -> Geometry:
     if status == planning.NOT_DEFINITE:
         raise not_definite(Q)
     matrices, n_osc, radius2, constant, to_lattice = found
-    points, rows = _list_points(matrices, n_osc, radius2)
-    return Geometry(matrices, n_osc, points, rows, constant, to_lattice)
+    return Geometry(matrices, n_osc, _list_points(matrices, n_osc, radius2), constant, to_lattice)
 
 
 def find_basis(Q: Floats, is_first_phase: bool, tolerance: float) -> tuple[Integers, Floats, int]:
@@ -151,16 +149,15 @@ def find_basis(Q: Floats, is_first_phase: bool, tolerance: float) -> tuple[Integ
     return U, gram, t
 
 
-def _list_points(matrices: Floats, n_osc: int, radius2: float) -> tuple[Integers, Floats | None]:
-    """The points and, if numba is there, the rows of `planning.list_terms`."""
+def _list_points(matrices: Floats, n_osc: int, radius2: float) -> Integers:
     if kernels.AVAILABLE:
-        count, points, rows = planning.list_terms(matrices, n_osc, radius2, MAX_TERMS)
+        count, points = planning.list_points(matrices, n_osc, radius2, MAX_TERMS)
         if not count <= MAX_TERMS:
             raise TooManyTermsError(count, MAX_TERMS)
-        return points, rows
+        return points
     R = matrices[planning.FACTOR]
     points = enumerate_points(R, radius2, np.where(np.arange(len(R)) < n_osc, 0.0, np.diag(R) / 2))
     if n_osc:  # keep the points whose first oscillating coordinate that is not zero is positive
         osc = points[:, :n_osc]
         points = points[osc[np.arange(len(osc)), (osc != 0).argmax(axis=1)] >= 0]
-    return points, None
+    return points

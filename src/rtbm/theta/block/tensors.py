@@ -1,5 +1,6 @@
 """The geometry of a block as tensors: arguments in its reduced basis, and matrices that are differentiable in Q."""
 
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats
+from rtbm.theta.block import planning
 from rtbm.theta.block.poisson import Form, make_form, make_geometry
 from rtbm.theta.derivatives import Congruence, wants_graph, with_derivatives
 from rtbm.theta.exact import TWO_PI_PERIODS, Periods, exact_product, largest_entry, remove_periods
@@ -41,6 +43,11 @@ class BlockTensors:
         if phase == "II":  # the basis change acts on z modulo 2π
             near = DIGIT * TWO_PI if np.pi * to_lattice < DIGIT else 0.0
         self.near_argument = min(near, self.largest_argument)
+
+    @cached_property
+    def terms(self) -> Floats:
+        """The terms for compiled passes (terms − 1, g + 2), see `planning.list_terms`."""
+        return planning.list_terms(self.geometry.matrices, self.geometry.n_osc, self.geometry.points)
 
     def recentre(self, z: Tensor, Q: Tensor) -> Argument:
         """Take the nearest lattice point off z.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI
+from rtbm.theta import kernels
 from rtbm.theta.block import planning
 from rtbm.theta.block.cost import CUDA_POINT, CUDA_TERM
 from rtbm.theta.block.evaluator import CompiledEvaluator
@@ -85,9 +86,9 @@ class CudaPass(CompiledEvaluator):
 
     @cached_property
     def _is_small(self) -> bool:
-        geometry = self.tensors.geometry
-        is_listed = geometry.rows is not None
-        return is_listed and self.tensors.g <= MAX_CUDA_SIZE and geometry.largest_exponent < MAX_EXPONENT
+        is_listed = kernels.AVAILABLE  # the list takes long in Python
+        is_safe = self.tensors.geometry.largest_exponent < MAX_EXPONENT
+        return is_listed and is_safe and self.tensors.g <= MAX_CUDA_SIZE
 
     @cached_property
     def _constants(self) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +101,7 @@ class CudaPass(CompiledEvaluator):
         matrices = (U, geometry.centre, geometry.plane, coarse, sum(finer), B * turns, U @ B.T, U @ K @ U.T)
         slope = np.where(oscillates, 1.0, 0.0) if self.phase == "I" else np.where(oscillates, 0.0, -1 / TWO_PI)
         last = [2 * grid_factor(U), geometry.constant]
-        return np.concatenate([*(np.ravel(matrix) for matrix in matrices), slope, last]), np.asarray(geometry.rows)
+        return np.concatenate([*(np.ravel(matrix) for matrix in matrices), slope, last]), self.tensors.terms
 
 
 @jit
