@@ -74,16 +74,13 @@ def _broadcasts(small: torch.Size, large: torch.Size) -> bool:
 
 class _Unit(torch.autograd.Function):
     @staticmethod
-    def forward(u: Tensor, q: Tensor, phase: str) -> Tensor:
-        if _has_kernel(u, q):
-            return _kernels(u).expectations(_rows(u), q, phase).reshape(u.shape).to(u.dtype)
-        return -unit_derivatives(u, q, phase, 1)[1].to(u.dtype)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        u, q, ctx.phase = inputs
+    def forward(ctx: Any, u: Tensor, q: Tensor, phase: str) -> Tensor:
+        ctx.phase = phase
         ctx.save_for_backward(u, q)
         ctx.save_for_forward(u, q)
+        if _has_kernel(u, q):
+            return _shaped(_kernels(u).expectations(_rows(u), q, phase), u)
+        return -unit_derivatives(u, q, phase, 1)[1].to(u.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
@@ -91,7 +88,7 @@ class _Unit(torch.autograd.Function):
         is_batched = torch._C._functorch.is_legacy_batchedtensor(grad)
         if not torch.is_grad_enabled() and not is_batched and _has_kernel(u, q):
             by_u, by_q = _kernels(u).expectation_gradients(_rows(u), _rows(grad), q, ctx.phase)
-            return by_u.reshape(u.shape).to(u.dtype), by_q.to(q.dtype), None
+            return _shaped(by_u, u), by_q.to(q.dtype), None
         by_u, by_q = _derivatives(u, q, ctx.phase)  # a graph of the derivatives may be wanted
         return (grad * by_u).to(u.dtype), (grad * by_q).sum_to_size(q.shape).to(q.dtype), None
 
@@ -125,8 +122,15 @@ def _kernels(u: Tensor) -> Any:
 
 def _rows(u: Tensor) -> Tensor:
     """u (points, g), in a type that kernels know."""
-    rows = u.detach().resolve_neg().reshape(math.prod(u.shape[:-1]), u.shape[-1])
+    rows = u.detach().resolve_neg()
+    if u.ndim != 2:
+        rows = rows.reshape(math.prod(u.shape[:-1]), u.shape[-1])
     return (rows if u.dtype in (torch.float32, torch.float64) else rows.float()).contiguous()
+
+
+def _shaped(rows: Tensor, u: Tensor) -> Tensor:
+    """Rows (points, g) in the shape and type of u."""
+    return (rows if u.ndim == 2 else rows.reshape(u.shape)).to(u.dtype)
 
 
 def theta_units(u: Tensor, Q: Tensor, phase: str = "I", tolerance: float = 1e-12) -> Tensor:

@@ -5,6 +5,8 @@ of the terms m = ±1, and r = exp(−a), the terms m = 2, …, −2, seen from t
 They are multiplied by p², which saves a division.
 """
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,9 +15,7 @@ from rtbm.common import TWO_PI, Floats
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.constants import CHEBYSHEV_COSINES, CHEBYSHEV_SINES, N_COSINES, TWO_PI_PARTS, WAVE_LIMIT
 from rtbm.theta.derivatives import Derivatives
-from rtbm.theta.exact import in_two_parts
 from rtbm.theta.kernels import ROUND, ROW_WIDTH, compiled, exponential, sine_cosine
-from rtbm.theta.unit.torch import sums_waves
 
 TILE = 128
 """Columns that are read and written together. With fewer, wide matrices would be read in more passes over all their
@@ -29,6 +29,8 @@ SMALLEST_STEP = 1e-75
 WIDEST_DUAL = 1e50
 """Dual sums with a larger 4π²/q are one term. The others vanish, except at distances below 1e-48 from a jump, which
 arguments cannot resolve. Their derivatives have factors up to (2π/q)³, which would overflow."""
+HIGH_BITS, HALF_LOW_BITS = ~((1 << 27) - 1), 1 << 26
+"""They round a float64 to 26 bits. Products of this part and of the rest with integers below 2^27 do not round."""
 LOG_EVERY = 64
 """Columns whose sums are multiplied before a logarithm is taken. They lie between 0.58 and 3, so that the product of
 hundreds would leave float64."""
@@ -40,35 +42,13 @@ N_UNIT_CONSTANTS = POLYNOMIALS + 18
 
 
 def unit_constants(q: Floats, phase: str) -> Floats:
-    """What the compiled passes need to know of functions with entries q (g,): an array (g, N_UNIT_CONSTANTS)."""
-    is_first = phase == "I"
-    with np.errstate(all="ignore"):  # entries that are not positive, or leave float64, give NaN as in torch
-        q = np.where(q > 0, q, np.nan)
-        waves = sums_waves(q, phase)
-        is_dual = waves == is_first
-        constants = np.empty((len(q), N_UNIT_CONSTANTS))
-        constants[:, INVERSE_PERIOD] = 1 / q if is_first else 1 / TWO_PI
-        periods = (*in_two_parts(q), 0.0) if is_first else TWO_PI_PARTS
-        constants[:, PERIOD], constants[:, PERIOD_LOW], constants[:, PERIOD_LOWER] = periods
-        constants[:, TREND] = is_first
-        constants[:, SLOPE] = np.where(is_dual, (1 if is_first else -1) / q, 0.0)
-        constants[:, FACTOR] = np.where(is_dual, np.where(q < TWO_PI**2 / WIDEST_DUAL, 0.0, TWO_PI / q), 1.0)
-        constants[:, CONSTANT] = np.where(is_dual, 0.5 * np.log(TWO_PI / q), 0.0)
-        constants[:, EDGE_SCALE] = 1.0 if is_first else TWO_PI / q
-        constants[:, DECAY] = np.exp(-q if is_first else -(TWO_PI**2) / q)
-        constants[:, IS_WAVE] = waves
-        b = np.maximum(TWO_PI**2 / q if is_first else q, TWO_PI**2 / WAVE_LIMIT)
-        constants[:, POLYNOMIALS:] = _cosine_polynomials(b)
+    """What the compiled passes need to know of functions with entries q (g,): an array (g, N_UNIT_CONSTANTS).
+
+    Entries that are not positive, or leave float64, give NaN as in torch.
+    """
+    constants = np.empty((len(q), N_UNIT_CONSTANTS))
+    find_constants(np.ascontiguousarray(q, dtype=float), phase == "I", constants)
     return constants
-
-
-def _cosine_polynomials(b: Floats) -> Floats:
-    """Coefficients in cos x of 1 + Σ_m 2exp(−½bm²) cos mx and of its derivatives, the odd ones divided by sin x."""
-    m = np.arange(1.0, N_COSINES + 1)
-    size = 2 * np.exp(-0.5 * m**2 * b[:, None])
-    value, second = size @ CHEBYSHEV_COSINES, -(size * m**2) @ CHEBYSHEV_COSINES
-    value[:, 0] += 1
-    return np.concatenate([value, -(size * m) @ CHEBYSHEV_SINES, second, (size * m**3) @ CHEBYSHEV_SINES], axis=1)
 
 
 def expectations(u: Tensor, q: Tensor, phase: str) -> Tensor:
@@ -82,12 +62,12 @@ def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str) -> tup
     """The gradients of `expectations` in u (points, g) and in q (g,)."""
     constants, by_u, sign = _constants(q, phase), torch.empty_like(u), 1.0 if phase == "I" else -1.0
 
-    def run(start: int, stop: int) -> Tensor:
+    def run(start: int, stop: int) -> Floats:
         sums = np.zeros(len(constants))
         gradient_pass(u.numpy(), grad.numpy(), start, stop, constants, sign, by_u.numpy(), sums)
-        return torch.from_numpy(sums)
+        return sums
 
-    return by_u, torch.stack(run_threads(run, len(u), u.numel())).sum(dim=0)
+    return by_u, torch.from_numpy(sum(run_threads(run, len(u), u.numel())))
 
 
 def _constants(q: Tensor, phase: str) -> Floats:
@@ -102,6 +82,45 @@ def column_moments(z: Tensor, constants: Floats, order: int) -> Derivatives:
     mean, second = (np.empty((N if order > k else 0, g)) for k in range(2))
     run_threads(lambda *rows: moment_pass(argument, *rows, constants, order, value, mean, second), N, work=N * g)
     return tuple(torch.from_numpy(array) for array in (value, mean, second)[: order + 1])
+
+
+@compiled
+def find_constants(q, is_first, constants):
+    """Fill in the constants (g, N_UNIT_CONSTANTS) for q (g,)."""
+    for j in range(len(q)):
+        x, k = q[j] if q[j] > 0 else np.nan, constants[j]
+        dual = TWO_PI**2 / x
+        is_wave = x < WAVE_LIMIT if is_first else x > TWO_PI**2 / WAVE_LIMIT  # as `unit.torch.sums_waves`
+        is_dual = is_wave == is_first
+        k[INVERSE_PERIOD] = 1 / x if is_first else 1 / TWO_PI
+        k[PERIOD], k[PERIOD_LOW], k[PERIOD_LOWER] = TWO_PI_PARTS
+        if is_first:
+            k[PERIOD] = np.int64((np.float64(x).view(np.int64) + HALF_LOW_BITS) & HIGH_BITS).view(np.float64)
+            k[PERIOD_LOW], k[PERIOD_LOWER] = x - k[PERIOD], 0.0
+        k[TREND] = 1.0 if is_first else 0.0
+        k[SLOPE] = (1 if is_first else -1) / x if is_dual else 0.0
+        k[FACTOR] = (0.0 if dual > WIDEST_DUAL else TWO_PI / x) if is_dual else 1.0
+        k[CONSTANT] = 0.5 * math.log(TWO_PI / x) if is_dual else 0.0
+        k[EDGE_SCALE] = 1.0 if is_first else TWO_PI / x
+        k[DECAY] = math.exp(-x if is_first else -dual)
+        k[IS_WAVE] = 1.0 if is_wave else 0.0
+        find_polynomials(max(dual if is_first else x, TWO_PI**2 / WAVE_LIMIT), k[POLYNOMIALS:])
+
+
+@compiled
+def find_polynomials(b, coefficients):
+    """Coefficients in cos x of 1 + Σ_m 2exp(−½bm²) cos mx and of its derivatives, the odd ones divided by sin x."""
+    n = N_COSINES + 1
+    coefficients[:] = 0.0
+    coefficients[0] = 1.0
+    for m in range(1, n):
+        size = 2 * math.exp(-0.5 * m * m * b)
+        for i in range(n):
+            coefficients[i] += size * CHEBYSHEV_COSINES[m - 1, i]
+            coefficients[2 * n - 1 + i] -= m * m * size * CHEBYSHEV_COSINES[m - 1, i]
+        for i in range(n - 1):
+            coefficients[n + i] -= m * size * CHEBYSHEV_SINES[m - 1, i]
+            coefficients[3 * n - 1 + i] += m * m * m * size * CHEBYSHEV_SINES[m - 1, i]
 
 
 # The functions of one number. They are inlined, and what a pass does not use is not computed.
