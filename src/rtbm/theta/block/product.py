@@ -104,9 +104,7 @@ class SplitProduct(Evaluator):
         geometry, (first, last) = self.tensors.geometry, self._lists
         a, o = first.shape[1], geometry.n_osc
         half, x = 0.5 * np.diag(geometry.matrices[planning.G]), np.empty((last.shape[1], len(z)))
-        first_pass(
-            z, geometry.matrices, o, self.phase == "I", geometry.constant, first, half[:a], value, x, *Ea
-        )  # fmt: skip
+        first_pass(z, geometry.matrices, o, self.phase == "I", geometry.constant, first, half[:a], value, x, *Ea)
         self._fixed_coupling.multiply_first(torch.from_numpy(Ea), torch.from_numpy(CEa))
         last_pass(max(o - a, 0), x, last, half[a:], *CEa, value)
 
