@@ -1,5 +1,7 @@
 """One block of a matrix: the lattice work done once, then the cheapest evaluator for every batch."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -44,10 +46,11 @@ class Block:
 
         This is `log_theta` without its checks, for single points. None says that z needs them.
         """
-        n_points = z.numel() // z.shape[-1]
+        shape = z.shape[:-1] if z.ndim > 1 else ()  # slices of shapes take time
+        n_points = math.prod(shape)
         if n_points == 0 or not self._fused.is_compiled or (n_points > 1 and self._prefers_split(n_points)):
             return None
-        values = np.empty(z.shape[:-1])
+        values = np.empty(shape)
         rows = np.ascontiguousarray((z.detach() if z.requires_grad else z).numpy()).reshape(n_points, -1)
         return torch.from_numpy(values) if self._fused.near_log_theta(rows, values.reshape(n_points)) else None
 
