@@ -181,8 +181,12 @@ def bench_threads(Q: np.ndarray, points: int) -> dict[str, float]:
 
 
 def bench_evaluators(g: int, scale: float, phase: str = "I") -> dict[str, float]:
-    """The three evaluators on the same sum (ns per point), and the split product with torch's own exponentials."""
+    """The three evaluators on the same sum (ns per point), and the split product with torch's own exponentials.
+
+    Also two of them with the gradients in z and Q.
+    """
     plan = ThetaPlan(scale * typical(g), phase=phase)
+    Q = plan.Q.clone().requires_grad_()
     ((_, block),) = plan.blocks
     z = torch.tensor(np.random.default_rng(0).normal(size=(POINTS, g)))
     result = {"terms": float(len(block.geometry.points))}
@@ -190,6 +194,12 @@ def bench_evaluators(g: int, scale: float, phase: str = "I") -> dict[str, float]
         if block.evaluators[name].supports(z.device):
             run = best_time(lambda name=name: block.evaluators[name].log_theta(z, plan.Q), 5)
             result[f"{name} (ns/point)"] = run / POINTS * 1e9
+    inputs = z.clone().requires_grad_(), Q
+    for name in ("fused", "split"):
+        evaluator = block.evaluators[name]
+        if evaluator.supports(z.device):
+            run = best_time(lambda e=evaluator: torch.autograd.grad(e.log_theta(*inputs).sum(), inputs), 5)
+            result[f"{name} with gradients (ns/point)"] = run / POINTS * 1e9
     if block.evaluators["split"].supports(z.device):
         kernels.AVAILABLE = False
         try:
@@ -212,7 +222,8 @@ def run_all() -> dict[str, dict[str, float]]:
         results[f"plan and one point g={g}"] = bench_single(g)
     results["two threads, typical g=3"] = bench_threads(typical(3), 100_000)
     results["two threads, worst g=6"] = bench_threads(worst(6), 100_000)
-    sums = [(1, 1.0, "I"), (2, 1.0, "I"), (3, 1.0, "I"), (4, 1.0, "I"), (6, 1.0, "I"), (3, 1.0, "II"), (4, 10.0, "I")]
+    sums = [(1, 1.0, "I"), (2, 1.0, "I"), (3, 1.0, "I"), (4, 1.0, "I"), (6, 1.0, "I"), (3, 1.0, "II")]
+    sums += [(4, 3.0, "II"), (4, 10.0, "I")]
     for g, scale, phase in sums:
         results[f"evaluators g={g}, {scale:g} × typical, phase {phase}"] = bench_evaluators(g, scale, phase)
     return results

@@ -107,35 +107,36 @@ def test_values_and_gradients_are_those_of_theta_functions(seed, d, g, K, gaps):
     family = Family(d, g, n_components=K)
     vector, x, w = random_vector(family, seed), points(40, d, seed, gaps), weights(40, seed)
     value, gradient = likelihood_of(family, x, w).with_gradient(vector)
-    free = vector.clone().requires_grad_()
-    exact = w @ family.distribution(free).log_prob(x)
-    (expected,) = torch.autograd.grad(exact, free)
-    assert abs(value - float(exact.detach())) < TOLERANCE
-    assert np.allclose(gradient, expected.numpy(), rtol=1e-5, atol=1e-5)
+    exact, expected = exact_likelihood(family, vector, x, w)
+    assert abs(value - exact) < TOLERANCE
+    assert np.allclose(gradient, expected, rtol=1e-5, atol=1e-5)
     assert abs(likelihood_of(family, x, w).value(vector) - value) < TOLERANCE
 
 
 @pytest.mark.parametrize(("d", "g", "K", "gaps"), [(1, 2, 1, 0.0), (2, 1, 4, 0.0), (3, 2, 2, 0.2), (2, 3, 1, 0.3)])
 def test_gradients_have_ten_digits_where_tables_are_generous(d, g, K, gaps):
     family = Family(d, g, n_components=K)
-    vector, x, w = random_vector(family, 1), points(300, d, 2, gaps), weights(300, 3)
-    value, gradient = likelihood_of(family, x, w, tolerance=1e-14).with_gradient(vector)
-    free = vector.clone().requires_grad_()
-    exact = w @ family.distribution(free).log_prob(x)
-    (expected,) = torch.autograd.grad(exact, free)
-    assert abs(value - float(exact.detach())) < 1e-11
-    assert np.allclose(gradient, expected.numpy(), rtol=0, atol=1e-10 * max(1.0, float(expected.abs().max())))
+    assert_ten_digits(family, random_vector(family, 1), points(300, d, 2, gaps), weights(300, 3), tolerance=1e-14)
 
 
 def test_short_tables_have_the_normaliser_of_all_states():
     family = Family(3, 3, n_components=2)  # soft, with more states than tables for three features hold
-    vector, x, w = random_vector(family, 310), points(40, 3, 310, 0.0), weights(40, 310)
-    value, gradient = likelihood_of(family, x, w, tolerance=1e-13).with_gradient(vector)
+    assert_ten_digits(family, random_vector(family, 310), points(40, 3, 310, 0.0), weights(40, 310), tolerance=1e-13)
+
+
+def assert_ten_digits(family, vector, x, w, tolerance):
+    value, gradient = likelihood_of(family, x, w, tolerance=tolerance).with_gradient(vector)
+    exact, expected = exact_likelihood(family, vector, x, w)
+    assert abs(value - exact) < 1e-11
+    assert np.allclose(gradient, expected, rtol=0, atol=1e-10 * max(1.0, np.abs(expected).max()))
+
+
+def exact_likelihood(family, vector, x, w):
+    """The likelihood by theta functions, and its gradient."""
     free = vector.clone().requires_grad_()
     exact = w @ family.distribution(free).log_prob(x)
-    (expected,) = torch.autograd.grad(exact, free)
-    assert abs(value - float(exact.detach())) < 1e-11
-    assert np.allclose(gradient, expected.numpy(), rtol=0, atol=1e-10 * max(1.0, float(expected.abs().max())))
+    (gradient,) = torch.autograd.grad(exact, free)
+    return float(exact.detach()), gradient.numpy()
 
 
 @given(st.integers(0, 10**6))

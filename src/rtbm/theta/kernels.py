@@ -28,6 +28,8 @@ LOG2_E = 1 / math.log(2)
 LN2_HIGH, LN2_LOW = float.fromhex("0x1.62e42fefa0000p-1"), float.fromhex("0x1.cf79abc9e3b39p-40")
 """log 2 as a sum. The first part has 36 bits, so that its products with exponents of 2 do not round; in one part, exp
 would lose its last digits."""
+HIGH_BITS = ~((1 << 27) - 1)
+"""The bits of a float64 that hold sign, exponent and the upper half of its mantissa, 26 bits with the hidden one."""
 LOWEST_EXPONENT = -700.0
 """Exponents are cut off here. Below, results would leave the normal numbers of float64, which is slow."""
 ROOT_HALF, ROUND_BITS = (int(np.array(number).view(np.int64)) for number in (0.5**0.5, ROUND))

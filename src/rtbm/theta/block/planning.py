@@ -11,7 +11,7 @@ import numpy as np
 
 from rtbm.common import TWO_PI
 from rtbm.theta.constants import TWO_PI_PARTS
-from rtbm.theta.kernels import compiled
+from rtbm.theta.kernels import HIGH_BITS, compiled
 from rtbm.theta.lattice import PART_BITS, lll
 from rtbm.theta.truncation import CHERNOFF, estimate_count, log_gauss
 
@@ -25,8 +25,6 @@ digits, a smaller one terms."""
 SHORT = 2.0**26
 """Entries of a basis up to here are multiplied by halves of float64 without rounding. For larger ones, `congruence`
 gives up, and Python's integers take over."""
-HIGH_BITS = ~((1 << 27) - 1)
-"""The bits of a float64 that hold the upper half of its mantissa, sign and exponent."""
 MAX_ROUNDS = 20
 """LLL runs again on the exactly transformed form, at most so often. Two or three rounds are usual."""
 

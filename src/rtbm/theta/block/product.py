@@ -81,32 +81,33 @@ class SplitProduct(Evaluator):
         is_compiled = kernels.AVAILABLE and z.dtype == torch.float64 and z.is_cpu
         if not is_compiled or wants_graph(z, Q) or self.tensors.is_far(z):
             return self.moments(z, Q, 0)[0]
-        rows, value = z.detach().contiguous().numpy(), np.empty(len(z))
-        work = len(z) * sum(map(len, self._lists)) // FILL_PIECE
-        run_threads(lambda start, stop: self._sum_rows(rows[start:stop], value[start:stop]), len(z), work, True)
+        rows, value, terms = z.detach().contiguous().numpy(), np.empty(len(z)), sum(map(len, self._lists))
+        size = max(1, CPU_ELEMENTS // (2 * terms))
+
+        def run(start: int, stop: int) -> None:
+            for begin in range(start, stop, size):
+                chunk = slice(begin, min(begin + size, stop))
+                self._sum_chunk(rows[chunk], value[chunk])
+
+        run_threads(run, len(z), len(z) * terms // FILL_PIECE, uses_torch=True)
         return torch.from_numpy(value)
 
-    def _sum_rows(self, z: Floats, value: Floats) -> None:
-        """Make `value` (points,) log θ̃ for z (points, g), on the CPU and without graph."""
-        terms = [len(part) for part in self._lists]
-        size = min(max(1, CPU_ELEMENTS // (2 * sum(terms))), len(z))
-        space = [np.empty(2 * n * size) for n in terms]  # one for all chunks, since new memory takes time
-        for begin in range(0, len(z), size):
-            rows = z[begin : begin + size]
-            Ea, CEa = (part[: 2 * n * len(rows)].reshape(2, n, -1) for part, n in zip(space, terms, strict=True))
-            self._sum_chunk(rows, Ea, CEa, value[begin : begin + size])
+    def _sum_chunk(self, z: Floats, value: Floats) -> None:
+        """Make `value` (points,) log θ̃ for z (points, g), on the CPU and without graph.
 
-    def _sum_chunk(self, z: Floats, Ea: Floats, CEa: Floats, value: Floats) -> None:
-        """The same for one chunk: a compiled pass, matrix products, and a compiled pass.
-
-        Ea (2, terms_a, points) and CEa (2, terms_b, points) are work space.
+        A compiled pass fills the table of the first list, and another one sums over the last list.
         """
-        geometry, (first, last) = self.tensors.geometry, self._lists
+        geometry, (first, last), N = self.tensors.geometry, self._lists, len(z)
         a, o = first.shape[1], geometry.n_osc
-        half, x = 0.5 * np.diag(geometry.matrices[planning.G]), np.empty((last.shape[1], len(z)))
-        first_pass(z, geometry.matrices, o, self.phase == "I", geometry.constant, first, half[:a], value, x, *Ea)
-        self._fixed_coupling.multiply_first(torch.from_numpy(Ea), torch.from_numpy(CEa))
-        last_pass(max(o - a, 0), x, last, half[a:], *CEa, value)
+        half, x = 0.5 * np.diag(geometry.matrices[planning.G]), np.empty((last.shape[1], N))
+        real, imaginary = np.empty((len(first), N)), np.empty((len(first) if o else 0, N))
+        first_pass(
+            *(z, geometry.matrices, o, self.phase == "I", geometry.constant),
+            *(first, half[:a], value, x, real, imaginary),
+        )
+        Ea = torch.from_numpy(real), torch.from_numpy(imaginary) if o else None
+        even, odd = (x if part is None else part.numpy() for part in self._fixed_coupling.times_first(Ea))
+        last_pass(max(o - a, 0), x, last, half[a:], even, odd, value)
 
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
         """See `Evaluator`."""
@@ -181,16 +182,6 @@ class Coupling(NamedTuple):
             return real, None
         imaginary = self.odd @ Ea[1]
         return real, imaginary + self.odd_imaginary @ Ea[0] if self.odd_imaginary.numel() else imaginary
-
-    def multiply_first(self, Ea: Tensor, result: Tensor) -> None:
-        """`times_first` without graph, for the parts of E_a (2, terms_a, N) into those of result (2, terms_b, N)."""
-        torch.mm(self.even, Ea[0], out=result[0])
-        if self.even_imaginary.numel():
-            torch.addmm(result[0], self.even_imaginary, Ea[1], alpha=-1, out=result[0])
-        if self.odd.numel():
-            torch.mm(self.odd, Ea[1], out=result[1])
-        if self.odd_imaginary.numel():
-            torch.addmm(result[1], self.odd_imaginary, Ea[0], out=result[1])
 
     def times_last(self, Eb: Parts) -> Parts:
         """Σ_b C_ba E_b over both signs of b: the factor of E_a."""

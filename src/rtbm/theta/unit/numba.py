@@ -15,7 +15,7 @@ from rtbm.common import TWO_PI, Floats
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.constants import CHEBYSHEV_COSINES, CHEBYSHEV_SINES, N_COSINES, TWO_PI_PARTS, WAVE_LIMIT
 from rtbm.theta.derivatives import Derivatives
-from rtbm.theta.kernels import ROUND, ROW_WIDTH, compiled, exponential, sine_cosine
+from rtbm.theta.kernels import HIGH_BITS, ROUND, ROW_WIDTH, compiled, exponential, sine_cosine
 
 TILE = 128
 """Columns that are read and written together. With fewer, wide matrices would be read in more passes over all their
@@ -29,8 +29,9 @@ SMALLEST_STEP = 1e-75
 WIDEST_DUAL = 1e50
 """Dual sums with a larger 4π²/q are one term. The others vanish, except at distances below 1e-48 from a jump, which
 arguments cannot resolve. Their derivatives have factors up to (2π/q)³, which would overflow."""
-HIGH_BITS, HALF_LOW_BITS = ~((1 << 27) - 1), 1 << 26
-"""They round a float64 to 26 bits. Products of this part and of the rest with integers below 2^27 do not round."""
+HALF_LOW_BITS = 1 << 26
+"""Added to the bits of a float64, it makes HIGH_BITS round to the nearest number of 26 bits. Products of this number
+and of the rest with integers below 2^27 do not round."""
 LOG_EVERY = 64
 """Columns whose sums are multiplied before a logarithm is taken. They lie between 0.58 and 3, so that the product of
 hundreds would leave float64."""

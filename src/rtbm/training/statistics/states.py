@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from rtbm.theta.kernels import compiled
-from rtbm.theta.truncation import CHERNOFF
+from rtbm.theta.truncation import CHERNOFF, log_gauss
 from rtbm.training.statistics.dense import States
 
 LARGEST_CENTRE = 1e9
@@ -17,23 +17,13 @@ NEGLIGIBLE_SHARE = 1e-20
 
 
 @compiled
-def _log_gauss_sum(a):
-    """log Σ_k exp(−½ak²) over the integers."""
-    b = a if a > 2 * math.pi else 4 * math.pi**2 / a
-    total = 0.0
-    for k in range(1, 5):
-        total += math.exp(-0.5 * b * k * k)
-    return math.log1p(2 * total) + (0.0 if a > 2 * math.pi else 0.5 * math.log(2 * math.pi / a))
-
-
-@compiled
 def _squared_radius(L_A, log_tail):
     """R² such that log Σ exp(−½|L_Aᵀδ|²) over |L_Aᵀδ| > R stays below log_tail; see `rtbm.theta.truncation`."""
     best = np.inf
     for s in CHERNOFF:
         spread = 0.0
         for i in range(len(L_A)):
-            spread += _log_gauss_sum(s * L_A[i, i] * L_A[i, i])
+            spread += log_gauss(s * L_A[i, i] * L_A[i, i], 0.0)
         best = min(best, 2 / (1 - s) * (spread - log_tail))
     return best
 
