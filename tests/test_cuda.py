@@ -74,6 +74,23 @@ def test_the_triton_pass_agrees_with_the_cpu(g: int, scale: float, phase: str) -
         assert torch.allclose(a.cpu(), b, rtol=1e-9, atol=1e-9 * max(1.0, float(b.abs().max())))
 
 
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("g", [4, 6])
+def test_the_split_product_agrees_with_the_cpu(g: int, phase: str) -> None:
+    Q, z = torch.tensor(2 * np.pi * np.eye(g) + 0.1 * np.ones((g, g))), arguments(g)
+    ((_, block),) = ThetaPlan(Q.cuda(), phase=phase).blocks
+    product, there = block.evaluators["cuda product"], [t.cuda().requires_grad_() for t in (z, Q)]
+    assert product.supports(there[0].device)
+    here = [t.clone().requires_grad_() for t in (z, Q)]
+    weights = torch.linspace(-1, 1, len(z), dtype=torch.float64)
+    values = product.log_theta(*there), log_theta(*here, phase=phase)
+    assert torch.allclose(values[0].cpu(), values[1], rtol=0, atol=LOG_THETA)
+    found = torch.autograd.grad((weights.cuda() * values[0]).sum(), there)
+    exact = torch.autograd.grad((weights * values[1]).sum(), here)
+    for a, b in zip(found, exact, strict=True):
+        assert torch.allclose(a.cpu(), b, rtol=1e-9, atol=1e-9 * max(1.0, float(b.abs().max())))
+
+
 def test_diagonal_complex_and_samples() -> None:
     diagonal, wide = torch.diag(torch.linspace(0.1, 60, 50, dtype=torch.float64)), arguments(50)
     there = ThetaPlan(diagonal.cuda()).log_theta(wide.cuda())

@@ -53,7 +53,7 @@ def test_a_compiled_plan_is_the_plain_one(Q: Floats, phase: str) -> None:
     U, o = geometry.basis.astype(np.int64), geometry.n_osc
     assert round(np.linalg.det(U)) in (-1, 1)
     assert np.array_equal(geometry.gram, change_basis(Q, U))
-    _, _, t = find_basis(Q, is_first, 1e-12)
+    basis, gram, t = find_basis(Q, is_first, 1e-12)
     assert o == (t if is_first else len(Q) - t)
     form = make_form(torch.from_numpy(geometry.gram), o, phase)
     for name, a, b in zip(form._fields, form, geometry.form, strict=True):
@@ -61,7 +61,9 @@ def test_a_compiled_plan_is_the_plain_one(Q: Floats, phase: str) -> None:
         assert torch.allclose(a, b, rtol=SAME, atol=SAME * size), name
     R, G = geometry.factor, geometry.form.G.numpy()
     assert (np.abs(R.T @ R - G) <= SAME * np.sqrt(np.outer(np.diag(G), np.diag(G)))).all()
-    radius2 = planning.plan_sum(Q, is_first, 1e-12, -1, Q, Q)[3]
+    status, _, _, radius2, _, _ = planning.plan_sum(Q, is_first, 1e-12, -1, Q, Q)
+    if status == planning.NOT_EXACT:
+        radius2 = planning.plan_sum(Q, is_first, 1e-12, t, basis.astype(float), gram)[3]
     points = enumerate_points(R, radius2, np.where(np.arange(len(Q)) < o, 0.0, np.diag(R) / 2))
     half = [p for p in points.tolist() if next((n for n in p[:o] if n), 1) > 0]
     assert geometry.points.tolist() == half

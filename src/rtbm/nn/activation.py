@@ -78,7 +78,8 @@ class _Unit(torch.autograd.Function):
         ctx.phase = phase
         ctx.save_for_backward(u, q)
         ctx.save_for_forward(u, q)
-        if _has_kernel(u, q):
+        ctx.has_kernel = _has_kernel(u, q)
+        if ctx.has_kernel:
             return _shaped(_kernels(u).expectations(_rows(u), q, phase), u)
         return -unit_derivatives(u, q, phase, 1)[1].to(u.dtype)
 
@@ -86,7 +87,7 @@ class _Unit(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         u, q = ctx.saved_tensors
         is_batched = torch._C._functorch.is_legacy_batchedtensor(grad)
-        if not torch.is_grad_enabled() and not is_batched and _has_kernel(u, q):
+        if ctx.has_kernel and not torch.is_grad_enabled() and not is_batched:
             by_u, by_q = _kernels(u).expectation_gradients(_rows(u), _rows(grad), q, ctx.phase)
             return _shaped(by_u, u), by_q.to(q.dtype), None
         by_u, by_q = _derivatives(u, q, ctx.phase)  # a graph of the derivatives may be wanted
@@ -122,15 +123,16 @@ def _kernels(u: Tensor) -> Any:
 
 def _rows(u: Tensor) -> Tensor:
     """u (points, g), in a type that kernels know."""
-    rows = u.detach().resolve_neg()
-    if u.ndim != 2:
-        rows = rows.reshape(math.prod(u.shape[:-1]), u.shape[-1])
+    rows = u.detach()
+    if u.ndim == 2 and u.dtype in (torch.float32, torch.float64) and u.is_contiguous() and not u.is_neg():
+        return rows  # the most frequent case, without further calls
+    rows = rows.resolve_neg().reshape(math.prod(u.shape[:-1]), u.shape[-1])
     return (rows if u.dtype in (torch.float32, torch.float64) else rows.float()).contiguous()
 
 
 def _shaped(rows: Tensor, u: Tensor) -> Tensor:
     """Rows (points, g) in the shape and type of u."""
-    return (rows if u.ndim == 2 else rows.reshape(u.shape)).to(u.dtype)
+    return rows if u.ndim == 2 and rows.dtype == u.dtype else rows.reshape(u.shape).to(u.dtype)
 
 
 def theta_units(u: Tensor, Q: Tensor, phase: str = "I", tolerance: float = 1e-12) -> Tensor:

@@ -51,7 +51,7 @@ class CompiledLogTheta(torch.autograd.Function):
         z, Q, mean, *second = ctx.saved_tensors
         by_z, by_Q = grad[:, None] * mean, None
         if torch.is_grad_enabled():
-            return _torch_gradients(ctx, z, Q, grad)
+            return torch_gradients(ctx, z, Q, grad)
         if second:
             square = by_z.mT @ mean if Q.ndim == 2 else (by_z * mean).sum(dim=0)
             sign = -0.5 if ctx.compiled.phase == "I" else 0.5
@@ -74,12 +74,12 @@ class RecomputedLogTheta(torch.autograd.Function):
         """The gradients in z and Q."""
         z, Q = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _torch_gradients(ctx, z, Q, grad)
+            return torch_gradients(ctx, z, Q, grad)
         by_z, by_Q = ctx.compiled.gradients(z, grad)
         return by_z.to(z.dtype), by_Q.to(Q.dtype), None
 
 
-def _torch_gradients(ctx: Any, z: Tensor, Q: Tensor, grad: Tensor) -> Any:
+def torch_gradients(ctx: Any, z: Tensor, Q: Tensor, grad: Tensor) -> Any:
     """Gradients that have a graph themselves."""
     wanted = [tensor for tensor, need in zip((z, Q), ctx.needs_input_grad, strict=False) if need]
     value = ctx.compiled.torch_log_theta(z, Q)

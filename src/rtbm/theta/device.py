@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from rtbm.theta.constants import COS_PI, SIN_PI
 from rtbm.theta.kernels import EXP, LN2_HIGH, LN2_LOW, LOG2_E, LOWEST_EXPONENT
 
@@ -15,11 +17,36 @@ TRITON_AVAILABLE = triton is not None
 """Whether these passes are used on CUDA. If it is false, they run in torch."""
 SINE_TERMS, SINE_TERMS_FLOAT32 = 9, 5
 """Taylor terms of sine and cosine up to a quarter of a turn. With fewer, the last digits would be wrong."""
+MAX_CHOICES = 1000
+"""Choices of a compiled kernel that are kept. Speed only."""
 
 
 def jit(function: Any) -> Any:
     """Compile by Triton where it is installed. Triton keeps what it has compiled on disk."""
     return triton.jit(function) if TRITON_AVAILABLE else function
+
+
+_compiled: dict[Any, Any] = {}
+
+
+def launch(kernel: Any, grid: tuple[int, int, int], *arguments: Any) -> None:
+    """Run a kernel on the device of its first argument; the arguments are tensors and integers.
+
+    Triton examines all arguments to choose a compiled kernel, which takes longer than the launch. The choice is kept
+    here for arguments of the same types, alignments and numbers.
+    """
+    device = arguments[0].get_device()
+    if device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return launch(kernel, grid, *arguments)
+    key = id(kernel), device, *[a if isinstance(a, int) else (a.dtype, a.data_ptr() % 16) for a in arguments]
+    compiled = _compiled.get(key)
+    if compiled is not None:
+        compiled[grid](*arguments)
+        return None
+    if len(_compiled) >= MAX_CHOICES:
+        _compiled.clear()
+    _compiled[key] = kernel[grid](*arguments)
 
 
 if TRITON_AVAILABLE:

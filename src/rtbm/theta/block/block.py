@@ -13,6 +13,7 @@ from rtbm.theta.block.product import SplitProduct
 from rtbm.theta.block.tensors import CPU, BlockTensors
 from rtbm.theta.block.torch import ListSum
 from rtbm.theta.block.triton import CudaPass
+from rtbm.theta.block.triton_product import CudaProduct
 from rtbm.theta.derivatives import Derivatives, wants_graph
 
 
@@ -20,8 +21,8 @@ class Block:
     """log θ̃ for one matrix Q (g, g), phase and tolerance.
 
     Methods take Q again, as a tensor that derivatives may be asked of; its values are those given here. `evaluators`
-    holds the ways to form the sum by name: "list", "split", "fused" and "cuda". To add one, write a subclass of
-    `Evaluator` and name it here.
+    holds the ways to form the sum by name: "list", "split", "fused", "cuda" and "cuda product". To add one, write a
+    subclass of `Evaluator` and name it here.
     """
 
     def __init__(self, Q: Floats, phase: str, tolerance: float):
@@ -30,7 +31,8 @@ class Block:
         self.geometry = tensors.geometry
         self.largest_argument = tensors.largest_argument
         self._split, self._fused = SplitProduct(tensors, list_sum), FusedPass(tensors, list_sum)
-        evaluators: list[Evaluator] = [list_sum, self._split, self._fused, CudaPass(tensors, list_sum)]
+        cuda = CudaPass(tensors, list_sum)
+        evaluators: list[Evaluator] = [list_sum, self._split, self._fused, cuda, CudaProduct(cuda, self._split)]
         self.evaluators = {evaluator.name: evaluator for evaluator in evaluators}
 
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:

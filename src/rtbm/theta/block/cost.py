@@ -6,6 +6,7 @@ For each point, with T terms, or lists of T_a and T_b terms:
     fused   40 + 9 T, with derivatives 16 T    one compiled pass
     split   c + f (T_a + T_b) + p T_a T_b      two short lists and a matrix product; c, f, p are a `ProductCost`
     cuda    30 + 1.2 T                         the compiled pass on a GPU, beside list and split there
+    cuda product                               as split, with other constants
 
 The constants come from `make bench`. They decide which evaluator is used, so other values cost time but change no
 result; only their ratios matter.
@@ -43,6 +44,10 @@ TORCH_PRODUCT = ProductCost(300.0, 30.0, 0.2)
 """Values without numba."""
 CUDA_PRODUCT = ProductCost(300.0, 3.0, 0.15)
 """All of these on a GPU."""
+CUDA_TABLES = ProductCost(60.0, 3.0, 0.02)
+"""Values, and their gradients, if Triton is there and all coordinates oscillate."""
+CUDA_PASSES, CUDA_GRADIENTS = 5e6, 1e8
+"""For each batch: their launches, and those of gradients as well."""
 SPLIT_SETUP = 500_000.0
 """For each batch: finding the cut, and the coupling matrix."""
 SMALLEST_SPLIT = 20

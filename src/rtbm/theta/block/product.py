@@ -29,6 +29,7 @@ from rtbm.theta.block.cost import (
     SMALLEST_SPLIT,
     SPLIT_SETUP,
     TORCH_PRODUCT,
+    ProductCost,
     SplitLists,
     choose_split,
     split_exponent,
@@ -57,6 +58,7 @@ class SplitProduct(Evaluator):
     def __init__(self, tensors: BlockTensors, list_sum: ListSum):
         super().__init__(tensors)
         self._list_sum = list_sum
+        self._couplings: dict[torch.device, Coupling] = {}
 
     def supports(self, device: torch.device) -> bool:
         """Whether no factor overflows."""
@@ -74,7 +76,11 @@ class SplitProduct(Evaluator):
         """Two short lists and a matrix product."""
         values = COMPILED_PRODUCT if kernels.AVAILABLE else TORCH_PRODUCT
         each = CUDA_PRODUCT if device.type == "cuda" else PRODUCT_DERIVATIVES if derivatives else values
-        return n_points * each.of(*map(len, self._lists)) + SPLIT_SETUP
+        return n_points * self.cost_of(each) + SPLIT_SETUP
+
+    def cost_of(self, each: ProductCost) -> float:
+        """Nanoseconds a point for these lists."""
+        return each.of(*map(len, self._lists))
 
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
         """See `Evaluator`."""
@@ -106,7 +112,7 @@ class SplitProduct(Evaluator):
             *(first, half[:a], value, x, real, imaginary),
         )
         Ea = torch.from_numpy(real), torch.from_numpy(imaginary) if o else None
-        even, odd = (x if part is None else part.numpy() for part in self._fixed_coupling.times_first(Ea))
+        even, odd = (x if part is None else part.numpy() for part in self.fixed_coupling(CPU).times_first(Ea))
         last_pass(max(o - a, 0), x, last, half[a:], even, odd, value)
 
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
@@ -115,7 +121,7 @@ class SplitProduct(Evaluator):
             return self._list_sum.moments(z, Q, order)
         form, (s, centre, offset) = self.tensors.form(Q), self.tensors.recentre(z, Q)
         dtype = torch.float64 if self._exponent > MAX_EXPONENT_FLOAT32 else dtype_for(z, self.tensors)
-        split = self._split(dtype, z.device)
+        split = self.split(dtype, z.device)
 
         def series(rows: Tensor, *constants: Tensor) -> Derivatives:
             if order == 0:
@@ -138,12 +144,15 @@ class SplitProduct(Evaluator):
         geometry = self.tensors.geometry
         return split_exponent(self._lists, self.tensors.fixed_form(CPU).G.numpy(), geometry.factor, geometry.n_osc)
 
-    @cached_property
-    def _fixed_coupling(self) -> "Coupling":
-        with torch.inference_mode(False):
-            return couple(self.tensors.fixed_form(CPU), self._split(torch.float64, CPU))
+    def fixed_coupling(self, device: torch.device) -> "Coupling":
+        """The coupling in float64 without graph."""
+        if device not in self._couplings:
+            with torch.inference_mode(False):
+                self._couplings[device] = couple(self.tensors.fixed_form(device), self.split(torch.float64, device))
+        return self._couplings[device]
 
-    def _split(self, dtype: torch.dtype, device: torch.device) -> "Split":
+    def split(self, dtype: torch.dtype, device: torch.device) -> "Split":
+        """The two lists as tensors."""
         first = self.tensors.constant("first", self._lists.first, device, dtype)
         last = self.tensors.constant("last", self._lists.last, device, dtype)
         curvature = self.tensors.fixed_form(device).G.diagonal().to(dtype)

@@ -21,7 +21,7 @@ from rtbm.theta.block.evaluator import CompiledEvaluator
 from rtbm.theta.block.numba import EXPONENT_BITS, MAX_EXPONENT
 from rtbm.theta.constants import TWO_PI_PARTS
 from rtbm.theta.derivatives import Derivatives, RecomputedLogTheta
-from rtbm.theta.device import SINE_TERMS, TRITON_AVAILABLE, exponential, jit, sine_cosine
+from rtbm.theta.device import SINE_TERMS, TRITON_AVAILABLE, exponential, jit, launch, sine_cosine
 from rtbm.theta.exact import grid_factor
 from rtbm.theta.kernels import ROUND
 
@@ -69,16 +69,13 @@ class CudaPass(CompiledEvaluator):
         return by_z, (-0.5 if self.phase == "I" else 0.5) * sums.sum(dim=0)
 
     def _run(self, z: Tensor, grad: Tensor, *results: Tensor, order: int) -> None:
-        numbers, terms = self._constants
-        arrays = (
-            self.tensors.constant(name, array, z.device)
-            for name, array in (("cuda numbers", numbers), ("cuda terms", terms))
+        terms = self.tensors.constant("cuda terms", self.tensors.terms, z.device)
+        launch(
+            *(_pass, (self._programs(len(z)), 1, 1)),
+            *(z.detach().contiguous(), grad, *results, self.numbers(z.device), terms),
+            *(len(z), len(terms)),
+            *(self.tensors.g, self.tensors.geometry.n_osc, self.phase == "I", order, PROGRAM_POINTS),
         )
-        with torch.cuda.device_of(z):
-            _pass[(self._programs(len(z)),)](
-                *(z.detach().contiguous(), grad, *results, *arrays, len(z), len(terms)),
-                *(self.tensors.g, self.tensors.geometry.n_osc, self.phase == "I", order, PROGRAM_POINTS),
-            )
 
     @staticmethod
     def _programs(n_points: int) -> int:
@@ -90,9 +87,12 @@ class CudaPass(CompiledEvaluator):
         is_safe = self.tensors.geometry.largest_exponent < MAX_EXPONENT
         return is_listed and is_safe and self.tensors.g <= MAX_CUDA_SIZE
 
+    def numbers(self, device: torch.device) -> Tensor:
+        """What passes call numbers: eight matrices, `slope` with Ks = slope ∘ x, and two numbers."""
+        return self.tensors.constant("cuda numbers", self._numbers, device)
+
     @cached_property
-    def _constants(self) -> tuple[np.ndarray, np.ndarray]:
-        """What `_pass` calls numbers and terms: eight matrices, `slope` with Ks = slope ∘ x, and two numbers."""
+    def _numbers(self) -> np.ndarray:
         geometry = self.tensors.geometry
         U, B, K = geometry.basis, geometry.matrices[planning.B], geometry.matrices[planning.K]
         coarse, *finer = geometry.periods
@@ -101,17 +101,17 @@ class CudaPass(CompiledEvaluator):
         matrices = (U, geometry.centre, geometry.plane, coarse, sum(finer), B * turns, U @ B.T, U @ K @ U.T)
         slope = np.where(oscillates, 1.0, 0.0) if self.phase == "I" else np.where(oscillates, 0.0, -1 / TWO_PI)
         last = [2 * grid_factor(U), geometry.constant]
-        return np.concatenate([*(np.ravel(matrix) for matrix in matrices), slope, last]), self.tensors.terms
+        return np.concatenate([*(np.ravel(matrix) for matrix in matrices), slope, last])
 
 
 @jit
-def _entry(numbers, matrix, i, j, G: "tl.constexpr"):
+def entry(numbers, matrix, i, j, G: "tl.constexpr"):
     """Entry (i, j) of one of the matrices in `numbers`."""
     return tl.load(numbers + (matrix * G + i) * G + j)
 
 
 @jit
-def _change_basis(z, row, inside, numbers, G: "tl.constexpr", FIRST: "tl.constexpr"):
+def change_basis(z, row, inside, numbers, G: "tl.constexpr", FIRST: "tl.constexpr"):
     """zU (phase II: of z modulo 2π) as a part that is exact and a small rest."""
     z_high = ()
     z_low = ()
@@ -139,18 +139,18 @@ def _change_basis(z, row, inside, numbers, G: "tl.constexpr", FIRST: "tl.constex
     high = ()
     low = ()
     for i in tl.static_range(G):
-        a = _entry(numbers, 0, 0, i, G) * coarse[0]
-        b = _entry(numbers, 0, 0, i, G) * left[0]
+        a = entry(numbers, 0, 0, i, G) * coarse[0]
+        b = entry(numbers, 0, 0, i, G) * left[0]
         for j in tl.static_range(1, G):
-            a += _entry(numbers, 0, j, i, G) * coarse[j]
-            b += _entry(numbers, 0, j, i, G) * left[j]
+            a += entry(numbers, 0, j, i, G) * coarse[j]
+            b += entry(numbers, 0, j, i, G) * left[j]
         high = high + (a,)
         low = low + (b,)
     return high, low
 
 
 @jit
-def _recentre(high, low, numbers, G: "tl.constexpr"):
+def recentre(high, low, numbers, G: "tl.constexpr"):
     """Nearest plane: zU, its lattice point n₀, and what is left; n₀ is in the reverse order of coordinates."""
     whole = ()
     for i in tl.static_range(G):
@@ -158,12 +158,12 @@ def _recentre(high, low, numbers, G: "tl.constexpr"):
     n0 = ()
     residual = ()  # of the coordinates G − 1, G − 2, …
     for k in tl.static_range(G):
-        c = _entry(numbers, 1, G - 1 - k, 0, G) * whole[0]
+        c = entry(numbers, 1, G - 1 - k, 0, G) * whole[0]
         for j in tl.static_range(1, G):
-            c += _entry(numbers, 1, G - 1 - k, j, G) * whole[j]
+            c += entry(numbers, 1, G - 1 - k, j, G) * whole[j]
         target = c
         for j in tl.static_range(k):
-            target += _entry(numbers, 2, G - 1 - k, G - 1 - j, G) * residual[j]
+            target += entry(numbers, 2, G - 1 - k, G - 1 - j, G) * residual[j]
         n = (target + _ROUND) - _ROUND
         n0 = n0 + (n,)
         residual = residual + (c - n,)
@@ -172,11 +172,29 @@ def _recentre(high, low, numbers, G: "tl.constexpr"):
         a = high[i]
         b = low[i]
         for j in tl.static_range(G):
-            a -= _entry(numbers, 3, j, i, G) * n0[G - 1 - j]
+            a -= entry(numbers, 3, j, i, G) * n0[G - 1 - j]
         for j in tl.static_range(G):
-            b -= _entry(numbers, 4, j, i, G) * n0[G - 1 - j]
+            b -= entry(numbers, 4, j, i, G) * n0[G - 1 - j]
         s = s + (a + b,)
     return whole, n0, s
+
+
+@jit
+def local_argument(z, row, inside, numbers, G: "tl.constexpr", FIRST: "tl.constexpr"):
+    """n₀ (in the reverse order of coordinates), the local argument x, and what log θ̃ has beside the sum."""
+    high, low = change_basis(z, row, inside, numbers, G, FIRST)
+    whole, n0, s = recentre(high, low, numbers, G)
+    x = ()
+    beside = tl.load(numbers + 8 * G * G + G + 1) + s[0] * 0.0
+    for i in tl.static_range(G):
+        value = entry(numbers, 5, i, 0, G) * s[0]
+        for j in tl.static_range(1, G):
+            value += entry(numbers, 5, i, j, G) * s[j]
+        x = x + (value,)
+        beside += 0.5 * tl.load(numbers + 8 * G * G + i) * s[i] * value
+        if FIRST:
+            beside += 0.5 * n0[G - 1 - i] * (whole[i] + s[i])
+    return n0, x, beside
 
 
 @jit
@@ -218,17 +236,17 @@ def _add_term(term, x, total, first, second, G: "tl.constexpr", OSC: "tl.constex
 
 
 @jit
-def _mean(n0, x, first, numbers, G: "tl.constexpr", FIRST: "tl.constexpr"):
+def mean_of(n0, x, first, numbers, G: "tl.constexpr", FIRST: "tl.constexpr"):
     """U(n₀ + Ks) + M·first with M = back; without n₀ in phase II."""
     mean = ()
     for i in tl.static_range(G):
         value = x[0] * 0.0
         if FIRST:
             for j in tl.static_range(G):  # first, since integers do not round
-                value += _entry(numbers, 0, i, j, G) * n0[G - 1 - j]
+                value += entry(numbers, 0, i, j, G) * n0[G - 1 - j]
         for j in tl.static_range(G):
-            value += _entry(numbers, 0, i, j, G) * tl.load(numbers + 8 * G * G + j) * x[j]
-            value += _entry(numbers, 6, i, j, G) * first[j]
+            value += entry(numbers, 0, i, j, G) * tl.load(numbers + 8 * G * G + j) * x[j]
+            value += entry(numbers, 6, i, j, G) * first[j]
         mean = mean + (value,)
     return mean
 
@@ -243,15 +261,15 @@ def _covariance(second, numbers, G: "tl.constexpr"):
             value = second[0] * 0.0
             for j in tl.static_range(G):
                 if j >= k:
-                    value += _entry(numbers, 6, i, j, G) * second[j * (j + 1) // 2 + k]
+                    value += entry(numbers, 6, i, j, G) * second[j * (j + 1) // 2 + k]
                 else:
-                    value += _entry(numbers, 6, i, j, G) * second[k * (k + 1) // 2 + j]
+                    value += entry(numbers, 6, i, j, G) * second[k * (k + 1) // 2 + j]
             row = row + (value,)
         for j in tl.static_range(i + 1):
-            value = row[0] * _entry(numbers, 6, j, 0, G)
+            value = row[0] * entry(numbers, 6, j, 0, G)
             for k in tl.static_range(1, G):
-                value += row[k] * _entry(numbers, 6, j, k, G)
-            result = result + (value + _entry(numbers, 7, i, j, G),)
+                value += row[k] * entry(numbers, 6, j, k, G)
+            result = result + (value + entry(numbers, 7, i, j, G),)
     return result
 
 
@@ -271,16 +289,9 @@ def _pass(
         for i in tl.static_range(G * (G + 1) // 2):
             sums = sums + (tl.zeros((POINTS,), dtype=tl.float64),)
     for start in range(tl.program_id(0) * POINTS, n_points, tl.num_programs(0) * POINTS):
-        row = start.to(tl.int64) + tl.arange(0, POINTS)
+        row = start + tl.arange(0, POINTS).to(tl.int64)
         inside = row < n_points
-        high, low = _change_basis(z, row, inside, numbers, G, FIRST)
-        whole, n0, s = _recentre(high, low, numbers, G)
-        x = ()
-        for i in tl.static_range(G):
-            value = _entry(numbers, 5, i, 0, G) * s[0]
-            for j in tl.static_range(1, G):
-                value += _entry(numbers, 5, i, j, G) * s[j]
-            x = x + (value,)
+        n0, x, beside = local_argument(z, row, inside, numbers, G, FIRST)
         total = x[0] * 0.0 + 1.0
         first = ()
         second = ()
@@ -291,19 +302,14 @@ def _pass(
         for t in range(n_terms):
             total, first, second = _add_term(terms + t * (G + 2), x, total, first, second, G, OSC, DERIVATIVES)
         if ORDER < 3:
-            value = tl.load(numbers + 8 * G * G + G + 1) + tl.log(total)
-            for i in tl.static_range(G):
-                value += 0.5 * tl.load(numbers + 8 * G * G + i) * s[i] * x[i]
-                if FIRST:
-                    value += 0.5 * n0[G - 1 - i] * (whole[i] + s[i])
-            tl.store(log_theta + row, value, mask=inside)
+            tl.store(log_theta + row, beside + tl.log(total), mask=inside)
         if ORDER > 0:
             over = 1.0 / total
             scaled = ()
             for i in tl.static_range(G):
                 scaled = scaled + (first[i] * over,)
             first = scaled
-            mean = _mean(n0, x, first, numbers, G, FIRST)
+            mean = mean_of(n0, x, first, numbers, G, FIRST)
             weight = x[0] * 0.0 + 1.0
             if ORDER == 3:
                 weight = tl.load(grad + row, mask=inside, other=0.0).to(tl.float64)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rtbm.theta.constants import TWO_PI_PARTS, WAVE_LIMIT
-from rtbm.theta.device import SINE_TERMS, SINE_TERMS_FLOAT32, TRITON_AVAILABLE, jit, reciprocal, sine_cosine
+from rtbm.theta.device import SINE_TERMS, SINE_TERMS_FLOAT32, TRITON_AVAILABLE, jit, launch, reciprocal, sine_cosine
 
 PROGRAM_BLOCKS = {torch.float64: (512, 16), torch.float32: (1024, 128)}
 """Entries that one program works on at a time, and the largest number of their columns. Speed only: measured on an
@@ -29,8 +29,7 @@ def expectations(u: Tensor, q: Tensor, phase: str) -> Tensor:
     value = torch.empty_like(u)
     if u.numel():
         grid, *block = _grid(u)
-        with torch.cuda.device_of(u):
-            _pass[grid](u, u, value, value, q.contiguous(), *u.shape, phase == "I", False, *block, ROUNDS)
+        launch(_pass, grid, u, u, value, value, q.contiguous(), *u.shape, phase == "I", False, *block, ROUNDS)
     return value
 
 
@@ -41,17 +40,16 @@ def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str) -> tup
         return by_u, torch.zeros_like(q)
     grid, *block = _grid(u)
     sums = torch.empty(grid[0], len(q), dtype=torch.promote_types(q.dtype, u.dtype), device=u.device)
-    with torch.cuda.device_of(u):
-        _pass[grid](u, grad, by_u, sums, q.contiguous(), *u.shape, phase == "I", True, *block, ROUNDS)
+    launch(_pass, grid, u, grad, by_u, sums, q.contiguous(), *u.shape, phase == "I", True, *block, ROUNDS)
     return by_u, sums.sum(dim=0)
 
 
-def _grid(u: Tensor) -> tuple[tuple[int, int], int, int]:
+def _grid(u: Tensor) -> tuple[tuple[int, int, int], int, int]:
     """The programs for rows and columns, and the columns and rows of their blocks."""
     (rows, g), (entries, most) = u.shape, PROGRAM_BLOCKS[u.dtype]
     columns = min(1 << (g - 1).bit_length(), most)
     height = entries // columns
-    return (-(-rows // (height * ROUNDS)), -(-g // columns)), columns, height
+    return (-(-rows // (height * ROUNDS)), -(-g // columns), 1), columns, height
 
 
 if TRITON_AVAILABLE:
