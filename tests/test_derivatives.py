@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 from families import PHASES, typical
 from rtbm import ThetaPlan, log_theta, theta_moments
@@ -105,3 +105,13 @@ def test_the_gradient_in_q_is_symmetric_and_float32_stays_float32() -> None:
     assert z.grad is not None
     assert torch.equal(Q.grad, Q.grad.mT)
     assert Q.grad.dtype == z.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("q", [torch.eye(2) * 3 + 1, torch.tensor([2.0, 5.0])])
+@pytest.mark.parametrize("n", [1, 3])
+def test_tangents_of_forward_mode_are_not_lost(q: torch.Tensor, n: int) -> None:
+    plan, z = ThetaPlan(q.double()), torch.ones(n, 2, dtype=torch.float64)
+    with forward_ad.dual_level():
+        assert torch.isfinite(plan.log_theta(z)).all()
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            plan.log_theta(forward_ad.make_dual(z, torch.ones_like(z)))

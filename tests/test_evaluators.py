@@ -293,6 +293,18 @@ def test_any_batch_shape_and_array_like() -> None:
     assert theta_moments(z, Q, order=0)[1:] == (None, None, None)
 
 
+def test_any_layout_in_memory() -> None:
+    Q, z = torch.tensor(typical(3)), torch.tensor(arguments(3, 5))
+    plan, expected = ThetaPlan(Q), log_theta(z, Q.clone().requires_grad_()).detach()
+    negated = torch.complex(torch.zeros_like(z), -z).conj().imag
+    assert negated.is_neg()
+    for same in (z, z.mT.contiguous().mT, negated, torch.stack([z, z])[1], torch.cat([z, z], dim=1)[:, 3:]):
+        assert torch.allclose(plan.log_theta(same), expected, rtol=0, atol=LOG_THETA)
+    many = z.repeat(2**13, 1)  # several threads
+    for same, value in ((z[0].expand(4, 3), expected[0]), (many, expected.repeat(2**13))):
+        assert torch.allclose(plan.log_theta(same), value, rtol=0, atol=LOG_THETA)
+
+
 def test_a_plan_serves_many_batches() -> None:
     plan = ThetaPlan(typical(3))
     for seed in range(5):

@@ -4,6 +4,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 Derivatives: TypeAlias = tuple[Tensor, ...]
 """A logarithm and its first derivatives: entry k is of order k."""
@@ -15,8 +16,15 @@ def with_derivatives(value: Tensor, expression: Tensor) -> Tensor:
 
 
 def wants_graph(*inputs: Tensor) -> bool:
-    """Whether results must be differentiable in one of the inputs."""
+    """Whether results must be differentiable in one of the inputs, in reverse or forward mode."""
+    if in_forward_mode() and any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in inputs):
+        return True
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+
+
+def in_forward_mode() -> bool:
+    """Whether tensors may carry tangents."""
+    return forward_ad._current_level >= 0
 
 
 class CompiledPass(Protocol):

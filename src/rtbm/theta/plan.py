@@ -11,6 +11,7 @@ from torch import Tensor
 from rtbm.common import Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
 from rtbm.theta.block.block import Block
+from rtbm.theta.derivatives import in_forward_mode
 from rtbm.theta.exact import largest_entry
 from rtbm.theta.lattice import LARGEST_INTEGER, connected_components
 from rtbm.theta.unit.columns import UnitColumns
@@ -176,6 +177,7 @@ class ThetaPlan:
             and z.ndim > 0
             and z.shape[-1] == len(self._view)
             and not ((z.requires_grad or self.Q.requires_grad) and torch.is_grad_enabled())
+            and not in_forward_mode()
             and self._is_unchanged()
         )
 

@@ -2,8 +2,6 @@
 
 import math
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from rtbm.common import Floats
@@ -52,9 +50,8 @@ class Block:
         n_points = math.prod(shape)
         if n_points == 0 or not self._fused.is_compiled or (n_points > 1 and self._prefers_split(n_points)):
             return None
-        values = np.empty(shape)
-        rows = np.ascontiguousarray((z.detach() if z.requires_grad else z).numpy()).reshape(n_points, -1)
-        return torch.from_numpy(values) if self._fused.near_log_theta(rows, values.reshape(n_points)) else None
+        z, value = z.contiguous().resolve_neg(), z.new_empty(shape)
+        return value if z.data_ptr() and self._fused.near_log_theta(z, value) else None
 
     def _prefers_split(self, n_points: int) -> bool:
         batch = n_points, CPU, False

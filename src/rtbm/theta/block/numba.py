@@ -16,7 +16,7 @@ from rtbm.theta.block.planning import BASIS, CENTRE, PERIODS, PLANE, B, K
 from rtbm.theta.chunks import POINTS_PER_THREAD, run_threads
 from rtbm.theta.constants import TWO_PI_PARTS
 from rtbm.theta.derivatives import CompiledLogTheta, Derivatives
-from rtbm.theta.kernels import ROUND, ROW_WIDTH, add_scaled_row, compiled, exp_row, fill_row, sin_cos_row
+from rtbm.theta.kernels import ROUND, ROW_WIDTH, add_scaled_row, array_at, compiled, exp_row, fill_row, sin_cos_row
 
 MAX_EXPONENT = 600.0
 """Evaluators that multiply exponentials, or do not shift them, serve blocks whose exponents stay below this. Beyond 709
@@ -40,11 +40,16 @@ class FusedPass(CompiledEvaluator):
         """One compiled pass."""
         return n_points * (FUSED_POINT + self.n_terms * (FUSED_DERIVATIVES if derivatives else FUSED_TERM))
 
-    def near_log_theta(self, z: Floats, value: Floats) -> bool:
-        """Make `value` (points,) log θ̃ for z (points, g); returns whether z is near enough for that to be exact."""
-        if len(z) < POINTS_PER_THREAD:
-            return self.run_pass(z, 0, len(z), 0, value) <= self.tensors.near_argument
-        largest = run_threads(lambda start, stop: self.run_pass(z, start, stop, 0, value), len(z))
+    def near_log_theta(self, z: Tensor, value: Tensor) -> bool:
+        """Make `value` (...) log θ̃ for z (..., g); returns whether z is near enough for that to be exact.
+
+        Both are contiguous. The pass takes their addresses, because making NumPy arrays of them takes longer than the
+        sum at a point.
+        """
+        N, addresses = value.numel(), (z.data_ptr(), value.data_ptr())
+        if N < POINTS_PER_THREAD:
+            return near_pass(*addresses, N, 0, N, *self._sum) <= self.tensors.near_argument
+        largest = run_threads(lambda start, stop: near_pass(*addresses, N, start, stop, *self._sum), N)
         return all(part <= self.tensors.near_argument for part in largest)
 
     def fixed_moments(self, z: Tensor, order: int) -> Derivatives:
@@ -304,3 +309,11 @@ def moment_pass(z, start, stop, M, n_osc, is_first_phase, constant, terms, order
         if order > 1:
             write_covariance(w, first, second, back, curvature, row, covariance, begin, count)
     return largest
+
+
+@compiled
+def near_pass(z_address, value_address, n_points, start, stop, M, n_osc, is_first_phase, constant, terms):
+    """`moment_pass` for values alone, where z (n_points, g) and the values (n_points,) are given by their addresses."""
+    z, value = array_at(z_address, (n_points, M.shape[1])), array_at(value_address, (n_points,))
+    none = np.empty((0, 0)), np.empty((0, 0, 0))
+    return moment_pass(z, start, stop, M, n_osc, is_first_phase, constant, terms, 0, value, none[0], none[1])
