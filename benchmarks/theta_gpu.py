@@ -2,8 +2,9 @@
 
     python benchmarks/theta_gpu.py --output build/theta_gpu.json
 
-Times are medians of CUDA-event timings. "product" is the rate of the matrix product in a value, where there is one.
-Errors are largest differences to the float64 CPU result on 1000 of the points.
+Times are medians of CUDA-event timings. "evaluator" is that of the value. "product" counts the operations of its matrix
+product, divided by the time of the value. Errors are largest differences to the float64 CPU result on 1000 of the
+points.
 """
 
 import argparse

@@ -19,6 +19,7 @@ from rtbm import (
     theta_moments,
 )
 from rtbm.parameters import count, map_tensors, unpack
+from rtbm.theta.block import triton_product
 from rtbm.training import Family
 from rtbm.training.statistics import ArraySource, Likelihood
 from tolerances import FLOAT32, LOG_THETA, MOMENTS
@@ -76,19 +77,38 @@ def test_the_triton_pass_agrees_with_the_cpu(g: int, scale: float, phase: str) -
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("g", [4, 6])
-def test_the_split_product_agrees_with_the_cpu(g: int, phase: str) -> None:
+@pytest.mark.parametrize("n_chunks", [1, 3])
+def test_the_cuda_product_agrees_with_the_cpu(
+    g: int, phase: str, n_chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Q, z = torch.tensor(2 * np.pi * np.eye(g) + 0.1 * np.ones((g, g))), arguments(g)
     ((_, block),) = ThetaPlan(Q.cuda(), phase=phase).blocks
     product, there = block.evaluators["cuda product"], [t.cuda().requires_grad_() for t in (z, Q)]
     assert product.supports(there[0].device)
+    if n_chunks > 1:
+        monkeypatch.setattr(
+            triton_product, "TABLE_ENTRIES", 2 * len(z) // n_chunks * sum(map(len, block.evaluators["split"]._lists))
+        )
     here = [t.clone().requires_grad_() for t in (z, Q)]
     weights = torch.linspace(-1, 1, len(z), dtype=torch.float64)
     values = product.log_theta(*there), log_theta(*here, phase=phase)
     assert torch.allclose(values[0].cpu(), values[1], rtol=0, atol=LOG_THETA)
-    found = torch.autograd.grad((weights.cuda() * values[0]).sum(), there)
     exact = torch.autograd.grad((weights * values[1]).sum(), here)
-    for a, b in zip(found, exact, strict=True):
-        assert torch.allclose(a.cpu(), b, rtol=1e-9, atol=1e-9 * max(1.0, float(b.abs().max())))
+    for _ in range(2):  # a second backward pass finds the same
+        found = torch.autograd.grad((weights.cuda() * values[0]).sum(), there, retain_graph=True)
+        for a, b in zip(found, exact, strict=True):
+            assert torch.allclose(a.cpu(), b, rtol=1e-9, atol=1e-9 * max(1.0, float(b.abs().max())))
+    some = torch.eye(len(z), dtype=torch.float64)[:3].cuda()
+    (batched,) = torch.autograd.grad(values[0], there[:1], some, is_grads_batched=True, retain_graph=True)
+    (one,) = torch.autograd.grad(values[0][2], there[:1])
+    assert torch.allclose(batched[2], one, rtol=1e-9, atol=1e-9)
+
+
+def test_long_sums_of_large_batches_take_the_cuda_product() -> None:
+    ((_, block),) = ThetaPlan(torch.tensor(2 * np.pi * np.eye(6) + 0.1)).blocks
+    z = torch.zeros(100_000, 6, dtype=torch.float64, device="cuda")
+    assert block.cheapest(z).name == block.cheapest(z, True).name == "cuda product"
+    assert block.cheapest(z, True, moments=True).name != "cuda product"
 
 
 def test_diagonal_complex_and_samples() -> None:

@@ -62,7 +62,7 @@ def test_a_compiled_plan_is_the_plain_one(Q: Floats, phase: str) -> None:
     R, G = geometry.factor, geometry.form.G.numpy()
     assert (np.abs(R.T @ R - G) <= SAME * np.sqrt(np.outer(np.diag(G), np.diag(G)))).all()
     status, _, _, radius2, _, _ = planning.plan_sum(Q, is_first, 1e-12, -1, Q, Q)
-    if status == planning.NOT_EXACT:
+    if status == planning.NOT_EXACT:  # the basis that Python's integers found is planned with
         radius2 = planning.plan_sum(Q, is_first, 1e-12, t, basis.astype(float), gram)[3]
     points = enumerate_points(R, radius2, np.where(np.arange(len(Q)) < o, 0.0, np.diag(R) / 2))
     half = [p for p in points.tolist() if next((n for n in p[:o] if n), 1) > 0]

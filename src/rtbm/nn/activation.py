@@ -123,11 +123,11 @@ def _kernels(u: Tensor) -> Any:
 
 def _rows(u: Tensor) -> Tensor:
     """u (points, g), in a type that kernels know."""
-    rows = u.detach()
-    if u.ndim == 2 and u.dtype in (torch.float32, torch.float64) and u.is_contiguous() and not u.is_neg():
+    rows, is_known = u.detach(), u.dtype in (torch.float32, torch.float64)
+    if is_known and u.ndim == 2 and u.is_contiguous() and not u.is_neg():
         return rows  # the most frequent case, without further calls
     rows = rows.resolve_neg().reshape(math.prod(u.shape[:-1]), u.shape[-1])
-    return (rows if u.dtype in (torch.float32, torch.float64) else rows.float()).contiguous()
+    return (rows if is_known else rows.float()).contiguous()
 
 
 def _shaped(rows: Tensor, u: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ class CompiledLogTheta(torch.autograd.Function):
         z, Q, mean, *second = ctx.saved_tensors
         by_z, by_Q = grad[:, None] * mean, None
         if torch.is_grad_enabled():
-            return torch_gradients(ctx, z, Q, grad)
+            return _torch_gradients(ctx, z, Q, grad)
         if second:
             square = by_z.mT @ mean if Q.ndim == 2 else (by_z * mean).sum(dim=0)
             sign = -0.5 if ctx.compiled.phase == "I" else 0.5
@@ -68,30 +68,36 @@ class CompiledLogTheta(torch.autograd.Function):
 
 
 class RecomputedLogTheta(torch.autograd.Function):
-    """The same for a pass so fast that its backward pass computes the derivatives anew, and keeps nothing."""
+    """The same for passes on GPUs, where the backward pass computes the derivatives.
+
+    `compiled.start(z)` returns the value and what is kept for `compiled.gradients(z, grad, kept)`.
+    """
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, Q: Tensor, compiled: Any) -> Tensor:
-        """The value alone."""
-        ctx.save_for_backward(z, Q)
+        """The value."""
+        value, *kept = compiled.start(z)
+        ctx.save_for_backward(z, Q, *kept)
         ctx.compiled = compiled
-        return compiled.fixed_moments(z, 0)[0]
+        return value
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         """The gradients in z and Q."""
-        z, Q = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return torch_gradients(ctx, z, Q, grad)
-        by_z, by_Q = ctx.compiled.gradients(z, grad)
+        z, Q, *kept = ctx.saved_tensors
+        if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(grad):
+            return _torch_gradients(ctx, z, Q, grad)
+        by_z, by_Q = ctx.compiled.gradients(z, grad, kept)
         return by_z.to(z.dtype), by_Q.to(Q.dtype), None
 
 
-def torch_gradients(ctx: Any, z: Tensor, Q: Tensor, grad: Tensor) -> Any:
-    """Gradients that have a graph themselves."""
+def _torch_gradients(ctx: Any, z: Tensor, Q: Tensor, grad: Tensor) -> Any:
+    """Gradients in plain torch; they have a graph if one is wanted."""
     wanted = [tensor for tensor, need in zip((z, Q), ctx.needs_input_grad, strict=False) if need]
-    value = ctx.compiled.torch_log_theta(z, Q)
-    found = iter(torch.autograd.grad(value, wanted, grad, create_graph=True))
+    has_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        value = ctx.compiled.torch_log_theta(z, Q)
+    found = iter(torch.autograd.grad(value, wanted, grad, create_graph=has_graph))
     return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None
 
 

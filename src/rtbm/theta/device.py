@@ -1,4 +1,4 @@
-"""What CUDA passes (Triton) share: how they are compiled, and elementary functions."""
+"""What CUDA passes (Triton) share: how they are compiled and launched, and elementary functions."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ TRITON_AVAILABLE = triton is not None
 SINE_TERMS, SINE_TERMS_FLOAT32 = 9, 5
 """Taylor terms of sine and cosine up to a quarter of a turn. With fewer, the last digits would be wrong."""
 MAX_CHOICES = 1000
-"""Choices of a compiled kernel that are kept. Speed only."""
+"""Choices of a compiled kernel that are kept; then all are forgotten. Speed only."""
 
 
 def jit(function: Any) -> Any:
@@ -26,7 +26,8 @@ def jit(function: Any) -> Any:
     return triton.jit(function) if TRITON_AVAILABLE else function
 
 
-_compiled: dict[Any, Any] = {}
+_chosen: dict[Any, tuple[Any, Any]] = {}
+"""A kernel, and what it was compiled to, for arguments of one kind."""
 
 
 def launch(kernel: Any, grid: tuple[int, int, int], *arguments: Any) -> None:
@@ -40,13 +41,14 @@ def launch(kernel: Any, grid: tuple[int, int, int], *arguments: Any) -> None:
         with torch.cuda.device(device):
             return launch(kernel, grid, *arguments)
     key = id(kernel), device, *[a if isinstance(a, int) else (a.dtype, a.data_ptr() % 16) for a in arguments]
-    compiled = _compiled.get(key)
-    if compiled is not None:
-        compiled[grid](*arguments)
+    if key in _chosen:
+        _chosen[key][1][grid](*arguments)
         return None
-    if len(_compiled) >= MAX_CHOICES:
-        _compiled.clear()
-    _compiled[key] = kernel[grid](*arguments)
+    if len(_chosen) >= MAX_CHOICES:
+        _chosen.clear()
+    compiled = kernel[grid](*arguments)
+    if compiled is not None:  # Triton's interpreter compiles nothing
+        _chosen[key] = kernel, compiled
 
 
 if TRITON_AVAILABLE:

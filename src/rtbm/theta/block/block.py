@@ -39,7 +39,9 @@ class Block:
 
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
         """log θ̃ and its z-derivatives up to `order` ≤ 3; differentiable to any order."""
-        return self.cheapest(z, order > 0 or wants_graph(z, Q)).moments(z, Q, order)
+        if order == 0:
+            return (self.log_theta(z, Q),)
+        return self.cheapest(z, True, moments=True).moments(z, Q, order)
 
     def near_log_theta(self, z: Tensor) -> Tensor | None:
         """log θ̃ (...) for z (..., g) on the CPU, float64 and without graph, if one compiled pass is the cheapest.
@@ -57,7 +59,8 @@ class Block:
         batch = n_points, CPU, False
         return self._split.may_pay(n_points) and self._split.cost(*batch) < self._fused.cost(*batch)
 
-    def cheapest(self, z: Tensor, derivatives: bool = False) -> Evaluator:
-        """The evaluator that the cost model picks for a batch, for values alone or with derivatives."""
-        candidates = [evaluator for evaluator in self.evaluators.values() if evaluator.pays(z)]
+    def cheapest(self, z: Tensor, derivatives: bool = False, moments: bool = False) -> Evaluator:
+        """The evaluator that the cost model picks for a batch: for values, with gradients, or for moments."""
+        able = [evaluator for evaluator in self.evaluators.values() if evaluator.has_moments or not moments]
+        candidates = [evaluator for evaluator in able if evaluator.pays(z)]
         return min(candidates, key=lambda evaluator: evaluator.cost(len(z), z.device, derivatives))

@@ -1,15 +1,16 @@
-"""What each evaluator costs, in nanoseconds of one core, and the best cut of the split product.
+"""What each evaluator costs, and the best cut of the split product.
 
 For each point, with T terms, or lists of T_a and T_b terms:
 
     list    200 + 20 T                         an exponential or cosine for every term
     fused   40 + 9 T, with derivatives 16 T    one compiled pass
     split   c + f (T_a + T_b) + p T_a T_b      two short lists and a matrix product; c, f, p are a `ProductCost`
-    cuda    30 + 1.2 T                         the compiled pass on a GPU, beside list and split there
+    cuda    30 + 1.2 T                         one compiled pass on a GPU
     cuda product                               as split, with other constants
 
-The constants come from `make bench`. They decide which evaluator is used, so other values cost time but change no
-result; only their ratios matter.
+The constants come from `make bench`, in nanoseconds of one core; those for GPUs from `benchmarks/theta_gpu.py`, in
+units of 0.004 ns. They decide which evaluator is used, so other values cost time but change no result; only the ratios
+of evaluators for the same device matter.
 """
 
 import math
@@ -32,7 +33,7 @@ class ProductCost(NamedTuple):
     pair: float
 
     def of(self, n_first: int, n_last: int) -> float:
-        """Nanoseconds a point for two lists."""
+        """The cost of a point for two lists."""
         return self.point + (n_first + n_last) * self.entry + n_first * n_last * self.pair
 
 
@@ -43,13 +44,13 @@ PRODUCT_DERIVATIVES = ProductCost(1000.0, 15.0, 0.9)
 TORCH_PRODUCT = ProductCost(300.0, 30.0, 0.2)
 """Values without numba."""
 CUDA_PRODUCT = ProductCost(300.0, 3.0, 0.15)
-"""All of these on a GPU."""
+"""Values, gradients and moments in torch on a GPU."""
 CUDA_TABLES = ProductCost(60.0, 3.0, 0.02)
-"""Values, and their gradients, if Triton is there and all coordinates oscillate."""
-CUDA_PASSES, CUDA_GRADIENTS = 5e6, 1e8
-"""For each batch: their launches, and those of gradients as well."""
-SPLIT_SETUP = 500_000.0
-"""For each batch: finding the cut, and the coupling matrix."""
+"""Values and gradients by the CUDA product."""
+SPLIT_SETUP, CUDA_SPLIT_SETUP = 5e5, 1e8
+"""For each batch: finding the cut, and the coupling matrix; on a GPU, the launches as well."""
+CUDA_PRODUCT_SETUP, CUDA_GRADIENT_SETUP = 5e6, 5e7
+"""For each batch of the CUDA product: its launches, without and with gradients."""
 SMALLEST_SPLIT = 20
 """Up to so many terms a split is not considered, since finding its cut would take longer than the sum."""
 MAX_PRODUCT = 2**24

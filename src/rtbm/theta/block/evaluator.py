@@ -14,6 +14,8 @@ class Evaluator(ABC):
     """log θ̃ and its derivatives for a block. Methods take Q as a tensor, which derivatives may be asked of."""
 
     name: str
+    has_moments: ClassVar[bool] = True
+    """Whether it forms moments itself. Others leave them to another evaluator."""
 
     def __init__(self, tensors: BlockTensors):
         self.tensors = tensors
@@ -30,7 +32,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     def cost(self, n_points: int, device: torch.device, derivatives: bool) -> float:
-        """Nanoseconds for so many points on this device, for values alone or with derivatives."""
+        """The cost of so many points on this device, for values alone or with derivatives; see `cost`."""
 
     @abstractmethod
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:

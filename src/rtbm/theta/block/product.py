@@ -24,6 +24,7 @@ from rtbm.theta.block import planning
 from rtbm.theta.block.cost import (
     COMPILED_PRODUCT,
     CUDA_PRODUCT,
+    CUDA_SPLIT_SETUP,
     FUSED_TERM,
     PRODUCT_DERIVATIVES,
     SMALLEST_SPLIT,
@@ -58,7 +59,6 @@ class SplitProduct(Evaluator):
     def __init__(self, tensors: BlockTensors, list_sum: ListSum):
         super().__init__(tensors)
         self._list_sum = list_sum
-        self._couplings: dict[torch.device, Coupling] = {}
 
     def supports(self, device: torch.device) -> bool:
         """Whether no factor overflows."""
@@ -76,10 +76,10 @@ class SplitProduct(Evaluator):
         """Two short lists and a matrix product."""
         values = COMPILED_PRODUCT if kernels.AVAILABLE else TORCH_PRODUCT
         each = CUDA_PRODUCT if device.type == "cuda" else PRODUCT_DERIVATIVES if derivatives else values
-        return n_points * self.cost_of(each) + SPLIT_SETUP
+        return n_points * self.cost_of(each) + (CUDA_SPLIT_SETUP if device.type == "cuda" else SPLIT_SETUP)
 
     def cost_of(self, each: ProductCost) -> float:
-        """Nanoseconds a point for these lists."""
+        """The cost of a point for these lists."""
         return each.of(*map(len, self._lists))
 
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class SplitProduct(Evaluator):
             *(first, half[:a], value, x, real, imaginary),
         )
         Ea = torch.from_numpy(real), torch.from_numpy(imaginary) if o else None
-        even, odd = (x if part is None else part.numpy() for part in self.fixed_coupling(CPU).times_first(Ea))
+        even, odd = (x if part is None else part.numpy() for part in self._fixed_coupling.times_first(Ea))
         last_pass(max(o - a, 0), x, last, half[a:], even, odd, value)
 
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
@@ -144,12 +144,10 @@ class SplitProduct(Evaluator):
         geometry = self.tensors.geometry
         return split_exponent(self._lists, self.tensors.fixed_form(CPU).G.numpy(), geometry.factor, geometry.n_osc)
 
-    def fixed_coupling(self, device: torch.device) -> "Coupling":
-        """The coupling in float64 without graph."""
-        if device not in self._couplings:
-            with torch.inference_mode(False):
-                self._couplings[device] = couple(self.tensors.fixed_form(device), self.split(torch.float64, device))
-        return self._couplings[device]
+    @cached_property
+    def _fixed_coupling(self) -> "Coupling":
+        with torch.inference_mode(False):
+            return couple(self.tensors.fixed_form(CPU), self.split(torch.float64, CPU))
 
     def split(self, dtype: torch.dtype, device: torch.device) -> "Split":
         """The two lists as tensors."""

@@ -60,7 +60,11 @@ class CudaPass(CompiledEvaluator):
         self._run(z, z, *results, *[z] * (2 - order), order=order)
         return tuple(results)
 
-    def gradients(self, z: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def start(self, z: Tensor) -> Derivatives:
+        """log θ̃ (points,); nothing is kept for the gradients."""
+        return self.fixed_moments(z, 0)
+
+    def gradients(self, z: Tensor, grad: Tensor, _: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The gradients of log θ̃ in z (points, g) and Q (g, g), for weights grad (points,)."""
         N, g = z.shape
         by_z = torch.empty(N, g, dtype=torch.float64, device=z.device)
@@ -105,13 +109,13 @@ class CudaPass(CompiledEvaluator):
 
 
 @jit
-def entry(numbers, matrix, i, j, G: "tl.constexpr"):
+def _entry(numbers, matrix, i, j, G: "tl.constexpr"):
     """Entry (i, j) of one of the matrices in `numbers`."""
     return tl.load(numbers + (matrix * G + i) * G + j)
 
 
 @jit
-def change_basis(z, row, inside, numbers, G: "tl.constexpr", FIRST: "tl.constexpr"):
+def _change_basis(z, row, inside, numbers, G: "tl.constexpr", FIRST: "tl.constexpr"):
     """zU (phase II: of z modulo 2π) as a part that is exact and a small rest."""
     z_high = ()
     z_low = ()
@@ -139,18 +143,18 @@ def change_basis(z, row, inside, numbers, G: "tl.constexpr", FIRST: "tl.constexp
     high = ()
     low = ()
     for i in tl.static_range(G):
-        a = entry(numbers, 0, 0, i, G) * coarse[0]
-        b = entry(numbers, 0, 0, i, G) * left[0]
+        a = _entry(numbers, 0, 0, i, G) * coarse[0]
+        b = _entry(numbers, 0, 0, i, G) * left[0]
         for j in tl.static_range(1, G):
-            a += entry(numbers, 0, j, i, G) * coarse[j]
-            b += entry(numbers, 0, j, i, G) * left[j]
+            a += _entry(numbers, 0, j, i, G) * coarse[j]
+            b += _entry(numbers, 0, j, i, G) * left[j]
         high = high + (a,)
         low = low + (b,)
     return high, low
 
 
 @jit
-def recentre(high, low, numbers, G: "tl.constexpr"):
+def _recentre(high, low, numbers, G: "tl.constexpr"):
     """Nearest plane: zU, its lattice point n₀, and what is left; n₀ is in the reverse order of coordinates."""
     whole = ()
     for i in tl.static_range(G):
@@ -158,12 +162,12 @@ def recentre(high, low, numbers, G: "tl.constexpr"):
     n0 = ()
     residual = ()  # of the coordinates G − 1, G − 2, …
     for k in tl.static_range(G):
-        c = entry(numbers, 1, G - 1 - k, 0, G) * whole[0]
+        c = _entry(numbers, 1, G - 1 - k, 0, G) * whole[0]
         for j in tl.static_range(1, G):
-            c += entry(numbers, 1, G - 1 - k, j, G) * whole[j]
+            c += _entry(numbers, 1, G - 1 - k, j, G) * whole[j]
         target = c
         for j in tl.static_range(k):
-            target += entry(numbers, 2, G - 1 - k, G - 1 - j, G) * residual[j]
+            target += _entry(numbers, 2, G - 1 - k, G - 1 - j, G) * residual[j]
         n = (target + _ROUND) - _ROUND
         n0 = n0 + (n,)
         residual = residual + (c - n,)
@@ -172,29 +176,29 @@ def recentre(high, low, numbers, G: "tl.constexpr"):
         a = high[i]
         b = low[i]
         for j in tl.static_range(G):
-            a -= entry(numbers, 3, j, i, G) * n0[G - 1 - j]
+            a -= _entry(numbers, 3, j, i, G) * n0[G - 1 - j]
         for j in tl.static_range(G):
-            b -= entry(numbers, 4, j, i, G) * n0[G - 1 - j]
+            b -= _entry(numbers, 4, j, i, G) * n0[G - 1 - j]
         s = s + (a + b,)
     return whole, n0, s
 
 
 @jit
 def local_argument(z, row, inside, numbers, G: "tl.constexpr", FIRST: "tl.constexpr"):
-    """n₀ (in the reverse order of coordinates), the local argument x, and what log θ̃ has beside the sum."""
-    high, low = change_basis(z, row, inside, numbers, G, FIRST)
-    whole, n0, s = recentre(high, low, numbers, G)
+    """n₀ (in the reverse order of coordinates), the local argument x, and the logarithm of what multiplies the sum."""
+    high, low = _change_basis(z, row, inside, numbers, G, FIRST)
+    whole, n0, s = _recentre(high, low, numbers, G)
     x = ()
-    beside = tl.load(numbers + 8 * G * G + G + 1) + s[0] * 0.0
+    log_factor = tl.load(numbers + 8 * G * G + G + 1) + s[0] * 0.0
     for i in tl.static_range(G):
-        value = entry(numbers, 5, i, 0, G) * s[0]
+        value = _entry(numbers, 5, i, 0, G) * s[0]
         for j in tl.static_range(1, G):
-            value += entry(numbers, 5, i, j, G) * s[j]
+            value += _entry(numbers, 5, i, j, G) * s[j]
         x = x + (value,)
-        beside += 0.5 * tl.load(numbers + 8 * G * G + i) * s[i] * value
+        log_factor += 0.5 * tl.load(numbers + 8 * G * G + i) * s[i] * value
         if FIRST:
-            beside += 0.5 * n0[G - 1 - i] * (whole[i] + s[i])
-    return n0, x, beside
+            log_factor += 0.5 * n0[G - 1 - i] * (whole[i] + s[i])
+    return n0, x, log_factor
 
 
 @jit
@@ -243,10 +247,10 @@ def mean_of(n0, x, first, numbers, G: "tl.constexpr", FIRST: "tl.constexpr"):
         value = x[0] * 0.0
         if FIRST:
             for j in tl.static_range(G):  # first, since integers do not round
-                value += entry(numbers, 0, i, j, G) * n0[G - 1 - j]
+                value += _entry(numbers, 0, i, j, G) * n0[G - 1 - j]
         for j in tl.static_range(G):
-            value += entry(numbers, 0, i, j, G) * tl.load(numbers + 8 * G * G + j) * x[j]
-            value += entry(numbers, 6, i, j, G) * first[j]
+            value += _entry(numbers, 0, i, j, G) * tl.load(numbers + 8 * G * G + j) * x[j]
+            value += _entry(numbers, 6, i, j, G) * first[j]
         mean = mean + (value,)
     return mean
 
@@ -261,15 +265,15 @@ def _covariance(second, numbers, G: "tl.constexpr"):
             value = second[0] * 0.0
             for j in tl.static_range(G):
                 if j >= k:
-                    value += entry(numbers, 6, i, j, G) * second[j * (j + 1) // 2 + k]
+                    value += _entry(numbers, 6, i, j, G) * second[j * (j + 1) // 2 + k]
                 else:
-                    value += entry(numbers, 6, i, j, G) * second[k * (k + 1) // 2 + j]
+                    value += _entry(numbers, 6, i, j, G) * second[k * (k + 1) // 2 + j]
             row = row + (value,)
         for j in tl.static_range(i + 1):
-            value = row[0] * entry(numbers, 6, j, 0, G)
+            value = row[0] * _entry(numbers, 6, j, 0, G)
             for k in tl.static_range(1, G):
-                value += row[k] * entry(numbers, 6, j, k, G)
-            result = result + (value + entry(numbers, 7, i, j, G),)
+                value += row[k] * _entry(numbers, 6, j, k, G)
+            result = result + (value + _entry(numbers, 7, i, j, G),)
     return result
 
 
@@ -291,7 +295,7 @@ def _pass(
     for start in range(tl.program_id(0) * POINTS, n_points, tl.num_programs(0) * POINTS):
         row = start + tl.arange(0, POINTS).to(tl.int64)
         inside = row < n_points
-        n0, x, beside = local_argument(z, row, inside, numbers, G, FIRST)
+        n0, x, log_factor = local_argument(z, row, inside, numbers, G, FIRST)
         total = x[0] * 0.0 + 1.0
         first = ()
         second = ()
@@ -302,7 +306,7 @@ def _pass(
         for t in range(n_terms):
             total, first, second = _add_term(terms + t * (G + 2), x, total, first, second, G, OSC, DERIVATIVES)
         if ORDER < 3:
-            tl.store(log_theta + row, beside + tl.log(total), mask=inside)
+            tl.store(log_theta + row, log_factor + tl.log(total), mask=inside)
         if ORDER > 0:
             over = 1.0 / total
             scaled = ()
