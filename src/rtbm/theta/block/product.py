@@ -41,11 +41,14 @@ from rtbm.theta.block.poisson import Form
 from rtbm.theta.block.tables import FILL_PIECE, fill_table, first_pass, last_pass
 from rtbm.theta.block.tensors import CPU, BlockTensors
 from rtbm.theta.block.torch import ListSum, cumulants, dtype_for, half_square, real_part, to_z, with_unit
-from rtbm.theta.chunks import CPU_ELEMENTS, in_chunks, run_threads
+from rtbm.theta.chunks import in_chunks, run_threads
 from rtbm.theta.derivatives import Derivatives, wants_graph
 
 MAX_EXPONENT_FLOAT32 = 60.0
 """Split products with larger exponents are computed in float64. Beyond 88, factors would overflow float32."""
+CHUNK_ENTRIES = 2**21
+"""Entries of the tables and products of a chunk of points on the CPU, for each thread: 16 MiB. Speed and memory only:
+with fewer there are more calls."""
 
 
 class SplitProduct(Evaluator):
@@ -88,7 +91,7 @@ class SplitProduct(Evaluator):
         if not is_compiled or wants_graph(z, Q) or self.tensors.is_far(z):
             return self.moments(z, Q, 0)[0]
         rows, value, terms = z.detach().contiguous().numpy(), np.empty(len(z)), sum(map(len, self._lists))
-        size = max(1, CPU_ELEMENTS // (2 * terms))
+        size = max(1, CHUNK_ENTRIES // (2 * terms))
 
         def run(start: int, stop: int) -> None:
             for begin in range(start, stop, size):
