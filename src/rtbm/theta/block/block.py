@@ -41,7 +41,7 @@ class Block:
         """log θ̃ and its z-derivatives up to `order` ≤ 3; differentiable to any order."""
         if order == 0:
             return (self.log_theta(z, Q),)
-        return self.cheapest(z, True, moments=True).moments(z, Q, order)
+        return self.cheapest(z, moments=True).moments(z, Q, order)
 
     def near_log_theta(self, z: Tensor) -> Tensor | None:
         """log θ̃ (...) for z (..., g) on the CPU, float64 and without graph, if one compiled pass is the cheapest.
@@ -53,6 +53,7 @@ class Block:
         if n_points == 0 or not self._fused.is_compiled or (n_points > 1 and self._prefers_split(n_points)):
             return None
         z, value = z.contiguous().resolve_neg(), z.new_empty(shape)
+        # zeros that torch does not store have no address
         return value if z.data_ptr() and self._fused.near_log_theta(z, value) else None
 
     def _prefers_split(self, n_points: int) -> bool:
@@ -63,4 +64,4 @@ class Block:
         """The evaluator that the cost model picks for a batch: for values, with gradients, or for moments."""
         able = [evaluator for evaluator in self.evaluators.values() if evaluator.has_moments or not moments]
         candidates = [evaluator for evaluator in able if evaluator.pays(z)]
-        return min(candidates, key=lambda evaluator: evaluator.cost(len(z), z.device, derivatives))
+        return min(candidates, key=lambda evaluator: evaluator.cost(len(z), z.device, derivatives or moments))

@@ -8,9 +8,9 @@ For each point, with T terms, or lists of T_a and T_b terms:
     cuda    30 + 1.2 T                         one compiled pass on a GPU
     cuda product                               as split, with other constants
 
-The constants come from `make bench`, in nanoseconds of one core; those for GPUs from `benchmarks/theta_gpu.py`, in
-units of 0.004 ns. They decide which evaluator is used, so other values cost time but change no result; only the ratios
-of evaluators for the same device matter.
+The constants are in nanoseconds of one core (`make bench`), and for GPUs in units of 0.004 ns
+(`benchmarks/theta_gpu.py`). They decide which evaluator is used, so other values cost time but change no result; only
+the ratios of evaluators for the same device matter.
 """
 
 import math

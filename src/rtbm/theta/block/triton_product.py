@@ -104,7 +104,7 @@ class CudaProduct(CompiledEvaluator):
         return self._product.moments(z, Q, order) if order else (self.log_theta(z, Q),)
 
     def fixed_moments(self, z: Tensor, order: int) -> Derivatives:
-        """log θ̃ without a graph, for order 0."""
+        """log θ̃ alone, without a graph: `has_moments` is false."""
         prepared = self._prepare(z, False)
         return (prepared.log_factor + self._log_sum(prepared.x, None),)
 
