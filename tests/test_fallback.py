@@ -1,7 +1,10 @@
 """The Gaussians that a fit has to beat."""
 
+import warnings
+
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from rtbm import RTBMDensity, datasets
@@ -54,13 +57,32 @@ def test_data_of_one_gaussian_take_one():
     assert np.allclose(model.distribution_.covariance_matrix, np.cov(X.T, bias=True), rtol=1e-6)
 
 
-def test_with_missing_entries_one_gaussian_is_the_rival():
+def test_with_missing_entries_gaussians_are_rivals_too():
     X = datasets.correlated_mixture.sample(600, seed=0)
     X[:100, 0] = np.nan
-    assert not fit(X, fallback="gaussians").is_gaussian_
+    assert not fit(X).is_gaussian_
+    assert fit(X, fallback="gaussians").n_parameters_ == 11
     X = datasets.correlated_gaussian.sample(600, seed=0)
     X[:100, 0] = np.nan
-    assert fit(X, fallback="gaussians").is_gaussian_
+    assert fit(X, fallback="gaussians").n_parameters_ == 5
+
+
+@pytest.mark.parametrize("coupling", ["dense", "diagonal"])
+@pytest.mark.parametrize("phase", ["I", "II"])
+@pytest.mark.parametrize("n_components", [1, 3])
+@pytest.mark.parametrize("gaps", [0.0, 0.2])
+def test_the_fit_has_the_likelihood_at_which_the_solver_ended(coupling, phase, n_components, gaps):
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(centre, 0.3, (60, 2)) for centre in (-4, 0, 4)])
+    X[rng.random(180) < gaps, 0] = np.nan
+    weights = rng.uniform(0.5, 2.0, len(X))
+    options = {"coupling": coupling, "phase": phase, "n_components": n_components, "n_init": 2, "max_iter": 60}
+    model = RTBMDensity(1, fallback=None, random_state=3, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, sample_weight=weights)
+    lowest = min(result.history[-1].objective for result in model.results_)  # it holds the prior, which is above −0.01
+    assert model.score(X, sample_weight=weights) > -lowest - 0.01
 
 
 @pytest.mark.filterwarnings("ignore::rtbm.SpikeWarning")

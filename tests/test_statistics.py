@@ -265,8 +265,8 @@ def test_extreme_parameters_are_survived_or_refused():
 
 def test_rows_are_grouped_by_what_is_missing():
     x = points(200, 2, 0)
-    x[:20, 0] = x[20:40, 1] = torch.nan
+    x[:30, 0] = x[30:40, 1] = torch.nan
     x[40] = torch.nan
     blocks = make_blocks(x, weights(200, 0))
-    found = sorted((len(block.points), block.present.tolist()) for block in blocks)
-    assert found == [(20, [0]), (20, [1]), (159, [0, 1])]
+    found = sorted((len(block.points), block.present.tolist(), block.has_gaps) for block in blocks)
+    assert found == [(10, [0, 1], True), (30, [1], False), (159, [0, 1], False)]  # few rows have gaps of their own

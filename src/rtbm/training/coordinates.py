@@ -126,7 +126,5 @@ def quantiles(x: Floats, weights: Floats, probabilities: Floats) -> Floats:
 
 def structure(x: Floats, weights: Floats) -> Floats:
     """How far E[log cosh x] of each column of standardised data (Nv,) is from that of a Gaussian."""
-    present = ~np.isnan(x)
-    values = np.log(np.cosh(np.clip(np.nan_to_num(x), -50, 50)))
-    total = weights @ present
-    return np.where(total > 0, np.abs((weights @ values) / np.where(total > 0, total, 1) - LOG_COSH_NORMAL), 0) + 1e-12
+    values = np.log(np.cosh(np.clip(x, -50, 50)))
+    return np.abs(weights @ values / weights.sum() - LOG_COSH_NORMAL) + 1e-12

@@ -1,5 +1,6 @@
 """The densities that are fitted, as functions of one vector of free parameters."""
 
+import math
 from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
@@ -8,14 +9,15 @@ from torch import Tensor
 
 from rtbm.common import PHASES, Floats
 from rtbm.distributions import RTBMDistribution, RTBMMixture
-from rtbm.errors import RTBMError
 from rtbm.parameters import COUPLINGS, count, log_cholesky, pack, triangle_of, unpack
-from rtbm.training.statistics import ArraySource, Likelihood
+from rtbm.training.statistics import FAILURES, ArraySource, Likelihood
 from rtbm.validation import check_choice, check_integer
 
-FAILURES = (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError, ArithmeticError)
-"""What evaluating a density raises where its parameters leave float64."""
+__all__ = ["FAILURES", "Density", "Family", "machine_log_prob"]
+
 Density = RTBMDistribution | RTBMMixture
+ROW_TOLERANCE = 1e-12
+"""The error of log P of a point from hidden states that tables omit, in `machine_log_prob`."""
 
 
 @dataclass(eq=False)
@@ -110,11 +112,16 @@ class Family:
             return pack(distribution.free)
         return self.join([pack(c.free) for c in distribution.components], distribution.logits)
 
-    def affine(self, vector: Tensor, root: Floats, mean: Floats) -> Tensor:
-        """The vector of the machine of v' = root v + mean, for one machine."""
-        M, c = torch.from_numpy(np.ascontiguousarray(root)).to(vector), torch.from_numpy(mean).to(vector)
+    def affine(self, vector: Tensor, root: Floats, mean: Floats | None = None) -> Tensor:
+        """The vector of v' = root v + mean; without a mean it is 0."""
+        M = torch.from_numpy(np.ascontiguousarray(root)).to(vector)
+        c = vector.new_zeros(len(M)) if mean is None else torch.from_numpy(mean).to(vector)
+        machines, logits = self.split(vector)
+        return self.join([self._affine_machine(machine, M, c) for machine in machines], logits)
+
+    def _affine_machine(self, vector: Tensor, M: Tensor, c: Tensor) -> Tensor:
         if self.coupling == "diagonal":
-            return self.vector(self.machine(vector).affine(M, c))
+            return pack(self.machine(vector).affine(M, c).free)
         free = unpack(vector, self.n_visible, self.n_hidden)
         half = M @ triangle_of(free.visible_scale)
         moved = free._replace(
@@ -123,3 +130,27 @@ class Family:
             visible_scale=log_cholesky(half @ half.mT),
         )
         return pack(moved)
+
+
+def machine_log_prob(density: Density, x: Tensor) -> Tensor:
+    """log P (n, K) of each dense machine of a density at points x (n, Nv); NaN entries are integrated out.
+
+    Tables of hidden states serve all patterns of gaps in one pass, while `density.log_prob` makes machines for each
+    pattern. Both have errors of about 1e-10 at most.
+
+    Examples
+    --------
+    >>> machine = RTBMDistribution(np.eye(2), np.full((2, 1), 0.5), [[3.0]], [0.0, 0.0], [0.0])
+    >>> x = torch.tensor([[0.5, torch.nan], [0.5, 1.0]], dtype=torch.float64)
+    >>> bool((machine_log_prob(machine, x)[:, 0] - machine.log_prob(x)).abs().max() < 1e-12)
+    True
+    """
+    machines = list(density.components) if isinstance(density, RTBMMixture) else [density]
+    source, result = ArraySource(x, torch.ones_like(x[:, 0])), x.new_empty(len(x), len(machines))
+    for size in {machine.n_hidden for machine in machines}:
+        own = [k for k, machine in enumerate(machines) if machine.n_hidden == size]
+        family = Family(x.shape[1], size, n_components=len(own))
+        vector = family.join([pack(machines[k].free) for k in own], x.new_zeros(len(own)))
+        log_joint = Likelihood(family, source, tolerance=ROW_TOLERANCE / len(x)).log_joint(vector)
+        result[:, own] = log_joint + math.log(len(own))
+    return result

@@ -1,4 +1,8 @@
-"""Mixtures of Gaussians, by the same pass over the data: machines whose hidden units have only one state."""
+"""Gaussians, by the same pass over the data: machines whose hidden units have only one state.
+
+One Gaussian stands for what is known of data before a fit, and several are what a mixture has to beat. Gaps are
+integrated out.
+"""
 
 import math
 from typing import NamedTuple
@@ -8,11 +12,16 @@ import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.training.statistics import Block, Evaluation, dense, make_blocks
+from rtbm.distributions.missing import missing_patterns
+from rtbm.training.coordinates import Moments
+from rtbm.training.statistics import ArraySource, Evaluation, dense
 from rtbm.training.statistics.sums import TableSums
 
 GAUSSIAN_MAX_ITER, GAUSSIAN_TOL = 500, 1e-5
 """Iterations of expectation maximisation, and the gain in mean log P that ends it. A smaller one takes longer."""
+STRENGTHS, LEAST_STRENGTH = np.geomspace(1e-6, 1e4, 61), 0.05
+"""Strengths of the prior for independence that are compared, for each observation. A best one below LEAST_STRENGTH counts
+as 0: with that many rows the Gaussian is the one of maximum likelihood."""
 
 
 class Gaussians(NamedTuple):
@@ -22,60 +31,185 @@ class Gaussians(NamedTuple):
     means: Floats  # (K, d)
     roots: Floats  # (K, d, d), the Cholesky factors of the covariances
 
-    def log_prob(self, x: Tensor) -> Tensor:
-        """log P (n,) of points x (n, d)."""
-        log_weights, means, roots = (torch.from_numpy(part).to(x.device) for part in self)
-        noise = torch.linalg.solve_triangular(roots, (x - means[:, None]).mT, upper=False)
-        log_volume = roots.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * x.shape[1] * math.log(2 * math.pi)
-        return (log_weights - log_volume - 0.5 * noise.square().sum(1).mT).logsumexp(1)
+    def log_prob(self, source: ArraySource) -> Tensor:
+        """log P (n,) of the points of a source."""
+        log_weights = torch.from_numpy(self.log_weights).to(source.x.device)
+        return source.scatter(self._sums().log_joint, log_weights).logsumexp(1)
+
+    def evaluate(self, source: ArraySource) -> Evaluation:
+        """The sums over the points of a source."""
+        sums, K = self._sums(), len(self.means)
+        totals = source.add(sums)
+        return Evaluation(sums.machines, sums.states, float(totals[0]), totals[2 + K :].reshape(K, -1))
+
+    def _sums(self) -> TableSums:
+        K, d = self.means.shape
+        zeros = np.zeros((K, 1))
+        machines = dense.Machines(
+            self.log_weights, zeros[:, :, None] + 1, zeros, np.zeros((K, d, 1)), self.means, self.roots
+        )
+        states = dense.States(zeros, np.zeros(K), np.arange(K + 1), np.full(K, -np.inf), zeros, zeros[:, :, None])
+        return TableSums(machines, states, np.zeros(1 + K))
 
 
-def fit_gaussians(x: Tensor, weights: Tensor, shares: Floats, floor: Floats) -> Gaussians:
+def fit_gaussians(source: ArraySource, filled: Floats, shares: Floats, floor: Floats) -> Gaussians:
     """Gaussians that are fitted to points by expectation maximisation.
 
     Parameters
     ----------
-    x, weights : (n, d), (n,)
-        The points; weights have sum 1.
+    source : ArraySource
+        The points (n, d).
+    filled : (n, d)
+        The same with gaps filled, for the start.
     shares : (n, K)
         The weight of each point in each Gaussian, at the start.
     floor : (d,)
         What a prior adds to the sums of squares of a Gaussian, along the axes.
     """
-    points = x.cpu().numpy()
     counts = np.maximum(shares.sum(0), 1e-12)
-    means = shares.T @ points / counts[:, None]
-    centred = points - means[:, None]
-    square = (shares.T[:, :, None] * centred).mT @ centred
-    gaussians = _from_squares(counts, means, square, floor)
-    blocks, value = make_blocks(x, weights), -math.inf
+    means = shares.T @ filled / counts[:, None]
+    centred = filled - means[:, None]
+    gaussians = _from_squares(counts, means, (shares.T[:, :, None] * centred).mT @ centred, floor)
+    value = -math.inf
     for _ in range(GAUSSIAN_MAX_ITER):
-        evaluation = _evaluate(gaussians, blocks)
+        evaluation = gaussians.evaluate(source)
         previous, value = value, evaluation.log_likelihood
         if abs(value - previous) < GAUSSIAN_TOL:
             break
-        gaussians = _maximise(gaussians, evaluation, floor)
+        gaussians = _from_squares(*_expected_squares(gaussians, evaluation), floor)
     return gaussians
 
 
-def _evaluate(gaussians: Gaussians, blocks: list[Block]) -> Evaluation:
-    K, d = gaussians.means.shape
-    zeros = np.zeros((K, 1))
-    F = np.zeros((K, d, 1))
-    machines = dense.Machines(gaussians.log_weights, zeros[:, :, None] + 1, zeros, F, gaussians.means, gaussians.roots)
-    states = dense.States(zeros, np.zeros(K), np.arange(K + 1), np.full(K, -np.inf), zeros, zeros[:, :, None])
-    sums = TableSums(machines, states, np.zeros(1 + K))(blocks)
-    return Evaluation(machines, states, float(sums[0]), sums[2 + K :].reshape(K, -1))
-
-
-def _maximise(gaussians: Gaussians, evaluation: Evaluation, floor: Floats) -> Gaussians:
+def _expected_squares(gaussians: Gaussians, evaluation: Evaluation) -> tuple[Floats, Floats, Floats]:
+    """The counts (K,), means (K, d) and sums of squares about the means (K, d, d) that the Gaussians expect."""
     (gram, cross, square), roots = evaluation.moments(), gaussians.roots
     counts = np.maximum(gram[:, 1, 1], 1e-12)
     shift = (cross[:, :, 1] / counts[:, None])[:, :, None]
     square = square - counts[:, None, None] * (shift @ shift.mT)
-    return _from_squares(counts, gaussians.means + (roots @ shift)[:, :, 0], roots @ square @ roots.mT, floor)
+    return counts, gaussians.means + (roots @ shift)[:, :, 0], roots @ square @ roots.mT
 
 
 def _from_squares(counts: Floats, means: Floats, square: Floats, floor: Floats) -> Gaussians:
     covariance = (0.5 * (square + square.mT) + np.diag(floor)) / counts[:, None, None]
     return Gaussians(np.log(counts / counts.sum()), means, np.linalg.cholesky(covariance))
+
+
+def gaussian_moments(x: Floats, weights: Floats, of: Moments) -> tuple[Moments, float]:
+    """The mean and covariance of the Gaussian of data, and the smallest eigenvalue of the correlation of the data.
+
+    The Gaussian maximises the likelihood of what is present, with a prior for independent features, which matters where
+    rows are few. With S the covariance of n observations and D its diagonal::
+
+        covariance = (n S + ν D)/(n + ν)
+
+    This is the expectation of an inverse Wishart posterior, and ν has the highest evidence (empirical Bayes). With many
+    rows, where it is below n/20, it is 0. Gaps are integrated out by expectation maximisation.
+
+    Parameters
+    ----------
+    x, weights : (n, d), (n,)
+        The data; NaN entries are missing. The sum of the weights is the number of observations.
+    of : Moments
+        The moments of the data, or of all data if x is a sample; `rtbm.training.coordinates.moments`.
+
+    Examples
+    --------
+    >>> x = np.random.default_rng(0).standard_normal((12, 4))  # independent features
+    >>> moments = Moments(x.mean(axis=0), np.cov(x.T, bias=True))
+    >>> gaussian, _ = gaussian_moments(x, np.ones(12), moments)
+    >>> [round(float(part.covariance[0, 2]), 2) for part in (moments, gaussian)]
+    [0.11, 0.0]
+    """
+    scale = np.sqrt(of.covariance.diagonal())
+    z, correlation = (x - of.mean) / scale, of.covariance / np.outer(scale, scale)
+    total, size = float(weights.sum()), _effective_size(z, weights)
+    if not np.isnan(z).any():
+        smallest = float(np.linalg.eigvalsh(correlation)[0])
+        covariance = _shrink(correlation, _best_strength(correlation, size) * size / total)
+        return Moments(of.mean, covariance * np.outer(scale, scale)), smallest
+    within, smallest = _expect_gaps(z, weights / total, size, total)
+    return Moments(of.mean + scale * within.mean, within.covariance * np.outer(scale, scale)), smallest
+
+
+def _expect_gaps(z: Floats, weights: Floats, size: float, total: float) -> tuple[Moments, float]:
+    """The same for standardised data with gaps, whose weights have sum 1, by expectation maximisation.
+
+    Iterations begin with ν = d/2. Where they end, the evidence tells a better ν, with which they go on.
+    """
+    d, has_evidence, value = z.shape[1], False, -math.inf
+    source = ArraySource(torch.from_numpy(z), torch.from_numpy(weights))
+    gaussian, strength = Gaussians(np.zeros(1), np.zeros((1, d)), np.eye(d)[None]), 0.5 * d / total
+    for _ in range(GAUSSIAN_MAX_ITER):
+        evaluation = gaussian.evaluate(source)
+        previous, value = value, evaluation.log_likelihood
+        _, means, (square,) = _expected_squares(gaussian, evaluation)
+        spread = np.sqrt(square.diagonal())
+        correlation = square / np.outer(spread, spread)
+        if abs(value - previous) < GAUSSIAN_TOL:
+            if has_evidence:
+                break
+            strength = max(_best_strength(correlation, size), float(STRENGTHS[0])) * size / total
+            has_evidence = True
+        covariance = _shrink(square, strength)
+        gaussian = Gaussians(np.zeros(1), means, np.linalg.cholesky(covariance)[None])
+    return Moments(means[0], covariance), float(np.linalg.eigvalsh(correlation)[0])
+
+
+def _shrink(covariance: Floats, strength: float) -> Floats:
+    """(S + strength · D)/(1 + strength), with D the diagonal of S."""
+    return (covariance + strength * np.diag(covariance.diagonal())) / (1 + strength)
+
+
+def _effective_size(z: Floats, weights: Floats) -> float:
+    """The number of observations that tell about correlations: the average number in which a feature is present.
+
+    It is divided by 1 + κ/3, with κ the average excess kurtosis of standardised data, because correlations of data with
+    heavy tails vary that much more.
+    """
+    counts = weights @ ~np.isnan(z)
+    kurtosis = float((weights @ np.nan_to_num(z) ** 4 / counts).mean()) - 3
+    return max(float(counts.mean()) / (1 + max(kurtosis, 0.0) / 3), 1.0)
+
+
+def _best_strength(correlation: Floats, size: float) -> float:
+    """ν/size with the highest evidence, for a correlation matrix of this number of observations."""
+    d = len(correlation)
+    values = np.maximum(np.linalg.eigvalsh(correlation), 0.0)
+    prior = STRENGTHS * size
+    degrees = torch.from_numpy(prior + d + 1)
+    gammas = torch.mvlgamma((degrees + size) / 2, d) - torch.mvlgamma(degrees / 2, d)
+    log_volumes = d * np.log(prior), np.log(prior[:, None] + size * values).sum(axis=1)
+    evidence = 0.5 * (degrees.numpy() * log_volumes[0] - (degrees.numpy() + size) * log_volumes[1]) + gammas.numpy()
+    best = int(evidence.argmax())
+    if STRENGTHS[best] < LEAST_STRENGTH:
+        return 0.0
+    if best == len(evidence) - 1:
+        return float(STRENGTHS[best])
+    left, middle, right = evidence[best - 1 : best + 2]  # the top of a parabola in log ν
+    offset = 0.5 * (left - right) / min(left - 2 * middle + right, -1e-300)
+    return float(STRENGTHS[best] * (STRENGTHS[1] / STRENGTHS[0]) ** offset)
+
+
+def fill_gaps(x: Floats, of: Moments, seed: int) -> Floats:
+    """x with gaps filled by draws from a Gaussian, given what is present in a row.
+
+    Examples
+    --------
+    >>> nearly_equal = Moments(np.zeros(2), np.ones((2, 2)) + 1e-12 * np.eye(2))
+    >>> fill_gaps(np.array([[1.0, np.nan], [2.0, 3.0]]), nearly_equal, seed=0).round(3)
+    array([[1., 1.],
+           [2., 3.]])
+    """
+    filled, rng = x.copy(), np.random.default_rng(seed)
+    for rows, present, points in missing_patterns(torch.from_numpy(x)):
+        known, gaps = present.numpy(), np.flatnonzero(~np.isin(np.arange(x.shape[1]), present.numpy()))
+        if not len(gaps):
+            continue
+        gain = np.linalg.solve(of.covariance[np.ix_(known, known)], of.covariance[np.ix_(known, gaps)])
+        left = of.covariance[np.ix_(gaps, gaps)] - of.covariance[np.ix_(gaps, known)] @ gain
+        values, vectors = np.linalg.eigh(left)
+        noise = rng.standard_normal((len(rows), len(gaps))) * np.sqrt(np.maximum(values, 0.0))
+        filled[np.ix_(rows.numpy(), gaps)] = (
+            of.mean[gaps] + (points.numpy() - of.mean[known]) @ gain + noise @ vectors.T
+        )
+    return filled

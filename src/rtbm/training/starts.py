@@ -31,7 +31,7 @@ def ladder(
     Parameters
     ----------
     x, weights : (n, Nv), (n,)
-        Standardised data, the principal axes in order; NaN entries are left out.
+        Standardised data.
     index : int
         The number of the start.
     binary : bool
@@ -50,7 +50,7 @@ def ladder(
         overlap = rng.uniform(0.6, 1.2)
         centre, base = rng.uniform(0.3, 0.7, n_hidden), rng.uniform(1.6, 2.4)
     used, low, high = np.unique(deal), np.zeros(d), np.zeros(d)
-    along = np.nan_to_num(x) @ axes[:, used] if d > 1 else x
+    along = x @ axes[:, used]
     low[used], high[used] = quantiles(along, weights, np.array([RANGE_TAIL, 1 - RANGE_TAIL]))
     high = np.maximum(high, low + 0.1)
     F, width, mean = np.zeros((d, n_hidden)), np.ones(d), np.zeros(d)
@@ -139,7 +139,7 @@ def make_start(
     machines, logits = [], []
     for k in range(family.n_components):
         mine = np.ones(len(x), dtype=bool) if labels is None else labels == k
-        if mine.sum() <= x.shape[1] or (~np.isnan(x[mine])).sum(axis=0).min() < 2:
+        if mine.sum() <= x.shape[1]:
             mine = np.ones(len(x), dtype=bool)  # too small a cluster to have a shape
         machines.append(_cluster_start(family, x[mine], weights[mine], index, rng))
         logits.append(math.log(weights[mine].sum() / weights.sum()))
@@ -159,5 +159,5 @@ def _cluster_start(family: Family, x: Floats, weights: Floats, index: int, rng: 
     """A start for the points of one cluster, in its own standard coordinates, and back."""
     local_moments = moments(x, weights)
     mean, (root, _) = local_moments.mean, standardisation(local_moments, floor=1e-3)
-    local = (np.nan_to_num(x - mean)) @ np.linalg.inv(root).T
+    local = (x - mean) @ np.linalg.inv(root).T
     return family.single().affine(_one_start(family.single(), local, weights, index, rng), root, mean)

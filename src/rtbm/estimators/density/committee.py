@@ -15,7 +15,15 @@ from sklearn.utils import check_random_state
 from rtbm.common import Floats
 from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import check_flag, check_jobs, distinct_labelled, distinct_rows, forget, keep_arguments
+from rtbm.estimators.checks import (
+    check_flag,
+    check_jobs,
+    distinct_labelled,
+    distinct_rows,
+    forget,
+    is_constant,
+    keep_arguments,
+)
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.density.fitted import FittedDensity, component_weights, components
 from rtbm.estimators.density.predictions import PredictingDensity
@@ -238,9 +246,11 @@ class RTBMDensityCV(PredictingDensity):
         targets = self._kept_targets()
         held_out = HeldOut(np.full((len(rows), m), np.nan), np.zeros((len(rows), m)))
 
+        training = [with_spread(rows[fold != k], rows, seed + k) for k in range(n_folds)]
+
         def call(j: int, k: int) -> Any:
             return joblib.delayed(fit_and_score)(
-                self._machine(j, seed + k), rows[fold != k], weights[fold != k], rows[fold == k], targets
+                self._machine(j, seed + k), training[k], weights[fold != k], rows[fold == k], targets
             )
 
         def run(candidates: list[int], folds: range) -> None:
@@ -532,6 +542,29 @@ def fold_numbers(cv: Any, rows: Floats, y: Any = None) -> np.ndarray:
             f"{int((count != 1).sum())} rows in none or several: use KFold or another partition"
         )
     return numbers
+
+
+def with_spread(part: Floats, rows: Floats, seed: int) -> Floats:
+    """A part of the rows, in which columns that hold only one value there are replaced by random numbers.
+
+    These are spread evenly between the smallest and the largest value of all rows. So a column that is constant without
+    a fold has a density of that width, the same for all candidates.
+
+    Examples
+    --------
+    >>> with_spread(np.array([[1.0, 5.0], [2.0, 5.0]]), np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 6.0]]), seed=0).round(1)
+    array([[1. , 5.6],
+           [2. , 5.3]])
+    """
+    absent = np.isnan(part)
+    flat = np.flatnonzero(is_constant(part) | absent.all(axis=0))
+    if not len(flat):
+        return part
+    ends = np.nanmin(rows[:, flat], axis=0), np.nanmax(rows[:, flat], axis=0)
+    spread = np.random.default_rng(seed).uniform(*ends, (len(part), len(flat)))
+    part = part.copy()
+    part[:, flat] = np.where(absent[:, flat] & ~absent[:, flat].all(axis=0), np.nan, spread)
+    return part
 
 
 def fit_and_score(

@@ -37,7 +37,7 @@ from rtbm.estimators.density.sources import (
     open_source,
     work_on,
 )
-from rtbm.estimators.density.standardise import Standardised, from_standard, like, log_scales, standardise, to_standard
+from rtbm.estimators.density.standardise import Standardised, like, log_scales, standardise, to_standard
 from rtbm.estimators.density.streaming import (
     Line,
     LineBatches,
@@ -112,7 +112,7 @@ class RTBMDensity(PredictingDensity):
         With "gaussian", a fit that does not beat a single Gaussian is replaced by it (a member of the family whose
         hidden units are all but continuous). To beat it, the fit needs more observations than parameters, and a better
         Bayesian information criterion or a gain that chance would give once in 10^6. With "gaussians", a mixture must
-        also beat a mixture of as many Gaussians, unless entries are missing. None keeps every fit.
+        also beat a mixture of as many Gaussians. None keeps every fit.
     bounds : pair or list of pairs, default=None
         (low, high) for data on an interval, (low, None) or (None, high) for a half line, or one of these or None for
         each feature. The machine then describes the logarithm, or the logit, of the distance from the bounds.
@@ -201,10 +201,10 @@ class RTBMDensity(PredictingDensity):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the density to data.
 
-        Data that need not fit into memory are read a block at a time: all starts run on a sample of 20,000 rows, and
-        the best one goes on with all data, each step one pass over them (`solver` "lbfgs" or "em"; for "adam" see
-        `fit_stream`). Under torch.distributed each process takes its share of a file or a memory map, or its own
-        blocks, and all end with the same density.
+        Data that need not fit into memory are read a block at a time. With fewer than 20,000 rows the result is that
+        of the same rows in an array. With more, all starts run on a sample, and the best one goes on with all data,
+        each step one pass over them (`solver` "lbfgs" or "em"; for "adam" see `fit_stream`). Under torch.distributed
+        each process takes its share of a file or a memory map, or its own blocks, and all end with the same density.
 
         Parameters
         ----------
@@ -347,7 +347,10 @@ class RTBMDensity(PredictingDensity):
         with self._progress(count_runs(task) + 1) as report:
             outcome, whole = fit_exactly(replace(task, report=report), source, line, seen)
         self._keep(task, outcome, seen.total, whole)
-        log_prob = whole.gaussian if self.is_gaussian_ else whole.log_prob
+        if whole is None:
+            log_prob = task.objective().likelihood.value(self._fit_result[1])
+        else:
+            log_prob = whole.gaussian if self.is_gaussian_ else whole.log_prob
         self.summary_["log_likelihood"] = log_prob - data.log_volume
         buffer, parameters = io.BytesIO(), self.get_params(deep=False)
         torch.save({name: value for name, value in self.__dict__.items() if name not in parameters}, buffer)
@@ -423,7 +426,7 @@ class RTBMDensity(PredictingDensity):
         if task.coupling == "dense" and float(result.vector.abs().max()) < MODERATE:
             return result
         step = max(1, len(task.data.z) // EVALUATED_ROWS)
-        rows = torch.from_numpy(from_standard(task.data.z[::step], task.data.mean, task.data.root))
+        rows = torch.from_numpy(task.data.mean + task.data.filled[::step] @ task.data.root.T)
         reason = None
         for vector in [result.vector, *result.trail]:
             failure = _failure(self._density(task, without_strays(task, vector)), rows)

@@ -11,7 +11,6 @@ from torch import Tensor
 from rtbm.estimators.density.fitted import gaussian_size
 from rtbm.estimators.density.task import DensityTask
 from rtbm.training import Objective
-from rtbm.training.family import FAILURES
 from rtbm.training.gaussians import Gaussians, fit_gaussians
 from rtbm.training.starts import gaussian_start
 
@@ -42,23 +41,18 @@ def find_simpler(
     if fallback is None or not task.solver.maximises_likelihood:
         return vector, 0
     family, objective = task.family, task.objective()
-    x, weights = objective.x, objective.weights
-    n = total or objective.total
-    has_missing = bool(x.isnan().any())
-    one = _one_gaussian(task)
+    source, weights, n = task.source, objective.weights, total or objective.total
+    n_pairs = n * _share_of_pairs(source.x, weights)
+    chosen = _one_gaussian(task)
     with torch.no_grad():
-        log_prob = family.log_prob(vector, x)
-        simple = family.log_prob(gaussian_vector(task), x) if has_missing else one.log_prob(x)
-        chosen = one
-        if fallback == "gaussians" and family.n_components > 1 and not has_missing:
-            several = _several_gaussians(objective, vector)
-            theirs = several.log_prob(x)
-            if _is_better(float(weights @ (theirs - simple)), _degrees_of_freedom(several), one, n):
-                chosen, simple = several, theirs
-        gain = float(weights @ (log_prob - simple))
-        if whole is not None and chosen is one:
-            gain = whole.log_prob - whole.gaussian
-        better = _is_better(gain, family.n_degrees_of_freedom, chosen, n)
+        log_prob, simple = objective.likelihood.log_prob(vector), chosen.log_prob(source)
+        gain = float(weights @ (log_prob - simple)) if whole is None else whole.log_prob - whole.gaussian
+        if fallback == "gaussians" and family.n_components > 1:
+            several = _several_gaussians(task, objective, vector)
+            theirs = several.log_prob(source)
+            if _is_better(n * float(weights @ (theirs - simple)), _degrees_of_freedom(several), chosen, n_pairs):
+                chosen, gain = several, float(weights @ (log_prob - theirs))
+        better = _is_better(n * gain, family.n_degrees_of_freedom, chosen, n_pairs)
         return (vector, 0) if better else (_to_vector(task, chosen), len(chosen.means))
 
 
@@ -72,27 +66,12 @@ def without_strays(task: DensityTask, vector: Tensor) -> Tensor:
         return vector
     objective = task.objective()
     with torch.no_grad():
-        explained = objective.weights @ _log_joint(objective, vector).softmax(1) * objective.total
+        shares = objective.likelihood.log_joint(vector).softmax(1)
+        explained = objective.weights @ shares * objective.total
         machines, logits = family.split(vector)
         normal = family.split(gaussian_vector(task))[0][0]
         held = [normal if bool(n < STRAY_SHARE) else m for m, n in zip(machines, explained, strict=True)]
         return family.join(held, logits)
-
-
-def _log_joint(objective: Objective, vector: Tensor) -> Tensor:
-    """The log of weight times density (n, K) of each machine; −∞ for one that is out of float64."""
-    try:
-        return objective.likelihood.log_joint(vector)
-    except FAILURES:  # tables serve not all of the machines
-        pass
-    machines, logits = objective.family.split(vector)
-    single, columns = objective.family.single(), []
-    for machine in machines:
-        try:
-            columns.append(single.log_prob(machine, objective.x))
-        except FAILURES:
-            columns.append(torch.full_like(objective.weights, -math.inf))
-    return torch.stack(columns, 1) + logits.log_softmax(0)
 
 
 def gaussian_vector(task: DensityTask) -> Tensor:
@@ -101,11 +80,18 @@ def gaussian_vector(task: DensityTask) -> Tensor:
 
 
 def _is_better(gain: float, degrees_of_freedom: int, than: Gaussians, n: float) -> bool:
-    """Whether a mean gain in log P over n observations justifies the additional parameters."""
+    """Whether a gain in log-likelihood justifies the additional parameters, for n observations."""
     if n <= degrees_of_freedom + 1:
         return False
     extra = max(degrees_of_freedom - _degrees_of_freedom(than), 1)
-    return gain * n > 0.5 * min(extra * math.log(max(n, 2.0)), float(chdtri(extra, CHANCE)))
+    return gain > 0.5 * min(extra * math.log(max(n, 2.0)), float(chdtri(extra, CHANCE)))
+
+
+def _share_of_pairs(x: Tensor, weights: Tensor) -> float:
+    """The share of the data in which two features are both present, on average: others tell nothing about both."""
+    present = (~x.isnan()).double()
+    pairs, d = present.mT @ (weights[:, None] * present), x.shape[1]
+    return float((pairs.sum() - pairs.trace()) / (d * (d - 1))) if d > 1 else 1.0
 
 
 def _degrees_of_freedom(gaussians: Gaussians) -> int:
@@ -120,11 +106,11 @@ def _one_gaussian(task: DensityTask) -> Gaussians:
     return Gaussians(np.zeros(1), np.zeros((1, d)), np.linalg.cholesky(task.data.covariance)[None])
 
 
-def _several_gaussians(objective: Objective, vector: Tensor) -> Gaussians:
+def _several_gaussians(task: DensityTask, objective: Objective, vector: Tensor) -> Gaussians:
     """As many Gaussians as the mixture has machines, by EM from the responsibilities of the machines."""
-    shares = _log_joint(objective, vector).softmax(1) * objective.weights[:, None]
+    shares = objective.likelihood.log_joint(vector).softmax(1) * objective.weights[:, None]
     floor = 2 * objective.prior.strength / objective.total * objective.prior.widths**2 + 1e-12
-    return fit_gaussians(objective.x, objective.weights, shares.cpu().numpy(), floor)
+    return fit_gaussians(task.source, task.data.filled, shares.cpu().numpy(), floor)
 
 
 def _to_vector(task: DensityTask, gaussians: Gaussians) -> Tensor:

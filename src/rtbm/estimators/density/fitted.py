@@ -24,7 +24,7 @@ from rtbm.estimators.checks import is_constant, listed, warn_of_spikes
 from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.parameters import count
 from rtbm.training import Record
-from rtbm.training.family import Density
+from rtbm.training.family import Density, machine_log_prob
 from rtbm.validation import check_integer
 
 GRID_FEATURES, SUMMED_UNITS = 3, 12
@@ -154,9 +154,17 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         with torch.no_grad():
             if is_large(self._line_density) and not bool(points.isnan().any()):
                 log_prob = -self._line_density.free_energy(points) - self.log_normalizer_.value
+            elif self._has_scattered_gaps(points):
+                log_weights = component_weights(self._line_density).log()
+                log_prob = (machine_log_prob(self._line_density, points) + log_weights).logsumexp(1)
             else:
                 log_prob = self._line_density.log_prob(points)
         return log_prob.cpu().numpy() + log_slope
+
+    def _has_scattered_gaps(self, points: Tensor) -> bool:
+        """Whether points have gaps that dense machines sum over tables."""
+        is_dense = all(machine.coupling == "dense" for machine in components(self._line_density))
+        return is_dense and points.is_cpu and bool(points.isnan().any())
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean log-likelihood of data.

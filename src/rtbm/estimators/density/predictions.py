@@ -11,6 +11,7 @@ from rtbm.distributions import RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.density.fitted import FittedDensity
+from rtbm.training.family import machine_log_prob
 from rtbm.validation import check_choice
 
 IMPUTATIONS = ("mean", "sample")
@@ -149,8 +150,11 @@ class PredictingDensity(FittedDensity):
         if not isinstance(self._line_density, RTBMMixture):
             return np.ones((len(line), 1))
         with torch.no_grad():
-            terms = [component.log_prob(points) for component in self._line_density.components]
-            return (torch.stack(terms, 1) + self._line_density.logits).softmax(1).cpu().numpy()
+            if self._has_scattered_gaps(points):
+                terms = machine_log_prob(self._line_density, points)
+            else:
+                terms = torch.stack([component.log_prob(points) for component in self._line_density.components], 1)
+            return (terms + self._line_density.logits).softmax(1).cpu().numpy()
 
     def predict(self, X: Any) -> np.ndarray:
         """The number (n_samples,) of the likeliest machine of the mixture."""

@@ -7,7 +7,9 @@ import numpy as np
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
+from rtbm.estimators.checks import is_constant
 from rtbm.training.coordinates import Moments, independent_axes, moments, standardisation
+from rtbm.training.gaussians import fill_gaps, gaussian_moments
 
 SMALLEST_VARIANCE = 1e-4
 """The smallest eigenvalue of the correlation that counts as a width of the data. Below it the features count as
@@ -21,8 +23,15 @@ class Standardised(NamedTuple):
     weights: Floats  # (n,)
     mean: Floats  # (d,)
     root: Floats  # (d, d)
-    covariance: Floats  # (d, d), of z: 1, unless entries are missing
+    covariance: Floats  # (d, d), of the Gaussian of z: 1, unless entries are missing
     log_volume: float  # the mean of log P(z) − log P(x)
+    complete: Floats  # (n, d): z with gaps filled, of covariance 1 along independent axes, for starts
+    axes: Floats | None  # (d, d): z = axes · complete; None for 1, where nothing is missing
+
+    @property
+    def filled(self) -> Floats:
+        """z (n, d) with gaps filled."""
+        return self.complete if self.axes is None else self.complete @ self.axes.T
 
 
 def standardise(
@@ -51,14 +60,15 @@ def standardise(
             f"X: {', '.join(names[i] for i in extreme)} has values of size {size[extreme[0]]:.0e}, whose squares leave "
             "float64: change the unit"
         )
-    mean, covariance = known or moments(x, weights)
-    root, smallest = standardisation(Moments(mean, covariance), SMALLEST_VARIANCE)
-    flat = np.flatnonzero(~(np.abs(root).max(axis=1) > 1e-13 * (1e-300 + np.abs(mean))) | (np.nanstd(x, axis=0) == 0))
+    pairwise = known or moments(x, weights)
+    scale = np.sqrt(np.maximum(pairwise.covariance.diagonal(), 0.0))
+    flat = np.flatnonzero(is_constant(x) | ~(scale > 1e-13 * (1e-300 + np.abs(pairwise.mean))))
     if len(flat):
         raise InvalidInputError(
             f"X: there is only one value of {', '.join(names[i] for i in flat)} to working precision, in {n} distinct "
             "rows, so there is no density: leave it out, or collect more data"
         )
+    gaussian, smallest = gaussian_moments(x, weights, pairwise)
     if n <= d or smallest < SMALLEST_VARIANCE:
         warnings.warn(
             f"the {d} features are linearly dependent over {n} distinct rows: across the plane that they lie in, the "
@@ -66,15 +76,19 @@ def standardise(
             RuntimeWarning,
             stacklevel=3,
         )
-    covariance = np.eye(d)
+    mean, (root, _) = gaussian.mean, standardisation(gaussian, SMALLEST_VARIANCE)
+    complete = (fill_gaps(x, gaussian, seed=0) - mean) @ np.linalg.inv(root).T
+    if d > 1:
+        rotation = independent_axes(complete, weights, axis_iter)
+        root, complete = root @ rotation, complete @ rotation
+    axes, covariance = None, np.eye(d)
     if has_missing:
         scales = np.linalg.norm(root, axis=1)
-        covariance = (root @ root.T) / np.outer(scales, scales)
-        root = np.diag(scales)
-    elif d > 1:
-        root = root @ independent_axes((x - mean) @ np.linalg.inv(root).T, weights, axis_iter)
+        axes = root / scales[:, None]
+        root, covariance = np.diag(scales), axes @ axes.T
     z = to_standard(x, mean, root)
-    return Standardised(z, weights, mean, root, covariance, _log_volume(x, root, weights, log_slope))
+    log_volume = _log_volume(x, root, weights, log_slope)
+    return Standardised(z, weights, mean, root, covariance, log_volume, complete, axes)
 
 
 def like(data: Standardised, x: Floats, weights: Floats, log_slope: Floats) -> Standardised:
@@ -88,13 +102,6 @@ def to_standard(x: Floats, mean: Floats, root: Floats) -> Floats:
     if np.isnan(x).any():
         return (x - mean) / np.diag(root)
     return (x - mean) @ np.linalg.inv(root).T
-
-
-def from_standard(z: Floats, mean: Floats, root: Floats) -> Floats:
-    """x = mean + root z, the inverse of `to_standard`."""
-    if np.isnan(z).any():
-        return mean + z * np.diag(root)
-    return mean + z @ root.T
 
 
 def _log_volume(x: Floats, root: Floats, weights: Floats, log_slope: Floats) -> float:

@@ -122,6 +122,11 @@ class Seen(NamedTuple):
     has_missing: bool
     sample: Sample
 
+    @property
+    def is_all(self) -> bool:
+        """Whether the sample holds all rows."""
+        return len(self.sample.keys) < SCREENED_ROWS
+
     def plus(self, other: "Seen") -> "Seen":
         """The results for both parts together."""
         return Seen(
@@ -210,10 +215,16 @@ def _rounded(value: Floats, unit: Floats) -> Floats:
 
 
 def standardise_sample(seen: Seen, names: list[str]) -> Standardised:
-    """The sample in the coordinates that the moments of all data suggest, with weights of the sum of all."""
+    """The sample in standard coordinates, with weights of the sum of all.
+
+    Without gaps, the coordinates of a sample are those that the moments of all data suggest. A sample that holds all
+    rows is standardised as data in memory are, so that the fit is the same.
+    """
     rows, weights = distinct_rows(seen.sample.rows, seen.sample.weights)
-    weights = weights * (seen.total / weights.sum())
-    data = standardise(rows, weights, np.zeros(len(rows)), names, seen.has_missing, known_moments(seen.sums))
+    if not seen.is_all:
+        weights = weights * (seen.total / weights.sum())
+    known = None if seen.has_missing or seen.is_all else known_moments(seen.sums)
+    data = standardise(rows, weights, np.zeros(len(rows)), names, seen.has_missing, known)
     return data._replace(log_volume=_log_volume(seen, data.root))
 
 
@@ -225,9 +236,11 @@ def _log_volume(seen: Seen, root: Floats) -> float:
     return float(shares @ np.log(np.diag(root))) - seen.log_slope / seen.total
 
 
-def fit_exactly(task: DensityTask, source: AnySource, line: Line, seen: Seen) -> tuple[Outcome, Whole]:
+def fit_exactly(task: DensityTask, source: AnySource, line: Line, seen: Seen) -> tuple[Outcome, Whole | None]:
     """Run all starts on the sample, and then the best one on all data, each step one pass over them."""
     data, outcome = task.data, search(task)
+    if seen.is_all:
+        return outcome, None
     source.prepare(Preparation(line, data.mean, data.root, seen.total, task.device))
     objective = Objective(task.family, source, task.prior, seen.total, task.device)
     solver = replace(task.solver, tol=POLISHING_TOL * task.solver.tol)

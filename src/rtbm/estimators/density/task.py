@@ -56,7 +56,7 @@ class DensityTask(Task):
 
     def objective(self) -> Objective:
         """The objective on the training data."""
-        return Objective(self.family, self._source, self.prior)
+        return Objective(self.family, self.source, self.prior)
 
     @cached_property
     def prior(self) -> Prior:
@@ -69,7 +69,7 @@ class DensityTask(Task):
         return prior._replace(smoothness=self.smoothness, steps=steps.numpy())
 
     @cached_property
-    def _source(self) -> ArraySource:
+    def source(self) -> ArraySource:
         """The data in blocks, which all starts share."""
         return ArraySource(self._tensor(self.data.z), self._tensor(self.data.weights))
 
@@ -95,7 +95,9 @@ class DensityTask(Task):
         if index == 0 and self.first is not None:
             return self.first.to(self.device or "cpu")
         labels, binary = self._labels(index), self.smoothness > 0
-        start = make_start(self.family, self.data.z, self.data.weights, index, self.solver.seed, labels, binary)
+        start = make_start(self.family, self.data.complete, self.data.weights, index, self.solver.seed, labels, binary)
+        if self.data.axes is not None:
+            start = self.family.affine(start, self.data.axes)
         return start.to(self.device or "cpu")
 
     def smaller(self) -> "DensityTask | None":
@@ -103,21 +105,20 @@ class DensityTask(Task):
         step = self.n_rows // SCREENED_ROWS
         if step < 2 or not self.solver.takes_full_passes:
             return None
-        z, weights = self.data.z[::step], self.data.weights[::step]
+        z, complete = (np.ascontiguousarray(part[::step]) for part in (self.data.z, self.data.complete))
+        weights = self.data.weights[::step]
         weights = weights * (self.data.weights.sum() / weights.sum())
-        return replace(self, data=self.data._replace(z=np.ascontiguousarray(z), weights=weights))
+        return replace(self, data=self.data._replace(z=z, complete=complete, weights=weights))
 
     def _labels(self, index: int) -> np.ndarray | None:
         if self.n_components == 1:
             return None
         from sklearn.cluster import KMeans  # half a second, which only mixtures need
 
-        filled = np.nan_to_num(self.data.z)
-        n_distinct = len(np.unique(filled, axis=0)) if np.isnan(self.data.z).any() else len(filled)
-        n_clusters = min(self.n_components, n_distinct)
+        n_clusters = min(self.n_components, self.n_rows)
         kmeans = KMeans(n_clusters, n_init=1, random_state=(self.solver.seed + index) % 2**32)
         with joblib.parallel_config("sequential"):
-            return kmeans.fit(filled, sample_weight=self.data.weights).labels_
+            return kmeans.fit(self.data.complete, sample_weight=self.data.weights).labels_
 
     def _tensor(self, array: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device or "cpu")

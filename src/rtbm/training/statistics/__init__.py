@@ -2,6 +2,6 @@
 
 from rtbm.training.statistics.blocks import ArraySource, Block, Source, make_blocks
 from rtbm.training.statistics.sums import Evaluation
-from rtbm.training.statistics.tables_or_theta import Likelihood
+from rtbm.training.statistics.tables_or_theta import FAILURES, Likelihood
 
-__all__ = ["ArraySource", "Block", "Evaluation", "Likelihood", "Source", "make_blocks"]
+__all__ = ["FAILURES", "ArraySource", "Block", "Evaluation", "Likelihood", "Source", "make_blocks"]

@@ -1,4 +1,7 @@
-"""The data of a fit: blocks of points with the same entries present, in memory or elsewhere."""
+"""The data of a fit: blocks of points with the same entries present, in memory or elsewhere.
+
+Points whose gaps few others share make a block of their own, with NaN where an entry is missing.
+"""
 
 import math
 from collections.abc import Callable
@@ -18,13 +21,18 @@ SCATTER_ROWS = 2**22
 """Points whose second moments are found at a time. More take more memory."""
 STRIP_POINTS = 256
 """Points sorted by two features lie in squares of about this many. Larger squares skip fewer states."""
+FEW_POINTS = 24
+"""Patterns of gaps with fewer points than this share one block. A block for each costs more than points one by one."""
 MANY_POINTS, CELL_POINTS, CELL_RANGE = 2**15, 64, 4.0
 """From MANY_POINTS points on, points are counted into cells instead of sorted, which takes a tenth of the time. Cells
 have about CELL_POINTS points each and cover CELL_RANGE standard deviations to either side."""
 
 
 class Block(NamedTuple):
-    """Points with the same entries present, and their moments, which do not change during a fit."""
+    """Points with the same entries present, and their moments, which do not change during a fit.
+
+    A block of points with gaps of their own (`has_gaps`) has all features in `present`, and no moments.
+    """
 
     rows: Any  # (n,): their row numbers in the data, or slice(None) for all in their order
     present: np.ndarray  # (p,): the features that are present
@@ -34,6 +42,8 @@ class Block(NamedTuple):
     mean: Floats  # (p,)
     scatter: Floats  # (p, p): Σ w (x − mean)(x − mean)ᵀ
     cache: dict[str, Any]  # what the pass for diagonal machines keeps between steps
+
+    has_gaps: bool = False
 
     @property
     def is_compiled(self) -> bool:
@@ -57,10 +67,25 @@ def make_blocks(x: Tensor, weights: Tensor) -> list[Block]:
     patterns = missing_patterns(x)
     if not patterns:
         return [_make_block(slice(None), np.arange(x.shape[1]), x, weights)] if len(x) else []
+    blocks, scattered = [], []
+    for rows, present, points in patterns:
+        if kernels.AVAILABLE and x.is_cpu and len(rows) < FEW_POINTS and 0 < len(present) < x.shape[1]:
+            scattered.append(rows)
+        elif len(present):
+            blocks.append(_make_block(rows.cpu().numpy(), present.cpu().numpy(), points, weights[rows]))
+    if scattered:
+        rows = torch.cat(scattered).sort().values
+        parts = np.arange(x.shape[1]), x[rows].numpy(), weights[rows].numpy()
+        blocks.append(Block(rows.numpy(), *parts, 0.0, np.empty(0), np.empty((0, 0)), {}, has_gaps=True))
+    return blocks
+
+
+def split_patterns(block: Block, chosen: np.ndarray) -> list[Block]:
+    """Chosen points (n,) of a block with gaps, in a block for each pattern; row numbers are those in the block."""
+    numbers, weights = np.flatnonzero(chosen), torch.from_numpy(block.weights[chosen])
     return [
-        _make_block(rows.cpu().numpy(), present.cpu().numpy(), points, weights[rows])
-        for rows, present, points in patterns
-        if len(present)
+        _make_block(numbers[rows.numpy()], present.numpy(), points, weights[rows])
+        for rows, present, points in missing_patterns(torch.from_numpy(block.points[chosen]))
     ]
 
 

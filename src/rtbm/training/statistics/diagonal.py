@@ -572,7 +572,7 @@ class DiagonalPass(NamedTuple):
         """The points of a block in the memory of the CPU: one machine with one feature needs them only once."""
         K, d, _ = self.machines.W.shape
         is_elsewhere = not block.is_compiled and not (block.points.is_cuda and K * d == 1)
-        if len(block.present) < d or is_elsewhere:
+        if len(block.present) < d or block.has_gaps or is_elsewhere:
             return None
         if "diagonal" not in block.cache:
             x, weights = (torch.as_tensor(part).cpu().double().numpy() for part in (block.points, block.weights))

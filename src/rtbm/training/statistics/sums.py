@@ -10,9 +10,9 @@ import torch
 from rtbm.common import Floats
 from rtbm.errors import TooManyTermsError
 from rtbm.theta.chunks import run_threads
-from rtbm.training.statistics import dense, numba, triton
+from rtbm.training.statistics import dense, gaps, numba, triton
 from rtbm.training.statistics import torch as reference
-from rtbm.training.statistics.blocks import Block
+from rtbm.training.statistics.blocks import Block, split_patterns
 from rtbm.training.statistics.dense import Machines, States, View
 from rtbm.training.statistics.states import sum_far
 
@@ -94,6 +94,9 @@ class TableSums(NamedTuple):
         K, d, g = self.machines.F.shape
         result = np.zeros(2 + K + (K * (1 + g + g * g + d + d * g + d * d) if self.wants_sums else 0))
         for block in blocks:
+            if block.has_gaps:
+                result += self._sum_gaps(block, len(result))
+                continue
             if block.is_compiled and len(block.points) <= numba.CHUNK_POINTS and not self.far_tolerance:
                 numba.sum_block(
                     block.points, block.weights, block.present, block.total, block.mean, block.scatter, self.machines,
@@ -108,8 +111,39 @@ class TableSums(NamedTuple):
         """The log of weight times density of each machine (n, K) at the points of a block: an array or a tensor."""
         shape = len(block.points), len(self.machines.F)
         values = np.empty(shape) if block.is_compiled else block.points.new_empty(shape)
+        if block.has_gaps:
+            self._replace(wants_sums=False)._sum_gaps(block, 2 + shape[1], values)
+            return values
         self._sum(block, dense.make_view(self.machines, self.states, block.present), values)
         return values
+
+    def _sum_gaps(self, block: Block, size: int, log_joint: Floats | None = None) -> Floats:
+        """The sums (size,) over a block of points with gaps of their own."""
+        n, joint = len(block.points), np.empty((0, 0)) if log_joint is None else log_joint
+        far, log_omitted = np.zeros(n if self.far_tolerance else 0, dtype=bool), self._log_omitted()
+        n_chunks = -(-n // numba.CHUNK_POINTS)
+        sums = np.zeros((n_chunks, size))
+
+        def run(begin: int, end: int) -> None:
+            for chunk in range(begin, end):
+                rows = chunk * numba.CHUNK_POINTS, min((chunk + 1) * numba.CHUNK_POINTS, n)
+                gaps.sum_rows(
+                    block.points, block.weights, *rows, self.machines, self.states, self.log_scales, self.wants_sums,
+                    log_omitted, far, sums[chunk], joint,
+                )  # fmt: skip
+
+        run_threads(run, n_chunks, work=n)
+        result: Floats = sums.sum(axis=0)
+        for part in split_patterns(block, far) if far.any() else []:
+            result += self([part])
+            if log_joint is not None:
+                log_joint[part.rows] = self.log_joint(part)
+        return result
+
+    def _log_omitted(self) -> Floats:
+        """The log of the weight (K,) of the states outside the tables of each machine, divided by the tolerance."""
+        weights = self.machines.log_weights + self.states.log_left_out
+        return weights + math.log(len(weights) / self.far_tolerance) if self.far_tolerance else weights
 
     def _sum(self, block: Block, view: View, log_joint: Any = None) -> Floats:
         """The sums over one block, with points that are too far out for the tables over states of their own."""
@@ -117,8 +151,7 @@ class TableSums(NamedTuple):
         if not self.far_tolerance:
             return sum_points(block, view, log_scale, self.wants_sums, log_joint)
         far = np.zeros(len(block.points), dtype=bool)
-        left_out = self.machines.log_weights + self.states.log_left_out + view.log_peak
-        left_out += math.log(len(left_out) / self.far_tolerance)
+        left_out = self._log_omitted() + view.log_peak
         sums = sum_points(block, view, log_scale, self.wants_sums, log_joint, left_out, far)
         if far.any():
             x, weights = (

@@ -24,6 +24,8 @@ FIRST_ROOM = 64
 MARGIN, SURPLUS = 3.0, 6.0
 """Tables aim at exp(−MARGIN) of the tolerance, and are shortened when they are beyond exp(−SURPLUS) of it. Larger
 values make longer tables that change less often."""
+NEGLIGIBLE = -37.0
+"""Log of an omitted share of probability that is below the rounding of float64."""
 LEAST_OMITTED, FIRST_OMITTED, MOST_OMITTED = -60.0, math.log(1e-9), math.log(1e-3)
 """Log of the omitted share of probability: lower limit, initial target, upper limit. Points that need longer tables are
 summed over states of their own."""
@@ -120,8 +122,9 @@ def _normalised(states: States, machines: Machines) -> States:
     With the fraction f of the centre, Σ exp(−½δᵀAδ) = exp(−½fᵀAf) θ̃(Af|A) over all δ = n − f.
     """
     log_prior, log_left_out = states.log_prior.copy(), states.log_left_out.copy()
-    mean, second = np.empty_like(states.mean), np.empty_like(states.second)
-    for k, (L_A, centre) in enumerate(zip(machines.L_A, machines.centre, strict=True)):
+    mean, second = states.mean.copy(), states.second.copy()
+    for k in np.flatnonzero(states.log_left_out > NEGLIGIBLE):
+        L_A, centre = machines.L_A[k], machines.centre[k]
         A, f = L_A @ L_A.T, centre - np.rint(centre)
         moments = theta_moments(A @ f, A, order=2)
         assert moments.mean is not None

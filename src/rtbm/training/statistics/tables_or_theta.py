@@ -5,6 +5,7 @@
 3. Theta functions and automatic differentiation serve all other cases.
 """
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.errors import TooManyTermsError
+from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.theta import kernels
 from rtbm.training.statistics.blocks import ArraySource, Block, Source
 from rtbm.training.statistics.diagonal import DiagonalPass, make_pass
@@ -22,6 +23,9 @@ from rtbm.training.statistics.tables import TABLE_TOLERANCE, Tables
 
 if TYPE_CHECKING:
     from rtbm.training.family import Family
+
+FAILURES = (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError, ArithmeticError)
+"""What evaluating a density raises where its parameters leave float64."""
 
 
 class Likelihood:
@@ -72,10 +76,20 @@ class Likelihood:
         return self._tables.evaluate(_numpy(vector), self.source)
 
     def log_joint(self, vector: Tensor) -> Tensor:
-        """The log of weight times density of each dense machine (n, K), or a TooManyTermsError."""
+        """The log of weight times density of each machine (n, K); −∞ for a machine whose parameters leave float64."""
         assert isinstance(self.source, ArraySource)
-        sums = self._tables.latest(_numpy(vector))
-        return self.source.scatter(sums.log_joint, torch.from_numpy(sums.machines.log_weights).to(self.source.x.device))
+        if self._tabulated(vector, wants_sums=False) is not None:
+            sums = self._tables.latest(_numpy(vector))
+            log_weights = torch.from_numpy(sums.machines.log_weights).to(self.source.x.device)
+            return self.source.scatter(sums.log_joint, log_weights)
+        machines, logits = self.family.split(vector)
+        single, columns = self.family.single(), []
+        for machine in machines:
+            try:
+                columns.append(Likelihood(single, self.source).log_prob(machine))
+            except FAILURES:
+                columns.append(torch.full_like(self.source.weights, -math.inf))
+        return torch.stack(columns, 1) + logits.log_softmax(0)
 
     def log_prob(self, vector: Tensor) -> Tensor:
         """log P (n,) of each point."""
