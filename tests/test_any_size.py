@@ -36,20 +36,23 @@ def alone():
     return density().fit([X])
 
 
-def blocks_of(kind, folder):
+def blocks_of(kind, folder, rows=X):
+    third = len(rows) // 3
     if kind == "npy":
-        np.save(folder / "x.npy", X)
+        np.save(folder / "x.npy", rows)
         return folder / "x.npy"
     if kind == "parquet":
-        pq.write_table(pa.table({"x": X[:, 0], "name": ["a"] * len(X)}), folder / "x.parquet", row_group_size=7001)
+        columns = {f"x{i}": column for i, column in enumerate(rows.T)}
+        table = pa.table({**columns, "name": ["a"] * len(rows)})
+        pq.write_table(table, folder / "x.parquet", row_group_size=len(rows) // 4)
         return str(folder / "x.parquet")
     if kind == "loader":
-        return torch.utils.data.DataLoader(torch.from_numpy(X), batch_size=512)
+        return torch.utils.data.DataLoader(torch.from_numpy(rows), batch_size=512)
     if kind == "frames":
-        return [pd.DataFrame(X[:3]), pd.DataFrame(X[3:])]
+        return [pd.DataFrame(rows[:3]), pd.DataFrame(rows[3:])]
     if kind == "dask":
-        return pytest.importorskip("dask.array").from_array(X, chunks=(8_000, 1))
-    return [X[:1], X[1:1], X[1:20_000], (X[20_000:], np.ones(10_000))]
+        return pytest.importorskip("dask.array").from_array(rows, chunks=(third, rows.shape[1]))
+    return [rows[:1], rows[1:1], rows[1:third], (rows[third:], np.ones(len(rows) - third))]
 
 
 @pytest.mark.parametrize("kind", ["npy", "parquet", "loader", "frames", "dask", "blocks"])
@@ -81,8 +84,9 @@ def test_blocks_are_read_anew_where_memory_is_short(alone):
         {"bounds": [None, (0, None)]},
     ],
 )
-def test_gaps_weights_and_bounds_in_blocks(options):
-    rows = PLANE.copy()
+@pytest.mark.parametrize("n_rows", [800, 24_000])
+def test_gaps_weights_and_bounds_in_blocks(options, n_rows):
+    rows = datasets.correlated_gaussian.sample(n_rows)
     rows[:, 1] = np.exp(rows[:, 1])
     rows[::7, 0] = np.nan
     rows[5] = np.nan
@@ -90,12 +94,24 @@ def test_gaps_weights_and_bounds_in_blocks(options):
     options = {"fallback": None, "n_hidden": 1, **options}
     whole = density(**options).fit(rows, sample_weight=weights)
     parts = density(**options).fit([(rows[:300], weights[:300]), (rows[300:], weights[300:])])
+    if n_rows < 20_000:
+        assert np.allclose(parts.score_samples(rows), whole.score_samples(rows), rtol=0, atol=1e-8)
     assert objective(parts) == pytest.approx(objective(whole), abs=2e-4)  # two ways to a flat optimum
     kept = weights[~np.isnan(rows).all(axis=1)].sum()
     assert parts.summary_["n_observations"] == kept
     filled = ~np.isnan(rows).all(axis=1)
     mean = weights[filled] @ parts.score_samples(rows[filled]) / kept
     assert parts.summary_["log_likelihood"] == pytest.approx(mean, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+@pytest.mark.parametrize("kind", ["npy", "parquet", "loader", "frames", "dask", "blocks"])
+def test_few_rows_in_blocks_have_the_fit_of_the_array(tmp_path, kind):
+    rows = datasets.correlated_mixture.sample(232, seed=1)
+    options = {"n_components": 2, "fallback": None, "n_init": 4}
+    whole = density(**options).fit(rows).score_samples(rows)
+    parts = density(**options).fit(blocks_of(kind, tmp_path, rows)).score_samples(rows)
+    assert np.allclose(parts, whole, rtol=0, atol=1e-8)
 
 
 def test_a_gaussian_stays_a_gaussian():

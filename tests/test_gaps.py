@@ -1,4 +1,4 @@
-"""Tables with gaps: the Gaussian behind every fit, the sums of points that have gaps of their own, and what users see."""
+"""Tables with gaps: the Gaussian behind every fit, sums over points with gaps of their own, and what users see."""
 
 import math
 

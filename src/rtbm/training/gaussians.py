@@ -20,8 +20,8 @@ from rtbm.training.statistics.sums import TableSums
 GAUSSIAN_MAX_ITER, GAUSSIAN_TOL = 500, 1e-5
 """Iterations of expectation maximisation, and the gain in mean log P that ends it. A smaller one takes longer."""
 STRENGTHS, LEAST_STRENGTH = np.geomspace(1e-6, 1e4, 61), 0.05
-"""Strengths of the prior for independence that are compared, for each observation. A best one below LEAST_STRENGTH counts
-as 0: with that many rows the Gaussian is the one of maximum likelihood."""
+"""Strengths of the prior for independence that are compared, for each observation. A best one below LEAST_STRENGTH is
+taken as 0, so that with many rows the Gaussian is the one of maximum likelihood."""
 
 
 class Gaussians(NamedTuple):
@@ -34,7 +34,7 @@ class Gaussians(NamedTuple):
     def log_prob(self, source: ArraySource) -> Tensor:
         """log P (n,) of the points of a source."""
         log_weights = torch.from_numpy(self.log_weights).to(source.x.device)
-        return source.scatter(self._sums().log_joint, log_weights).logsumexp(1)
+        return source.scatter(self._sums()._replace(wants_sums=False).log_joint, log_weights).logsumexp(1)
 
     def evaluate(self, source: ArraySource) -> Evaluation:
         """The sums over the points of a source."""

@@ -25,7 +25,7 @@ from rtbm.estimators.checks import (
     split_rows,
     warn_of_spikes,
 )
-from rtbm.estimators.density.fallback import Whole, find_simpler, without_strays
+from rtbm.estimators.density.fallback import Whole, find_machine, find_simpler, without_strays
 from rtbm.estimators.density.fitted import components, is_large
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.sources import (
@@ -51,7 +51,7 @@ from rtbm.estimators.density.streaming import (
 )
 from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.progress import progress_bar, watch_of
-from rtbm.estimators.search import Outcome, Report, count_runs, search, task_options
+from rtbm.estimators.search import Outcome, Report, count_runs, task_options
 from rtbm.training import SOLVERS, Result
 from rtbm.training.distributed import gather_objects, together
 from rtbm.training.family import FAILURES, Density
@@ -250,7 +250,7 @@ class RTBMDensity(PredictingDensity):
             return self._in_bounds(self._density(task, vector))
 
         with self._progress(count_runs(task)) as report:
-            outcome = search(replace(task, report=report, watch=watch_of(self, watched)))
+            outcome = find_machine(replace(task, report=report, watch=watch_of(self, watched)), self.fallback)
         self._keep(task, outcome)
         return self
 
@@ -345,7 +345,7 @@ class RTBMDensity(PredictingDensity):
         warn_of_spikes(self._bounds.from_line(seen.sample.rows), self._names())
         task = self._task(data, None, seed)
         with self._progress(count_runs(task) + 1) as report:
-            outcome, whole = fit_exactly(replace(task, report=report), source, line, seen)
+            outcome, whole = fit_exactly(replace(task, report=report), self.fallback, source, line, seen)
         self._keep(task, outcome, seen.total, whole)
         if whole is None:
             log_prob = task.objective().likelihood.value(self._fit_result[1])

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from rtbm.estimators.density.fitted import gaussian_size
 from rtbm.estimators.density.task import DensityTask
+from rtbm.estimators.search import Outcome, search
 from rtbm.training import Objective
 from rtbm.training.gaussians import Gaussians, fit_gaussians
 from rtbm.training.starts import gaussian_start
 
 CHANCE = 1e-6
 """A fit is kept if its gain over Gaussians is less probable than this for data that come from Gaussians."""
+FEWER_ROWS = "no more rows than parameters"
 STRAY_SHARE = 1e-3
 """A machine that explains less than this share of one observation counts as a stray."""
 
@@ -27,23 +29,31 @@ class Whole(NamedTuple):
     gaussian: float  # of one Gaussian
 
 
+def find_machine(task: DensityTask, fallback: str | None) -> Outcome:
+    """Search for the best fit. There is no search if the Gaussian is sure to replace it; see `find_simpler`."""
+    if not _has_too_few_rows(task, fallback, task.source.total):
+        return search(task)
+    vector, monitor = gaussian_vector(task), task.monitor(None)
+    monitor(vector, task.objective().value(vector))
+    return Outcome([monitor.result(vector, FEWER_ROWS, 1, task.solver.name)], 0)
+
+
 def find_simpler(
     task: DensityTask, vector: Tensor, fallback: str | None, total: float | None = None, whole: Whole | None = None
 ) -> tuple[Tensor, int]:
     """The vector of Gaussians that explain the training data as well as the fit, and their number; else the fit, and 0.
 
     With fallback="gaussian" the fit is compared with one Gaussian, with "gaussians" also with as many as it has
-    machines. The fit is better by the Bayesian information criterion, or if chance would hardly ever give so many
-    parameters such a gain. The second rule is for large machines: under a prior they use few of their parameters, and
-    the criterion counts them all. Fits by solvers without a normaliser are kept. `total` is the number of observations
-    if the data of the task are a sample, and `whole` what is known of all of them.
+    machines. The fit needs more observations than parameters. Then it is better by the Bayesian information criterion,
+    or if chance would hardly ever give so many parameters such a gain. The second rule is for large machines: under a
+    prior they use few of their parameters, and the criterion counts them all. Fits by solvers without a normaliser are
+    kept. `total` is the number of observations if the data of the task are a sample, and `whole` what is known of them.
     """
     if fallback is None or not task.solver.maximises_likelihood:
         return vector, 0
-    family, objective = task.family, task.objective()
+    family, objective, chosen = task.family, task.objective(), _one_gaussian(task)
     source, weights, n = task.source, objective.weights, total or objective.total
-    n_pairs = n * _share_of_pairs(source.x, weights)
-    chosen = _one_gaussian(task)
+    n_pairs = n * _share_of_pairs(task)
     with torch.no_grad():
         log_prob, simple = objective.likelihood.log_prob(vector), chosen.log_prob(source)
         gain = float(weights @ (log_prob - simple)) if whole is None else whole.log_prob - whole.gaussian
@@ -52,7 +62,8 @@ def find_simpler(
             theirs = several.log_prob(source)
             if _is_better(n * float(weights @ (theirs - simple)), _degrees_of_freedom(several), chosen, n_pairs):
                 chosen, gain = several, float(weights @ (log_prob - theirs))
-        better = _is_better(n * gain, family.n_degrees_of_freedom, chosen, n_pairs)
+        is_kept = not _has_too_few_rows(task, fallback, n)
+        better = is_kept and _is_better(n * gain, family.n_degrees_of_freedom, chosen, n_pairs)
         return (vector, 0) if better else (_to_vector(task, chosen), len(chosen.means))
 
 
@@ -79,19 +90,26 @@ def gaussian_vector(task: DensityTask) -> Tensor:
     return _to_vector(task, _one_gaussian(task))
 
 
+def _has_too_few_rows(task: DensityTask, fallback: str | None, n: float) -> bool:
+    """Whether there are no more observations than parameters."""
+    if fallback is None or not task.solver.maximises_likelihood:
+        return False
+    return n * _share_of_pairs(task) <= task.family.n_degrees_of_freedom + 1
+
+
+def _share_of_pairs(task: DensityTask) -> float:
+    """The share of the data in which two features are both present, on average: others tell nothing about both."""
+    present, d = ~np.isnan(task.data.z), task.family.n_visible
+    if d == 1 or present.all():
+        return 1.0
+    pairs = present.T @ (task.data.weights[:, None] * present) / task.data.weights.sum()
+    return float((pairs.sum() - pairs.trace()) / (d * (d - 1)))
+
+
 def _is_better(gain: float, degrees_of_freedom: int, than: Gaussians, n: float) -> bool:
     """Whether a gain in log-likelihood justifies the additional parameters, for n observations."""
-    if n <= degrees_of_freedom + 1:
-        return False
     extra = max(degrees_of_freedom - _degrees_of_freedom(than), 1)
     return gain > 0.5 * min(extra * math.log(max(n, 2.0)), float(chdtri(extra, CHANCE)))
-
-
-def _share_of_pairs(x: Tensor, weights: Tensor) -> float:
-    """The share of the data in which two features are both present, on average: others tell nothing about both."""
-    present = (~x.isnan()).double()
-    pairs, d = present.mT @ (weights[:, None] * present), x.shape[1]
-    return float((pairs.sum() - pairs.trace()) / (d * (d - 1))) if d > 1 else 1.0
 
 
 def _degrees_of_freedom(gaussians: Gaussians) -> int:

@@ -78,7 +78,7 @@ def standardise(
         )
     mean, (root, _) = gaussian.mean, standardisation(gaussian, SMALLEST_VARIANCE)
     complete = (fill_gaps(x, gaussian, seed=0) - mean) @ np.linalg.inv(root).T
-    if d > 1:
+    if 1 < d < n:  # with fewer rows any axes are as good
         rotation = independent_axes(complete, weights, axis_iter)
         root, complete = root @ rotation, complete @ rotation
     axes, covariance = None, np.eye(d)

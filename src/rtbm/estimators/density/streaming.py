@@ -13,7 +13,7 @@ from rtbm.data_files import FileRows
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import distinct_rows
 from rtbm.estimators.density.bounds import Bounds
-from rtbm.estimators.density.fallback import Whole, gaussian_vector
+from rtbm.estimators.density.fallback import Whole, find_machine, gaussian_vector
 from rtbm.estimators.density.sources import (
     AnySource,
     Chunk,
@@ -236,9 +236,11 @@ def _log_volume(seen: Seen, root: Floats) -> float:
     return float(shares @ np.log(np.diag(root))) - seen.log_slope / seen.total
 
 
-def fit_exactly(task: DensityTask, source: AnySource, line: Line, seen: Seen) -> tuple[Outcome, Whole | None]:
+def fit_exactly(
+    task: DensityTask, fallback: str | None, source: AnySource, line: Line, seen: Seen
+) -> tuple[Outcome, Whole | None]:
     """Run all starts on the sample, and then the best one on all data, each step one pass over them."""
-    data, outcome = task.data, search(task)
+    data, outcome = task.data, find_machine(task, fallback)
     if seen.is_all:
         return outcome, None
     source.prepare(Preparation(line, data.mean, data.root, seen.total, task.device))

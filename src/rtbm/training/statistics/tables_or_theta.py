@@ -126,27 +126,35 @@ class DirectSums(NamedTuple):
     def __call__(self, blocks: Iterable[Block]) -> Floats:
         """The sums over some blocks (1 + n_parameters,), or the first one alone."""
         result = np.zeros(1 + (len(self.vector) if self.wants_gradient else 0))
-        others = []
         for block in blocks:
             own = None if self.diagonal is None else self.diagonal.sums(block)
             if own is None:
-                others.append(block)
+                self._add(block.with_gaps(self.family.n_visible), torch.as_tensor(block.weights), result)
             else:
                 result += own
-        if not others:
-            return result
-        with torch.set_grad_enabled(self.wants_gradient):
-            free = torch.from_numpy(self.vector).to(torch.as_tensor(others[0].points).device)
-            distribution = self.family.distribution(free.requires_grad_(self.wants_gradient))
-            value = free.new_zeros(())
-            for block in others:
-                value = value + torch.as_tensor(block.weights) @ distribution.log_prob(
-                    block.with_gaps(self.family.n_visible)
-                )
-            if self.wants_gradient:
-                result[1:] += torch.autograd.grad(value, free)[0].cpu().numpy()
-        result[0] += float(value.detach())
         return result
+
+    def _add(self, x: Tensor, weights: Tensor, result: Floats) -> None:
+        """Add Σ w log P over points x (n, d), and its derivative, to the sums.
+
+        The derivative is that of each machine at the points, weighted by its responsibilities. So memory holds the
+        graph of one machine at a time.
+        """
+        machines, logits = self.family.split(torch.from_numpy(self.vector).to(x.device))
+        with torch.no_grad():
+            terms = torch.stack([self.family.machine(machine).log_prob(x) for machine in machines], 1)
+            terms = terms + logits.log_softmax(0)
+            log_prob = terms.logsumexp(1)
+            shares = weights[:, None] * (terms - log_prob[:, None]).exp()
+        result[0] += float(weights @ log_prob)
+        if not self.wants_gradient:
+            return
+        gradients = []
+        for machine, share in zip(machines, shares.unbind(1), strict=True):
+            free = machine.clone().requires_grad_()
+            gradients.append(torch.autograd.grad(share @ self.family.machine(free).log_prob(x), free)[0])
+        by_logits = shares.sum(0) - weights.sum() * logits.softmax(0)
+        result[1:] += self.family.join(gradients, by_logits).cpu().numpy()
 
     @torch.no_grad()
     def log_prob(self, block: Block) -> Any:
