@@ -18,6 +18,7 @@ import csv
 import io
 import itertools
 import math
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -41,6 +42,8 @@ BLOCK_ROWS = 65_536
 """Rows of a .npy file that are shuffled together. More mix the rows better, and take more memory."""
 INSPECTED_ROWS = 1000
 """Rows of a CSV file that decide which columns Arrow parses as numbers. It parses the others as text, more slowly."""
+NAMED_CELLS = 5
+"""Cells of a first row that a message names."""
 READ_BYTES = 2**20
 """Bytes of a column of a Parquet file that are read at a time. More take more memory for each column."""
 BLOCK_BYTES = 2**22
@@ -73,7 +76,8 @@ def read_table(
     columns : sequence of str
         Names of columns to read, in this order; or their numbers, from 0, where there are no names.
     header : bool
-        Whether a CSV file begins with names; by default it does if its first row is not all numbers.
+        Whether a CSV file begins with names. By default it does if its first row is not all numbers. It also does, with
+        a warning, if that row is 0, 1, 2, … in order, or holds different integers above columns with fractions.
     separator : str
         What separates the cells of a CSV file; " " stands for any run of blanks. By default a semicolon or a tab if the
         first line has one outside of quotes, else a comma, or blanks in a .txt file without commas.
@@ -284,7 +288,7 @@ def _open_text(path: Path, header: bool | None, separator: str | None, decimal: 
     if not top:
         raise FileError(f"{path}: the file is empty")
     top = [cell.strip() for cell in top]
-    if not (_has_names(top, path) if header is None else header):
+    if not (_has_names(top, file) if header is None else header):
         return file._replace(width=len(top))
     if not any(top):
         raise FileError(f"{path}: the first row has only empty cells, no names: say --no-header (header=False)")
@@ -298,18 +302,42 @@ def _guess_separator(line: str, path: Path, decimal: str) -> str:
     return found or (" " if " " in bare.strip() and table_kind(path) == ".txt" else last)
 
 
-def _has_names(top: list[str], path: Path) -> bool:
+def _has_names(top: list[str], file: _TextFile) -> bool:
     """Whether the first row holds names; a FileError if that is ambiguous."""
-    named = list(itertools.dropwhile(lambda cell: not cell, top))
-    if 0 < len(named) < len(top) and named == [str(i) for i in range(len(named))]:
-        return True  # a data frame with its index, whose columns are called 0, 1, 2, …
     words = [cell for cell in top if not _resembles_number(cell) and cell.lower() not in MISSING_WORDS]
     ask = "say whether it holds names (--header or --no-header; header=True or False)"
     if words and any(_resembles_number(cell) for cell in top):
-        raise FileError(f"{path}: the first row mixes numbers and text such as {words[0]!r}: {ask}")
+        raise FileError(f"{file.path}: the first row mixes numbers and text such as {words[0]!r}: {ask}")
     if not any(top):
-        raise FileError(f"{path}: the first row has only empty cells: {ask}")
-    return bool(words)
+        raise FileError(f"{file.path}: the first row has only empty cells: {ask}")
+    if words or not _has_integers_for_names(top, file):
+        return bool(words)
+    if top[0]:
+        first = ", ".join(top[:NAMED_CELLS]) + ", …" * (len(top) > NAMED_CELLS)
+        hint = "say --header, or --no-header if it holds data (header=True or False)"
+        warnings.warn(f"{file.path}: the first row, {first}, is taken for names of columns; {hint}", stacklevel=2)
+    return True
+
+
+def _has_integers_for_names(top: list[str], file: _TextFile) -> bool:
+    """Whether the first row holds different integers that are names: in order from 0, or above fractions.
+
+    Empty cells may precede them, above the index of a data frame. A single column must begin with 0 and go on with
+    fractions alone, since 0 may well be its first number.
+    """
+    names = list(itertools.dropwhile(lambda cell: not cell, top))
+    if not all(map(_is_integer, names)) or len(set(map(int, names))) < len(names):
+        return False
+    below = [cells[-len(names) :] for _, cells in itertools.islice(_rows(file), 1, INSPECTED_ROWS)]
+    numbers = [cell for cells in below for cell in cells if math.isfinite(_number(cell, file.decimal))]
+    in_order = names == [str(i) for i in range(len(names))]
+    if len(top) == 1:
+        return in_order and len(numbers) > 0 and not any(map(_is_integer, numbers))
+    return in_order or not all(map(_is_integer, numbers))
+
+
+def _is_integer(cell: str) -> bool:
+    return cell.strip().removeprefix("-").isdecimal()
 
 
 def _read_text(file: _TextFile, columns: Sequence[str] | None, block_bytes: int) -> FileData:
