@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rtbm import FileError, InvalidInputError
+from rtbm import FileError, InvalidInputError, RTBMDensity
 from rtbm.data_files import FileRows, column_names, read_table
 from rtbm.paths import write_whole
 
@@ -309,6 +309,23 @@ def test_npy(tmp_path):
     np.save(tmp_path / "e.npy", np.array([[0.0, np.inf]]))
     with pytest.raises(FileError, match="row 0, column 1"):
         read_table(tmp_path / "e.npy")
+
+
+@pytest.mark.parametrize("shape", [(), (5, 0), (0, 0), (2, 3, 4)])
+def test_arrays_that_are_no_tables(tmp_path, shape):
+    np.save(tmp_path / "a.npy", np.zeros(shape))
+    for read in (read_table, FileRows, column_names, RTBMDensity().fit):
+        with pytest.raises(FileError, match=r"a\.npy: must hold numbers of shape \(n,\) or \(n, d\)"):
+            read(tmp_path / "a.npy")
+
+
+def test_tables_without_columns(tmp_path):
+    pq.write_table(pa.table({}), tmp_path / "a.parquet")
+    for read in (read_table, FileRows, RTBMDensity().fit):
+        with pytest.raises(FileError, match=r"a\.parquet: there are no columns"):
+            read(tmp_path / "a.parquet")
+    with pytest.raises(InvalidInputError, match="n_features ≥ 1, got 0"):
+        RTBMDensity().fit([np.zeros((5, 0))])
 
 
 def test_parquet(tmp_path):

@@ -198,7 +198,9 @@ def _collect(
             results[name] = numbers
     if not results:
         raise FileError(
-            f"{path}: no column holds numbers; left out: {reasons(left_out or {})}; name the columns to read"
+            f"{path}: no column holds numbers; left out: {reasons(left_out)}; name the columns to read"
+            if left_out
+            else f"{path}: there are no columns"
         )
     return np.stack(list(results.values())).T, list(results)  # column by column in memory, as data frames are
 
@@ -429,8 +431,10 @@ class _NpyFile:
             if "mmap length is greater" in str(error):
                 reason = f"the file ends before its last row, after {path.stat().st_size} bytes: copy it again"
             raise FileError(f"{path}: {reason}") from None
-        if array.ndim not in (1, 2) or array.dtype.kind not in "fiub":
-            raise FileError(f"{path}: must hold numbers of shape (n,) or (n, d), got {array.dtype} {array.shape}")
+        if array.ndim not in (1, 2) or array.dtype.kind not in "fiub" or 0 in array.shape[1:]:
+            raise FileError(
+                f"{path}: must hold numbers of shape (n,) or (n, d) with d ≥ 1, got {array.dtype} {array.shape}"
+            )
         self._path, self._array = path, array[:, None] if array.ndim == 1 else array
         self.n_rows, width = (int(size) for size in self._array.shape)
         self.columns, self._block_rows = [str(i) for i in range(width)], block_rows
