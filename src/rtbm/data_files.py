@@ -131,9 +131,9 @@ def _choose(
         )
     if columns is None:
         return [name for name in known if name not in index], dict.fromkeys(index, "index of a data frame")
-    missing = [name for name in columns if name not in known]
+    missing = set(columns).difference(known)
     if missing:
-        raise FileError(f"{path}: no column {', '.join(map(repr, missing))}; there are {', '.join(known)}")
+        raise FileError(f"{path}: no column {', '.join(map(repr, sorted(missing)))}; there are {', '.join(known)}")
     return list(columns), None
 
 
@@ -353,13 +353,13 @@ def _read_text(file: _TextFile, columns: Sequence[str] | None, block_bytes: int)
     nameless = itertools.takewhile(lambda i: known[i] == f"Unnamed: {i}", range(width))
     chosen, left_out = _choose(file.path, columns, known, [known[i] for i in nameless])
     cells = dict(zip(known, zip(*sample, strict=True), strict=True))
-    numeric = [name for name in chosen if all(_is_plain(cell, file.decimal) for cell in cells[name])]
+    numeric = {name for name in chosen if all(_is_plain(cell, file.decimal) for cell in cells[name])}
     try:
         table = _parse(file, known, chosen, numeric, block_bytes)
     except ArrowInvalid:
         for _ in _rows(file):
             pass  # raises an error if a row has a wrong number of cells
-        table = _parse(file, known, chosen, [], block_bytes, newlines=True)  # slower, but handles all valid files
+        table = _parse(file, known, chosen, set(), block_bytes, newlines=True)  # slower, but handles all valid files
     values, names = _collect(file.path, table, chosen, left_out, file.decimal)
     if np.isinf(values).any():
         _raise_bad_cell(file, [known.index(name) for name in names])
@@ -372,7 +372,7 @@ def _is_plain(cell: str, decimal: str) -> bool:
 
 
 def _parse(
-    file: _TextFile, known: list[str], chosen: list[str], numeric: list[str], block_bytes: int, newlines: bool = False
+    file: _TextFile, known: list[str], chosen: list[str], numeric: set[str], block_bytes: int, newlines: bool = False
 ) -> Any:
     """The chosen columns of a CSV file as an Arrow table: the numeric ones as numbers, the others as text."""
     import pyarrow as pa
