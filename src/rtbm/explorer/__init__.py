@@ -52,4 +52,4 @@ def _check_panel() -> None:
     try:
         import panel  # noqa: F401
     except ImportError:
-        raise MissingPackageError('the explorer needs Panel: pip install "rtbm[explore]"') from None
+        raise MissingPackageError('the explorer needs Panel: pip install ".[explore]" in a checkout of rtbm') from None
