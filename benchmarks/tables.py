@@ -1,6 +1,6 @@
 """Densities of the tables on which the candidates of `RTBMDensityCV` were chosen, beside other methods.
 
-    pip install "rtbm[bench]"
+    pip install ".[bench]"  # in a checkout
     python benchmarks/tables.py --seeds 5
 
 `rtbm reproduce realdata` is the same for tables that played no part in that choice.

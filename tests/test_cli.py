@@ -28,8 +28,8 @@ PLANE = datasets.three_gaussians.sample(200, seed=0)
 QUICK = ("--starts", "1", "-q")
 
 
-def run(*arguments, code=0):
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
+def run(*arguments, code=0, stdin=None):
+    result = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
@@ -41,12 +41,13 @@ def unwrapped(shown):
     return " ".join(shown.replace("│", " ").split())
 
 
-def command(*arguments):
+def command(*arguments, stdin=b""):
     """The command as a user starts it, with what it prints on both streams, but in this process."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("default")
         patch.setattr(sys, "argv", ["rtbm", *map(str, arguments)])
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         try:
             main()
         except SystemExit as stop:
@@ -241,6 +242,9 @@ def test_large_files_are_read_in_blocks(tmp_path):
         (("fit", "bad.csv"), 1, "line 3, column 'y' (2): 'oops'"),
         (("fit", "--hidden", "x"), 2, "--n-hidden"),
         (("fit", "--n-hidden", "0"), 2, "--n-hidden"),
+        (("fit", "--n-hidden", "99999999999999999999"), 1, "n_hidden must be an integer below 2^63"),
+        (("fit", "--n-hidden", "30"), 1, "n_hidden must be at most 22"),
+        (("fit", "--n-components", "999999999"), 1, "limit is 1e+08"),
         (("fit", "--jobs", "0"), 1, "n_jobs must be"),
         (("fit", "--device", "nonsense"), 1, "device must be"),
         (("fit", "--seed", "9999999999"), 2, "--seed"),
@@ -257,7 +261,12 @@ def test_large_files_are_read_in_blocks(tmp_path):
         (("fit", "flat.csv", "--picture", "p.txt"), 2, "must end in one of .png"),
         (("sample", "bad.csv", "-o", "bad.csv"), 2, "used already"),
         (("fit", "--solver", "sgd"), 2, "sgd"),
-        (("fit", "--bounds", "1"), 2, "LOW,HIGH"),
+        (("fit", "--bounds", "1"), 2, "LOW:HIGH"),
+        (("fit", "--bounds", "a=1"), 2, "COLUMN=LOW:HIGH"),
+        (("fit", "flat.csv", "--bounds", "c=0:"), 2, "'c' is no column: use one of a, b"),
+        (("fit", "flat.csv", "-c", "a,b=c"), 1, "no column 'b=c'; there are a, b"),
+        (("fit", "flat.csv", "-o", "-"), 2, "only tables go to standard output"),
+        (("fit", "flat.csv", "--picture", "-"), 2, "only tables go to standard output"),
         (("fit", "--bounds", "5,1"), 2, "LOW < HIGH"),
         (("fit", "-o", "nowhere/m.rtbm"), 2, "no folder"),
         (("fit", "--bogus"), 2, "--bogus"),
@@ -298,10 +307,23 @@ def test_models_and_data_must_match(tmp_path, plane):
 
 
 def test_help_and_version():
-    for name in ("fit", "score", "sample", "info", "plot"):
-        assert name in run("--help")
+    listed = run("--help").split("Commands:")[1]
+    for name in ("fit", "score", "sample", "predict", "impute", "quantile", "info", "plot", "explore", "reproduce"):
+        assert name in listed
         assert "Usage" in run(name, "--help")
     assert rtbm.__version__ in run("--version")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_help_is_never_cut(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    for name in ("fit", "score", "reproduce", "explore"):
+        text = run(name, "--help")
+        assert "…" not in text
+        assert "..." not in text
+    assert "--n-hidden, --hidden" in run("fit", "--help")
+    if width >= 80:
+        assert "..." not in run("--help").split("Commands:")[1]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -386,13 +408,128 @@ def test_predictions_imputations_and_quantiles_of_files(tmp_path, plane):
     assert len(drawn) == 3
 
 
+def test_bounds_of_single_columns(tmp_path):
+    path, model = tmp_path / "people.csv", tmp_path / "m.rtbm"
+    rng = np.random.default_rng(0)
+    names = ["age, in years", "x=y:z", "height"]
+    rows = np.column_stack([rng.uniform(0, 90, 60), rng.exponential(size=60), rng.normal(size=60)])
+    pd.DataFrame(rows, columns=names).to_csv(path, index=False)
+    pq.write_table(pa.table(list(rows.T), names=names), tmp_path / "people.parquet")
+    options = ("--n-hidden", 1, "-o", model, *QUICK, "--bounds", "age, in years=0:120", "--bounds", "x=y:z=0:")
+    for data, *more in ((path,), (tmp_path / "people.parquet", "--stream")):
+        run("fit", data, *options, *more)
+        assert rtbm.load(model).bounds == [[0, 120], [0, None], None]
+    run("fit", path, *options, "--bounds", ":9")
+    assert rtbm.load(model).bounds == [[0, 120], [0, None], [None, 9]]
+    run("fit", path, "--n-hidden", 1, "-o", model, *QUICK, "-c", "x=y:z", "--bounds", "0=0:")
+    assert rtbm.load(model).bounds == [[0, None]]
+
+
+def test_columns_whose_names_hold_commas(tmp_path):
+    path, model = tmp_path / "units.csv", tmp_path / "m.rtbm"
+    pd.DataFrame(np.column_stack([PLANE, PLANE[::-1, 0]]), columns=["x, in m", "y", "z"]).to_csv(path, index=False)
+    options = ("--n-hidden", 1, "-o", model, *QUICK)
+    for chosen, names in [
+        (("-c", "x, in m"), ["x, in m"]),
+        (("-c", "z,y", "--columns", "x, in m"), ["z", "y", "x, in m"]),
+    ]:
+        run("fit", path, *chosen, *options)
+        assert rtbm.load(model).feature_names_in_.tolist() == names
+        assert float(run("score", model, path)) == float(run("score", model, path, *chosen))
+
+
+def test_tables_go_through_standard_input_and_output(tmp_path, plane):
+    model, text = tmp_path / "m.rtbm", plane.read_bytes()
+    run("fit", "-", "--n-hidden", 1, "-o", model, *QUICK, stdin=text)
+    fitted = rtbm.load(model)
+    expected = run("score", model, plane)
+    np.save(tmp_path / "plane.npy", PLANE)
+    pd.DataFrame(PLANE, columns=["x", "y"]).to_parquet(tmp_path / "plane.parquet")
+    for content in (text, *(tmp_path.joinpath(name).read_bytes() for name in ("plane.npy", "plane.parquet"))):
+        assert run("score", model, "-", stdin=content) == expected
+    scored = command("score", model, "-", "-o", "-", stdin=text)
+    assert scored.stdout.splitlines()[0] == "log_prob"
+    assert len(scored.stdout.splitlines()) == 201
+    assert expected in scored.stderr
+    assert run("sample", model, "-n", 3, "-o", "-") == run("sample", model, "-n", 3)
+    gaps = run("impute", model, "-", "-o", "-", stdin=b"y,x\n1,\n")
+    assert gaps.splitlines()[0] == "x,y"
+    run("predict", model, "-", "--target", "y", "-o", tmp_path / "p.csv", stdin=b"x\n0.5\n")
+    run("plot", model, "-", "-o", tmp_path / "p.png", stdin=text)
+    assert fitted.n_features_in_ == 2
+    bad = command("score", model, "-", stdin=b"x,y\n1,2\n3,oops\n")
+    assert bad.returncode == 1
+    assert bad.stderr == (
+        "error: standard_input.csv: line 3, column 'y' (2): 'oops' is not a finite number; choose other columns, or "
+        "leave the cell empty if it is missing\n"
+    )
+    assert command("fit", "-", "-o", model).stderr == "error: standard_input.csv: the file is empty\n"
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "plane.csv", "plane.npy", "plane.parquet", "m.rtbm", "p.csv", "p.png"
+    }  # fmt: skip
+
+
+def test_rows_are_written_as_parquet(tmp_path, plane):
+    model, drawn = tmp_path / "m.rtbm", tmp_path / "draws.parquet"
+    run("fit", plane, "--n-hidden", 1, "-o", model, *QUICK)
+    run("sample", model, "-n", 5, "-o", drawn)
+    frame = pd.read_parquet(drawn)
+    assert frame.columns.tolist() == ["x", "y"]
+    assert np.array_equal(frame, rtbm.load(model).sample(5, random_state=0))
+    run("score", model, drawn, "-o", tmp_path / "scores.parquet")
+    assert pd.read_parquet(tmp_path / "scores.parquet").columns.tolist() == ["log_prob"]
+    run("predict", model, drawn, "--target", "y", "-o", tmp_path / "p.PARQUET")
+    assert pd.read_parquet(tmp_path / "p.PARQUET").shape == (5, 5)
+    np.save(tmp_path / "bare.npy", PLANE)
+    run("fit", tmp_path / "bare.npy", "--n-hidden", 1, "-o", model, *QUICK)
+    run("sample", model, "-n", 5, "-o", drawn)
+    assert pd.read_parquet(drawn).columns.tolist() == ["0", "1"]
+
+
+def test_numbers_as_names_of_columns_are_told(tmp_path):
+    data, model = tmp_path / "frame.csv", tmp_path / "m.rtbm"
+    pd.DataFrame(PLANE).to_csv(data, index=False)
+    fitted = command("fit", data, "--n-hidden", 1, "--starts", 1, "-o", model)
+    assert "2 (0, 1)" in fitted.stdout
+    assert fitted.stderr.count("the first row, 0, 1, is taken for names of columns; say --header, or --no-header") == 1
+    assert rtbm.load(model).summary_["n_observations"] == 200
+    scored = command("score", model, data)
+    assert scored.stderr.count("taken for names") == 1
+    assert float(scored.stdout) == pytest.approx(rtbm.load(model).set_feature_names(None).score(PLANE), rel=1e-9)
+    for name in ("score", "impute", "plot", "predict"):
+        more = ("-o", tmp_path / "o.png") if name == "plot" else ("--target", "0") if name == "predict" else ()
+        assert command(name, model, data, "--header", *more).stderr == ""
+    run("fit", data, "--no-header", "--n-hidden", 1, "-o", model, *QUICK)
+    assert rtbm.load(model).summary_["n_observations"] == 201
+
+
+def test_the_explorer_reads_before_it_serves(tmp_path, monkeypatch):
+    pytest.importorskip("panel", reason="needs Panel")
+    served = []
+    monkeypatch.setattr("rtbm.explorer.app.run_server", lambda opened, *_: served.append(opened))
+    for name in ("junk.rtbm", "junk.npy", "junk.parquet", "junk.csv.gz"):
+        (tmp_path / name).write_bytes(b"junk" * 50)
+    (tmp_path / "words.csv").write_text("a,b\nann,bob\n")
+    rtbm.save(dense(1, 1), tmp_path / "machine.rtbm")
+    for name in (*(path.name for path in tmp_path.iterdir()), "absent.rtbm", "absent.csv"):
+        result = command("explore", tmp_path / name)
+        assert result.returncode == 1, name
+        assert name in result.stderr
+    assert not served
+    (tmp_path / "x.csv").write_text("1,5;2\n3;4\n")
+    command("explore", tmp_path / "x.csv", "--decimal", ",", "--no-header", "--no-browser")
+    assert served[0].table.rows.tolist() == [[1.5, 2], [3, 4]]
+    command("explore")
+    assert not served[1].is_given
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("predict", "M", "D", "--target", "z"), "'z' is no column of the model"),
+        (("predict", "M", "D", "--target", "z"), "'z' is no column: use one of x, y"),
         (("predict", "M", "D", "--target", "y", "--quantiles", "1.5"), "probabilities between 0 and 1"),
         (("sample", "M", "--given", "x"), "COLUMN=NUMBER"),
-        (("sample", "M", "--given", "z=1"), "'z' is no column of the model"),
+        (("sample", "M", "--given", "z=1"), "'z' is no column: use one of x, y"),
         (("quantile", "M", "0.5"), "choose one of the 2 columns"),
     ],
 )

@@ -11,10 +11,19 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 import rtbm
 from machines import gaussian_score
-from rtbm import RTBMDensity, RTBMDensityCV, SpikeWarning, datasets
+from rtbm import (
+    RTBMDensity,
+    RTBMDensityCV,
+    RTBMFeatures,
+    RTBMPatchClassifier,
+    SpikeWarning,
+    ThetaNetClassifier,
+    ThetaNetRegressor,
+    datasets,
+)
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import distinct_rows
-from rtbm.training import SOLVERS
+from rtbm.training import SOLVERS, Family
 
 
 def quick(n_hidden=2, **options):
@@ -271,3 +280,35 @@ def test_rows_without_numbers_do_not_count_in_the_mean():
     assert model.score(gaps, sample_weight=[1] * 50 + [0] * 30) == pytest.approx(model.score(X))
     with pytest.raises(InvalidInputError, match="no row with numbers"):
         model.score(np.full((3, 2), np.nan))
+
+
+@pytest.mark.parametrize("size", [10**20, 10**9])
+def test_sizes_are_checked_before_anything_is_allocated(size):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = X[:, 0] > 0
+    for fit in (
+        lambda: RTBMDensity(size).fit(X),
+        lambda: RTBMDensity(size, coupling="diagonal").fit(X),
+        lambda: RTBMDensity(1, n_components=size).fit(X),
+        lambda: RTBMDensity(size).fit([X, X]),
+        lambda: RTBMDensity(size, solver="adam").fit_stream([X, X]),
+        lambda: RTBMDensityCV([{"n_hidden": size}]).fit(X),
+        lambda: RTBMFeatures(n_hidden=size).fit(X),
+        lambda: RTBMFeatures(patch="random", n_patches=size).fit(X),
+        lambda: RTBMPatchClassifier(n_hidden=size).fit(X, y),
+        lambda: ThetaNetRegressor((3, size)).fit(X, X[:, 0]),
+        lambda: ThetaNetClassifier(size).fit(X, y),
+    ):
+        with pytest.raises(
+            InvalidInputError, match=r"(n_\w+|hidden_layer_sizes).*(below 2\^63|at most 22|limit is 1e\+08)"
+        ):
+            fit()
+
+
+def test_dense_machines_have_few_hidden_units_and_diagonal_ones_many():
+    X = np.random.default_rng(0).normal(size=(60, 1))
+    with pytest.raises(InvalidInputError, match="n_hidden must be at most 22 for dense machines, got 23: take more"):
+        RTBMDensity(23).fit(X)
+    RTBMDensity(100, coupling="diagonal", n_init=1, max_iter=500, random_state=0).fit(X)
+    with pytest.raises(InvalidInputError, match="20000 features, n_hidden=1 and n_components=1 have 2e"):
+        Family(20_000, 1)

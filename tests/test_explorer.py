@@ -224,7 +224,7 @@ def test_without_panel_the_error_names_the_extra():
         "try:\n    rtbm.explore()\nexcept ImportError as error:\n    print(error)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert 'pip install "rtbm[explore]"' in run.stdout
+    assert 'pip install ".[explore]" in a checkout' in run.stdout
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rtbm import FileError, InvalidInputError
+from rtbm import FileError, InvalidInputError, RTBMDensity
 from rtbm.data_files import FileRows, column_names, read_table
 from rtbm.paths import write_whole
 
@@ -62,6 +62,49 @@ def test_header_can_be_told(tmp_path):
     named = write(tmp_path / "named.csv", "a,b\n3,4\n")
     with pytest.raises(FileError, match=r"line 1, column 1: 'a' is not a finite number"):
         read_table(named, header=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("0,1,2\n0.5,1.5,2\n", ["0", "1", "2"]),
+        ("0,1\n3,4\n5,6\n", ["0", "1"]),
+        ("0;1\n1,5;2\n", ["0", "1"]),
+        ("2019,2020\n1.0,2\n3,4\n", ["2019", "2020"]),
+        ("-1,7\n1e3,NA\n", ["-1", "7"]),
+        ("0\n0.5\n1.5\n", ["0"]),
+        ("0\n1\n0\n", None),
+        ("0\n0.5\n1\n", None),
+        ("5\n0.5\n1.5\n", None),
+        ("1,2\n3,4\n", None),
+        ("1,2\n3,NA\n", None),
+        ("1,1\n1.5,2.5\n", None),
+        ("1.0,2\n3.5,4\n", None),
+    ],
+)
+def test_integers_in_the_first_row_may_be_names(tmp_path, text, names):
+    path = write(tmp_path / "data.csv", text)
+    options = {"decimal": ","} if ";" in text else {}
+    if names is None:
+        assert read_table(path).names is None
+        return
+    with pytest.warns(UserWarning, match=f"first row, {', '.join(names)}, is taken for names.*--no-header"):
+        table = read_table(path, **options)
+    assert table.names == names
+    assert len(table.values) == text.count("\n") - 1
+    assert read_table(path, header=True, **options).names == names
+    assert read_table(path, header=False, **options).names is None
+
+
+@pytest.mark.parametrize("names", [range(3), [2019, 2020, 2021]])
+@pytest.mark.parametrize("index", [False, True])
+@pytest.mark.filterwarnings("ignore:.*is taken for names:UserWarning")
+def test_data_frames_with_numbers_for_names(tmp_path, names, index):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(4, 3)), columns=names)
+    frame.to_csv(tmp_path / "data.csv", index=index)
+    table = read_table(tmp_path / "data.csv")
+    assert table.names == [str(name) for name in names]
+    assert np.array_equal(table.values, frame)
 
 
 def test_columns_are_chosen_by_name_and_the_others_need_not_be_numbers(tmp_path):
@@ -266,6 +309,23 @@ def test_npy(tmp_path):
     np.save(tmp_path / "e.npy", np.array([[0.0, np.inf]]))
     with pytest.raises(FileError, match="row 0, column 1"):
         read_table(tmp_path / "e.npy")
+
+
+@pytest.mark.parametrize("shape", [(), (5, 0), (0, 0), (2, 3, 4)])
+def test_arrays_that_are_no_tables(tmp_path, shape):
+    np.save(tmp_path / "a.npy", np.zeros(shape))
+    for read in (read_table, FileRows, column_names, RTBMDensity().fit):
+        with pytest.raises(FileError, match=r"a\.npy: must hold numbers of shape \(n,\) or \(n, d\)"):
+            read(tmp_path / "a.npy")
+
+
+def test_tables_without_columns(tmp_path):
+    pq.write_table(pa.table({}), tmp_path / "a.parquet")
+    for read in (read_table, FileRows, RTBMDensity().fit):
+        with pytest.raises(FileError, match=r"a\.parquet: there are no columns"):
+            read(tmp_path / "a.parquet")
+    with pytest.raises(InvalidInputError, match="n_features ≥ 1, got 0"):
+        RTBMDensity().fit([np.zeros((5, 0))])
 
 
 def test_parquet(tmp_path):

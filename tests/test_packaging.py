@@ -1,5 +1,6 @@
 """What an installation brings, read from the metadata of the wheel that hatchling builds."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -61,3 +62,12 @@ def test_users_get_nothing_that_only_contributors_need(requirements):
 
 def test_pip_takes_wheels_only():
     assert "--only-binary :all:" in (ROOT / "Makefile").read_text()
+
+
+def test_commands_that_install_extras_work_in_a_checkout(metadata):
+    found = [path for name in ("docs", "src", "benchmarks") for path in (ROOT / name).rglob("*")]
+    texts = [path.read_text() for path in (ROOT / "README.md", *found) if path.suffix in (".md", ".py")]
+    told = [command for text in texts for command in re.findall(r"pip install ['\"](.*?)\[(\w+)\]", text)]
+    assert len(told) >= 5
+    assert {folder for folder, _ in told} == {"."}  # no index has the package yet
+    assert {extra for _, extra in told} <= set(metadata.get_all("Provides-Extra"))

@@ -1,4 +1,4 @@
-"""Warnings of this library and of its tests are errors; deprecations inside other packages are not."""
+"""Warnings of this library and its tests are errors; deprecations in other packages and notices of plugins are not."""
 
 import types
 import warnings
@@ -27,3 +27,14 @@ def test_advice_of_torch_does_not_fail_tests_and_all_else_does():
             warn_in(module, RuntimeWarning)
     with pytest.raises(UserWarning):
         warnings.warn("ours", stacklevel=1)
+
+
+def test_notices_of_plugins_do_not_fail_tests():
+    warn_in("pytest_benchmark.logger", pytest.PytestWarning)
+    warn_in("some_plugin", pytest.PytestWarning)
+    for module in ("pytest_cov.plugin", "anyio.pytest_plugin", "xdist.plugin", "coverage.control"):
+        warn_in(module, UserWarning)
+    with pytest.raises(pytest.PytestWarning):
+        warn_in("_pytest.unraisableexception", pytest.PytestWarning)
+    with pytest.raises(UserWarning):
+        warn_in("rtbm.nn", UserWarning)

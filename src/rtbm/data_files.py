@@ -18,6 +18,7 @@ import csv
 import io
 import itertools
 import math
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -41,6 +42,8 @@ BLOCK_ROWS = 65_536
 """Rows of a .npy file that are shuffled together. More mix the rows better, and take more memory."""
 INSPECTED_ROWS = 1000
 """Rows of a CSV file that decide which columns Arrow parses as numbers. It parses the others as text, more slowly."""
+NAMED_CELLS = 5
+"""Cells of a first row that a message names."""
 READ_BYTES = 2**20
 """Bytes of a column of a Parquet file that are read at a time. More take more memory for each column."""
 BLOCK_BYTES = 2**22
@@ -73,7 +76,8 @@ def read_table(
     columns : sequence of str
         Names of columns to read, in this order; or their numbers, from 0, where there are no names.
     header : bool
-        Whether a CSV file begins with names; by default it does if its first row is not all numbers.
+        Whether a CSV file begins with names. By default it does if its first row is not all numbers. It also does, with
+        a warning, if that row is 0, 1, 2, … in order, or holds different integers above columns with fractions.
     separator : str
         What separates the cells of a CSV file; " " stands for any run of blanks. By default a semicolon or a tab if the
         first line has one outside of quotes, else a comma, or blanks in a .txt file without commas.
@@ -127,9 +131,9 @@ def _choose(
         )
     if columns is None:
         return [name for name in known if name not in index], dict.fromkeys(index, "index of a data frame")
-    missing = [name for name in columns if name not in known]
+    missing = set(columns).difference(known)
     if missing:
-        raise FileError(f"{path}: no column {', '.join(map(repr, missing))}; there are {', '.join(known)}")
+        raise FileError(f"{path}: no column {', '.join(map(repr, sorted(missing)))}; there are {', '.join(known)}")
     return list(columns), None
 
 
@@ -194,7 +198,9 @@ def _collect(
             results[name] = numbers
     if not results:
         raise FileError(
-            f"{path}: no column holds numbers; left out: {reasons(left_out or {})}; name the columns to read"
+            f"{path}: no column holds numbers; left out: {reasons(left_out)}; name the columns to read"
+            if left_out
+            else f"{path}: there are no columns"
         )
     return np.stack(list(results.values())).T, list(results)  # column by column in memory, as data frames are
 
@@ -284,7 +290,7 @@ def _open_text(path: Path, header: bool | None, separator: str | None, decimal: 
     if not top:
         raise FileError(f"{path}: the file is empty")
     top = [cell.strip() for cell in top]
-    if not (_has_names(top, path) if header is None else header):
+    if not (_has_names(top, file) if header is None else header):
         return file._replace(width=len(top))
     if not any(top):
         raise FileError(f"{path}: the first row has only empty cells, no names: say --no-header (header=False)")
@@ -298,18 +304,42 @@ def _guess_separator(line: str, path: Path, decimal: str) -> str:
     return found or (" " if " " in bare.strip() and table_kind(path) == ".txt" else last)
 
 
-def _has_names(top: list[str], path: Path) -> bool:
+def _has_names(top: list[str], file: _TextFile) -> bool:
     """Whether the first row holds names; a FileError if that is ambiguous."""
-    named = list(itertools.dropwhile(lambda cell: not cell, top))
-    if 0 < len(named) < len(top) and named == [str(i) for i in range(len(named))]:
-        return True  # a data frame with its index, whose columns are called 0, 1, 2, …
     words = [cell for cell in top if not _resembles_number(cell) and cell.lower() not in MISSING_WORDS]
     ask = "say whether it holds names (--header or --no-header; header=True or False)"
     if words and any(_resembles_number(cell) for cell in top):
-        raise FileError(f"{path}: the first row mixes numbers and text such as {words[0]!r}: {ask}")
+        raise FileError(f"{file.path}: the first row mixes numbers and text such as {words[0]!r}: {ask}")
     if not any(top):
-        raise FileError(f"{path}: the first row has only empty cells: {ask}")
-    return bool(words)
+        raise FileError(f"{file.path}: the first row has only empty cells: {ask}")
+    if words or not _has_integers_for_names(top, file):
+        return bool(words)
+    if top[0]:
+        first = ", ".join(top[:NAMED_CELLS]) + ", …" * (len(top) > NAMED_CELLS)
+        hint = "say --header, or --no-header if it holds data (header=True or False)"
+        warnings.warn(f"{file.path}: the first row, {first}, is taken for names of columns; {hint}", stacklevel=2)
+    return True
+
+
+def _has_integers_for_names(top: list[str], file: _TextFile) -> bool:
+    """Whether the first row holds different integers that are names: in order from 0, or above fractions.
+
+    Empty cells may precede them, above the index of a data frame. A single column must begin with 0 and go on with
+    fractions alone, since 0 may well be its first number.
+    """
+    names = list(itertools.dropwhile(lambda cell: not cell, top))
+    if not all(map(_is_integer, names)) or len(set(map(int, names))) < len(names):
+        return False
+    below = [cells[-len(names) :] for _, cells in itertools.islice(_rows(file), 1, INSPECTED_ROWS)]
+    numbers = [cell for cells in below for cell in cells if math.isfinite(_number(cell, file.decimal))]
+    in_order = names == [str(i) for i in range(len(names))]
+    if len(top) == 1:
+        return in_order and len(numbers) > 0 and not any(map(_is_integer, numbers))
+    return in_order or not all(map(_is_integer, numbers))
+
+
+def _is_integer(cell: str) -> bool:
+    return cell.strip().removeprefix("-").isdecimal()
 
 
 def _read_text(file: _TextFile, columns: Sequence[str] | None, block_bytes: int) -> FileData:
@@ -323,13 +353,13 @@ def _read_text(file: _TextFile, columns: Sequence[str] | None, block_bytes: int)
     nameless = itertools.takewhile(lambda i: known[i] == f"Unnamed: {i}", range(width))
     chosen, left_out = _choose(file.path, columns, known, [known[i] for i in nameless])
     cells = dict(zip(known, zip(*sample, strict=True), strict=True))
-    numeric = [name for name in chosen if all(_is_plain(cell, file.decimal) for cell in cells[name])]
+    numeric = {name for name in chosen if all(_is_plain(cell, file.decimal) for cell in cells[name])}
     try:
         table = _parse(file, known, chosen, numeric, block_bytes)
     except ArrowInvalid:
         for _ in _rows(file):
             pass  # raises an error if a row has a wrong number of cells
-        table = _parse(file, known, chosen, [], block_bytes, newlines=True)  # slower, but handles all valid files
+        table = _parse(file, known, chosen, set(), block_bytes, newlines=True)  # slower, but handles all valid files
     values, names = _collect(file.path, table, chosen, left_out, file.decimal)
     if np.isinf(values).any():
         _raise_bad_cell(file, [known.index(name) for name in names])
@@ -342,7 +372,7 @@ def _is_plain(cell: str, decimal: str) -> bool:
 
 
 def _parse(
-    file: _TextFile, known: list[str], chosen: list[str], numeric: list[str], block_bytes: int, newlines: bool = False
+    file: _TextFile, known: list[str], chosen: list[str], numeric: set[str], block_bytes: int, newlines: bool = False
 ) -> Any:
     """The chosen columns of a CSV file as an Arrow table: the numeric ones as numbers, the others as text."""
     import pyarrow as pa
@@ -401,8 +431,10 @@ class _NpyFile:
             if "mmap length is greater" in str(error):
                 reason = f"the file ends before its last row, after {path.stat().st_size} bytes: copy it again"
             raise FileError(f"{path}: {reason}") from None
-        if array.ndim not in (1, 2) or array.dtype.kind not in "fiub":
-            raise FileError(f"{path}: must hold numbers of shape (n,) or (n, d), got {array.dtype} {array.shape}")
+        if array.ndim not in (1, 2) or array.dtype.kind not in "fiub" or 0 in array.shape[1:]:
+            raise FileError(
+                f"{path}: must hold numbers of shape (n,) or (n, d) with d ≥ 1, got {array.dtype} {array.shape}"
+            )
         self._path, self._array = path, array[:, None] if array.ndim == 1 else array
         self.n_rows, width = (int(size) for size in self._array.shape)
         self.columns, self._block_rows = [str(i) for i in range(width)], block_rows

@@ -143,15 +143,23 @@ def _numbers(values: Any) -> str:
 
 
 def write_rows(path: Path | None, rows: Floats, names: list[str] | None) -> None:
-    """Write rows to a .npy file, or as CSV with every digit to a file or, without a path, to the screen."""
-    if path is not None and path.suffix.lower() == ".npy":
-        content = io.BytesIO()
+    """Write rows to a .npy or .parquet file, or as CSV with every digit to a file or, without a path, to the screen.
+
+    Columns without names are called 0, 1, … in Parquet.
+    """
+    content, kind = io.BytesIO(), path and path.suffix.lower()
+    if kind == ".npy":
         np.save(content, rows)
-        write_whole(path, content.getvalue())
-        return
-    text: Any = sys.stdout if path is None else io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([names] if names else [])
-    writer.writerows([repr(float(x)) for x in row] for row in rows)
+    elif kind == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table(list(rows.T), names or [str(i) for i in range(rows.shape[1])]), content)
+    else:
+        text: Any = sys.stdout if path is None else io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([names] if names else [])
+        writer.writerows([repr(float(x)) for x in row] for row in rows)
+        content.write(b"" if path is None else text.getvalue().encode())
     if path is not None:
-        write_whole(path, text.getvalue().encode())
+        write_whole(path, content.getvalue())

@@ -12,6 +12,8 @@ from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
 
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-15, 0.1
 """Limits of truncation tolerances: below, rounding errors dominate; above, results have no correct digit."""
+MAX_PARAMETERS = 10**8
+"""The largest number of parameters that is fitted. Solvers hold about 25 vectors of them, 20 GB of so many."""
 _SYMMETRY, _SYMMETRY_FLOAT32 = 1e-10, 1e-5  # shares of the largest entry; rounding in X @ X.T stays far below
 
 
@@ -122,10 +124,20 @@ def check_device(tensor: Tensor, name: str, device: torch.device) -> Tensor:
 
 
 def check_integer(value: Any, name: str, smallest: int) -> int:
-    """Check that `value` is a whole number of at least `smallest`."""
+    """Check that `value` is a whole number of at least `smallest` that fits into 64 bits."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < smallest:
         raise InvalidInputError(f"{name} must be an integer of at least {smallest}, got {value!r}")
+    if int(value) >= 2**63:
+        raise InvalidInputError(f"{name} must be an integer below 2^63, got {value!r}")
     return int(value)
+
+
+def check_parameter_count(number: int, sizes: str) -> None:
+    """Check that a model of these sizes can be fitted, before anything is allocated."""
+    if number > MAX_PARAMETERS:
+        raise InvalidInputError(
+            f"{sizes} have {number:.3g} parameters or more, and the limit is {MAX_PARAMETERS:.0e}: use smaller sizes"
+        )
 
 
 def as_shape(sample_shape: Any) -> torch.Size:

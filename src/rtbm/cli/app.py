@@ -15,6 +15,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from rtbm.cli.arguments import (
+    INPUT_FOLDER,
+    PICTURE_FILES,
+    ROW_FILES,
+    STANDARD,
+    Columns,
+    Data,
+    DecimalPoint,
+    Given,
+    Header,
+    Model,
+    Needed,
+    OptionalData,
+    RowsOutput,
+    Seed,
+    Separator,
+    bounds_of,
+    check_output,
+    chosen_columns,
+    column_number,
+    parse_bounds,
+    parse_given,
+    parse_probabilities,
+)
 from rtbm.errors import FileError, InvalidInputError, RTBMError
 from rtbm.paper import ExperimentName
 from rtbm.paths import existing_file, existing_table, table_kind
@@ -22,7 +46,7 @@ from rtbm.paths import existing_file, existing_table, table_kind
 if TYPE_CHECKING:
     from rtbm.common import Floats
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 console = Console(markup=False, highlight=False, soft_wrap=True)
 errors = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
@@ -32,37 +56,6 @@ STREAMED_SOLVERS = ("lbfgs", "em", "adam")
 """Solvers for files that are read in blocks; others are refused with --stream."""
 FEWEST_COMMITTEE_ROWS = 50
 """With fewer rows, and no size given, one machine is fitted: cross-validation could not tell sizes apart."""
-ROW_FILES, PICTURE_FILES = (".csv", ".npy"), (".png", ".pdf", ".svg")
-"""The endings of files that commands write."""
-
-Data = Annotated[
-    Path | None, typer.Argument(help="A .csv, .csv.gz, .parquet or .npy file; without it, the paper's gamma sample.")
-]
-Needed = Annotated[Path, typer.Argument(help="A .csv, .csv.gz, .parquet or .npy file.")]
-Model = Annotated[Path, typer.Argument(help="A model that `rtbm fit` has saved.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same result.")]
-RowsOutput = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the rows (.csv or .npy).")]
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        "--columns",
-        "-c",
-        help="Columns to use, as in x,y (numbers from 0 where there are no names); by default all that hold numbers, "
-        "without the index of a data frame.",
-    ),
-]
-Header = Annotated[
-    bool | None,
-    typer.Option("--header/--no-header", help="Whether a CSV file begins with names; detected by default."),
-]
-Separator = Annotated[
-    str | None,
-    typer.Option(help="What separates the cells of a CSV file, as in ';' or '\\t' or ' '; detected by default."),
-]
-Given = Annotated[
-    list[str] | None, typer.Option("--given", help="A known value, as in x=3; may be given several times.")
-]
-DecimalPoint = Annotated[Literal[".", ","], typer.Option(help="The decimal point of a CSV file.")]
 
 
 def _version(show: bool) -> None:
@@ -117,7 +110,11 @@ def fit(
     separator: Separator = None,
     decimal: DecimalPoint = ".",
     bounds: Annotated[
-        str | None, typer.Option(help="Bounds of all features, as in '0,1', or '0,' without an upper one.")
+        list[str] | None,
+        typer.Option(
+            help="Bounds of all columns, as in 0:1, or 0: without an upper one; or of one column, as in age=0:120. May "
+            "be given several times."
+        ),
     ] = None,
     drop_constant: Annotated[bool, typer.Option("--drop-constant", help="Drop columns with only one value.")] = False,
     starts: Annotated[int | None, typer.Option(min=1, help="Starts of the solver; 8 by default.")] = None,
@@ -142,17 +139,17 @@ def fit(
     seed: Seed = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no summary.")] = False,
 ) -> None:
-    """Fit a density to data and save it: a committee of machines, or one machine or mixture of the size given.
+    """Fit a density to data and save it.
+
+    The density is a committee of machines, or one machine or mixture of the size given.
 
     Files that hold more than 3·10⁷ numbers (.npy, .parquet) need not fit into memory. Several processes share their
     rows: torchrun --nproc-per-node 4 -m rtbm fit large.parquet
     """
-    _check_output(output, "--output", None, data)
-    _check_output(picture, "--picture", PICTURE_FILES, data, output)
-    limits = _bounds(bounds)
-    if data is not None:
-        existing_table(data)
-    chosen = {
+    check_output(output, "--output", None, data)
+    check_output(picture, "--picture", PICTURE_FILES, data, output)
+    limits = parse_bounds(bounds)
+    options_given = {
         "n_hidden": n_hidden,
         "n_components": n_components,
         "coupling": "diagonal" if diagonal else None,
@@ -164,15 +161,17 @@ def fit(
         "batch_size": batch_size,
         "device": device,
     }
-    options: Any = {name: value for name, value in chosen.items() if value is not None}
+    options: Any = {name: value for name, value in options_given.items() if value is not None}
+    text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
+    chosen = chosen_columns(columns, data, text_format)
     if stream and (data is None or (solver or "lbfgs") not in STREAMED_SOLVERS):
         raise typer.BadParameter("--stream needs a file and --solver lbfgs, em or adam", param_hint="--stream")
-    stream = stream or ((solver or "lbfgs") in STREAMED_SOLVERS and not cv and _is_large(data, columns))
+    stream = stream or ((solver or "lbfgs") in STREAMED_SOLVERS and not cv and _is_large(data, chosen))
     if cv and (options or stream):
         raise typer.BadParameter("a committee takes no options of a single fit", param_hint="--cv")
     import numpy as np
 
-    from rtbm.data_files import FileData, read_table
+    from rtbm.data_files import FileData, FileRows, read_table
     from rtbm.datasets import gamma
     from rtbm.estimators import RTBMDensity, RTBMDensityCV
     from rtbm.output import summary_table
@@ -181,14 +180,14 @@ def fit(
 
     with process_group(device):
         rank, world = rank_and_world()
-        text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
         if stream:
-            found = FileData(np.empty((0, 0)), None)
+            file = FileRows(data, chosen)
+            found = FileData(np.empty((0, file.n_columns)), file.names)
         else:
-            found = FileData(gamma.sample(), None) if data is None else read_table(data, _split(columns), **text_format)
+            found = FileData(gamma.sample(), None) if data is None else read_table(data, chosen, **text_format)
         shared: Any = {
             "phase": phase,
-            "bounds": limits,
+            "bounds": bounds_of(limits, found.names, found.values.shape[1]),
             "drop_constant": drop_constant,
             "n_jobs": jobs,
             "random_state": seed,
@@ -198,7 +197,7 @@ def fit(
             cv = not (options or stream or world > 1) and len(found.values) >= FEWEST_COMMITTEE_ROWS
         model: Any = RTBMDensityCV(**shared) if cv else RTBMDensity(**shared, **options)
         if stream:
-            model.fit_stream(data, _split(columns))
+            model.fit_stream(data, chosen)
         else:
             with _columns_by_name(found.names):
                 model.fit(found.values)
@@ -225,18 +224,20 @@ def score(
     decimal: DecimalPoint = ".",
     output: RowsOutput = None,
 ) -> None:
-    """Print the mean log-likelihood of data, or write log P of each row."""
-    _check_output(output, "--output", ROW_FILES, data, model)
-    existing_table(data)
+    """Print the mean log-likelihood of data.
+
+    With --output, log P of each row is written too. If that is the screen (-), the mean goes to standard error.
+    """
+    check_output(output, "--output", ROW_FILES, data, model)
     fitted = _load(model)
     rows = _read_for(fitted, data, columns, header=header, separator=separator, decimal=decimal)
     fitted.set_feature_names(None)  # the columns have been chosen by name
     if output is not None:
-        from rtbm.output import counted, write_rows
+        from rtbm.output import counted
 
-        write_rows(output, fitted.score_samples(rows)[:, None], ["log_prob"])
-        errors.print(f"log P of {counted(len(rows), 'row')}: {output}")
-    console.print(f"{fitted.score(rows):.10g}")
+        log_prob = fitted.score_samples(rows)[:, None]
+        _write(output, log_prob, ["log_prob"], f"log P of {counted(len(rows), 'row')}", errors)
+    (errors if output == STANDARD else console).print(f"{fitted.score(rows):.10g}")
 
 
 @app.command()
@@ -247,21 +248,19 @@ def sample(
     output: RowsOutput = None,
     seed: Seed = 0,
 ) -> None:
-    """Draw rows from a density, and write them to a file or, as CSV, to the screen.
+    """Draw rows from a density.
 
-    With --given, the other columns are drawn from their conditional distribution.
+    They are written to a file or, as CSV, to the screen. With --given, the other columns are drawn from their
+    conditional distribution.
     """
-    _check_output(output, "--output", ROW_FILES, model)
-    known = _known(given)
+    check_output(output, "--output", ROW_FILES, model)
+    known = parse_given(given)
     fitted = _load(model)
     if known:
         fitted = fitted.conditional({_feature(fitted, name): value for name, value in known.items()})
-    from rtbm.output import counted, write_rows
+    from rtbm.output import counted
 
-    rows = fitted.sample(number, random_state=seed)
-    write_rows(output, rows, _names_of(fitted))
-    if output is not None:
-        console.print(f"{counted(number, 'row')}: {output}")
+    _write(output, fitted.sample(number, random_state=seed), _names_of(fitted), counted(number, "row"))
 
 
 @app.command()
@@ -276,29 +275,26 @@ def predict(
     decimal: DecimalPoint = ".",
     output: RowsOutput = None,
 ) -> None:
-    """Predict a column from the others: mean, standard deviation and quantiles for each row.
+    """Predict a column from the others.
 
-    The column itself is not read, and a file with names may lack it. Missing values are integrated out.
+    The result has the mean, the standard deviation and quantiles for each row. The column itself is not read, and a
+    file with names may lack it. Missing values are integrated out.
     """
-    _check_output(output, "--output", ROW_FILES, data, model)
-    levels = _probabilities(quantiles.split(","))
-    existing_table(data)
+    check_output(output, "--output", ROW_FILES, data, model)
+    levels = parse_probabilities(quantiles.split(","))
     fitted = _load(model)
-    feature = _feature(fitted, target)
-    text_format = {"header": header, "separator": separator, "decimal": decimal}
-    rows = _read_for(fitted, data, columns, absent=feature, **text_format)
+    number = _feature(fitted, target)
+    text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
+    rows = _read_for(fitted, data, columns, absent=number, **text_format)
     names = [f"quantile_{level:g}" for level in levels]
-    number = feature if isinstance(feature, int) else (_names_of(fitted) or []).index(feature)
     fitted.set_feature_names(None)  # the columns have been chosen by name
     mean, std = fitted.predict_mean(rows, number, return_std=True)
     from numpy import column_stack
 
-    from rtbm.output import counted, write_rows
+    from rtbm.output import counted
 
     table = column_stack([mean, std, fitted.predict_quantiles(rows, number, levels)])
-    write_rows(output, table, ["mean", "std", *names])
-    if output is not None:
-        console.print(f"{counted(len(rows), 'prediction')} of {target}: {output}")
+    _write(output, table, ["mean", "std", *names], f"{counted(len(rows), 'prediction')} of {target}")
 
 
 @app.command()
@@ -315,20 +311,21 @@ def impute(
     output: RowsOutput = None,
     seed: Seed = 0,
 ) -> None:
-    """Fill in missing values, and write the table to a file or, as CSV, to the screen."""
-    _check_output(output, "--output", ROW_FILES, data, model)
-    existing_table(data)
+    """Fill in missing values.
+
+    The table is written to a file or, as CSV, to the screen.
+    """
+    check_output(output, "--output", ROW_FILES, data, model)
     fitted = _load(model)
     rows = _read_for(fitted, data, columns, header=header, separator=separator, decimal=decimal)
     names = _names_of(fitted)
     fitted.set_feature_names(None)
     from numpy import isnan
 
-    from rtbm.output import counted, write_rows
+    from rtbm.output import counted
 
-    write_rows(output, fitted.impute(rows, method, random_state=seed), names)
-    if output is not None:
-        console.print(f"{counted(int(isnan(rows).sum()), 'value')} filled in: {output}")
+    filled = fitted.impute(rows, method, random_state=seed)
+    _write(output, filled, names, f"{counted(int(isnan(rows).sum()), 'value')} filled in")
 
 
 @app.command()
@@ -340,8 +337,11 @@ def quantile(
     ] = None,
     given: Given = None,
 ) -> None:
-    """Print quantiles of a column, one on each line, also given values of other columns."""
-    levels, known = _probabilities(probabilities), _known(given)
+    """Print quantiles of a column.
+
+    There is one on each line. With --given, they are those of the conditional distribution.
+    """
+    levels, known = parse_probabilities(probabilities), parse_given(given)
     fitted = _load(model)
     column = None if feature is None else _feature(fitted, feature)
     if known:
@@ -366,18 +366,20 @@ def info(model: Model) -> None:
 @app.command()
 def plot(
     model: Model,
-    data: Annotated[Path | None, typer.Argument(help="Data to draw with it (.csv, .parquet, .npy).")] = None,
+    data: OptionalData = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture (.png, .pdf, .svg).")] = Path("model.png"),
     columns: Columns = None,
     header: Header = None,
     separator: Separator = None,
     decimal: DecimalPoint = ".",
 ) -> None:
-    """Draw a density: in one dimension with histogram and components, in two with contours and projections."""
-    _check_output(output, "--output", PICTURE_FILES, data, model)
-    if data is not None:
-        existing_table(data)
-    fitted, text_format = _load(model), {"header": header, "separator": separator, "decimal": decimal}
+    """Draw a density.
+
+    A picture in one dimension has a histogram and components, one in two dimensions contours and projections.
+    """
+    check_output(output, "--output", PICTURE_FILES, data, model)
+    fitted = _load(model)
+    text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
     rows = None if data is None else _read_for(fitted, data, columns, **text_format)
     _draw(fitted, rows, output)
     console.print(f"picture: {output}")
@@ -392,21 +394,25 @@ def explore(
             help="Data to fit (a .csv, .parquet or .npy file), or a model that `rtbm fit` has saved.",
         ),
     ] = None,
+    header: Header = None,
+    separator: Separator = None,
+    decimal: DecimalPoint = ".",
     port: Annotated[
         int | None, typer.Option(min=1024, max=65535, help="The port of the page; by default one that is free.")
     ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open a browser.")] = True,
 ) -> None:
-    """Open a page to play with: move a machine by sliders, watch fits and networks learn, look at theta functions.
+    """Open a page to play with.
 
-    The page is served on 127.0.0.1, to this machine alone, until Ctrl-C. It asks no other host, and keeps nothing that
-    is dropped into it. It needs Panel, which the extra "explore" of this package brings.
+    Move a machine by sliders, watch fits and networks learn, look at theta functions. The page is served on 127.0.0.1,
+    to this machine alone, until Ctrl-C. It asks no other host, and keeps nothing that is dropped into it. It needs
+    Panel, which the extra "explore" of this package brings.
     """
     if source is not None:
         (existing_file if table_kind(source) is None else existing_table)(source)
     from rtbm.explorer import serve
 
-    serve(source, port, browser)
+    serve(source, port, browser, header=header, separator=separator, decimal=decimal)
 
 
 @app.command()
@@ -430,9 +436,10 @@ def reproduce(
     fresh: Annotated[bool, typer.Option("--fresh", help="Run finished jobs again, too.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes; -1 for one for each core.")] = -1,
 ) -> None:
-    """Run the paper's experiments, and write a report with their numbers and figures beside the paper's.
+    """Run the paper's experiments, and write a report.
 
-    The report is one page, report.html, of all results in the folder. An interrupted run continues where it stopped.
+    The report is one page, report.html, of all results in the folder beside the paper's numbers and figures. An
+    interrupted run continues where it stopped.
     """
     if jobs == 0:
         raise typer.BadParameter("must be a number other than 0", param_hint="--jobs")
@@ -442,83 +449,23 @@ def reproduce(
     reproduce_experiments(names, Options(seeds, quick, fresh, jobs, output or RESULT_FOLDERS[quick]))
 
 
-def _bounds(text: str | None) -> tuple[float | None, float | None] | None:
-    if text is None:
-        return None
-    try:
-        low, high = (float(end) if end.strip() else None for end in text.split(","))
-        if low is not None and high is not None and not low < high:
-            raise ValueError
-    except ValueError:
-        message = f"must be LOW,HIGH with LOW < HIGH, one of which may be empty, got {text!r}"
-        raise typer.BadParameter(message, param_hint="--bounds") from None
-    return low, high
-
-
-def _probabilities(texts: list[str]) -> list[float]:
-    try:
-        levels = [float(text) for text in texts]
-        if not all(0 <= level <= 1 for level in levels):
-            raise ValueError
-    except ValueError:
-        raise typer.BadParameter(f"must be probabilities between 0 and 1, got {' '.join(texts)!r}") from None
-    return levels
-
-
-def _known(given: list[str] | None) -> dict[str, float]:
-    """The values of --given by column."""
-    try:
-        return {name.strip(): float(value) for name, value in (text.rsplit("=", 1) for text in given or [])}
-    except ValueError:
-        raise typer.BadParameter(f"must be COLUMN=NUMBER, got {given!r}", param_hint="--given") from None
-
-
 def _names_of(fitted: Any) -> list[str] | None:
     return [str(name) for name in getattr(fitted, "feature_names_in_", [])] or None
 
 
-def _feature(fitted: Any, text: str) -> Any:
-    """A column of a model: its name, or its number."""
-    names = _names_of(fitted) or []
-    if text not in names and text.isdigit() and int(text) < fitted.n_features_in_:
-        return int(text)
-    if text not in names:
-        known = f"one of {', '.join(names)} or " if names else ""
-        raise typer.BadParameter(f"{text!r} is no column of the model: use {known}0 to {fitted.n_features_in_ - 1}")
-    return text
+def _feature(fitted: Any, text: str) -> int:
+    """The number of a column of a model, given by its name or its number."""
+    return column_number(text, _names_of(fitted), fitted.n_features_in_)
 
 
-def _is_large(path: Path | None, columns: str | None) -> bool:
+def _is_large(path: Path | None, chosen: list[str] | None) -> bool:
     """Whether a file has so many numbers that it is read in blocks."""
     if path is None or table_kind(path) not in (".npy", ".parquet"):
         return False
     from rtbm.data_files import count_numbers
     from rtbm.estimators.density.sources import memory_limit
 
-    return count_numbers(path, _split(columns)) * 8 > memory_limit()
-
-
-def _split(columns: str | None) -> list[str] | None:
-    return None if columns is None else [name.strip() for name in columns.split(",")]
-
-
-def _check_output(path: Path | None, option: str, suffixes: tuple[str, ...] | None, *inputs: Path | None) -> None:
-    """Check before the work that a result can be written, and that it overwrites no input."""
-    if path is None:
-        return
-    folder, message = path.resolve().parent, ""
-    if not folder.is_dir():
-        message = f"there is no folder {folder}"
-    elif path.is_dir():
-        message = f"{path} is a folder"
-    elif suffixes is not None and path.suffix.lower() not in suffixes:
-        message = f"{path} must end in one of {', '.join(suffixes)}"
-    elif suffixes is None and table_kind(path) is not None:
-        message = f"{path} is the name of a data file, not of a model: use .rtbm"
-    elif any(other is not None and other.resolve() == path.resolve() for other in inputs):
-        message = f"{path} is used already, and would be overwritten"
-    if message:
-        raise typer.BadParameter(message, param_hint=option)
+    return count_numbers(path, chosen) * 8 > memory_limit()
 
 
 @contextlib.contextmanager
@@ -539,20 +486,22 @@ def _columns_by_name(names: list[str] | None) -> Iterator[None]:
         warnings.showwarning = show
 
 
-def _read_for(fitted: Any, data: Path, columns: str | None, absent: Any = None, **text_format: Any) -> "Floats":
+def _read_for(
+    fitted: Any, data: Path, columns: list[str] | None, absent: int | None = None, **text_format: Any
+) -> "Floats":
     """The columns of a file that a model was fitted to: by name if both have names, unless columns are chosen.
 
-    The column `absent` may be missing if there are names, and is then NaN.
+    The column with the number `absent` may be missing if there are names, and is then NaN.
     """
     from numpy import insert, nan
 
     from rtbm.data_files import column_names, read_table
 
-    names, chosen, place = _names_of(fitted), _split(columns), None
+    names, chosen, place = _names_of(fitted), chosen_columns(columns, data, text_format), None
     found = column_names(data, **text_format)
     if chosen is None and names is not None and found is not None:
-        if absent is not None and names.count(str(absent)) and str(absent) not in found:
-            place = names.index(str(absent))
+        if absent is not None and names[absent] not in found:
+            place = absent
         chosen = [name for i, name in enumerate(names) if i != place]
     rows = read_table(data, chosen, **text_format).values
     if place is not None:
@@ -577,6 +526,16 @@ def _load(path: Path, any_estimator: bool = False) -> Any:
     return model
 
 
+def _write(output: Path | None, rows: "Floats", names: list[str] | None, what: str, note: Console = console) -> None:
+    """Write rows to the screen, or to a file and say what it holds."""
+    from rtbm.output import write_rows
+
+    is_file = output not in (None, STANDARD)
+    write_rows(output if is_file else None, rows, names)
+    if is_file:
+        note.print(f"{what}: {output}")
+
+
 def _draw(model: Any, rows: "Floats | None", path: Path) -> None:
     import matplotlib
 
@@ -590,14 +549,18 @@ def _draw(model: Any, rows: "Floats | None", path: Path) -> None:
         raise FileError(f"{path}: the picture cannot be written ({error})") from None
 
 
+def _say(kind: str, message: Any) -> None:
+    """Print a line on standard error."""
+    errors.print(f"{kind}: " + re.sub(rf"\S*{INPUT_FOLDER}\w+/", "", str(message)))
+
+
 def main() -> None:
     """Run the command. Errors of the library end it with one line and exit code 1."""
-    warnings.showwarning = lambda message, *_: errors.print(
-        f"warning: {message}".replace("raise max_iter or tol", "raise --iterations")
+    warnings.showwarning = lambda message, *_: _say(
+        "warning", str(message).replace("raise max_iter or tol", "raise --iterations")
     )
     try:
         app()
     except (RTBMError, ValueError, OSError, RuntimeError, MemoryError) as error:
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        errors.print(f"error: {first}")
+        _say("error", next(iter(str(error).splitlines()), type(error).__name__))
         sys.exit(1)

@@ -27,7 +27,7 @@ def explore(source: Any = None) -> Any:
     return notebook_page(source)
 
 
-def serve(source: Any = None, port: int | None = None, browser: bool = True) -> None:
+def serve(source: Any = None, port: int | None = None, browser: bool = True, **text_format: Any) -> None:
     """Serve the explorer to browsers on this machine until interrupted.
 
     Parameters
@@ -38,15 +38,18 @@ def serve(source: Any = None, port: int | None = None, browser: bool = True) -> 
         The port on 127.0.0.1; by default one that is free.
     browser : bool, default=True
         Whether to open a browser.
+    text_format : bool or str
+        `header`, `separator` and `decimal` of a CSV file, as in `read_table`.
     """
     _check_panel()
     from rtbm.explorer.app import run_server
+    from rtbm.explorer.tables import open_source
 
-    run_server(source, port, browser)
+    run_server(open_source(source, **text_format), port, browser)
 
 
 def _check_panel() -> None:
     try:
         import panel  # noqa: F401
     except ImportError:
-        raise MissingPackageError('the explorer needs Panel: pip install "rtbm[explore]"') from None
+        raise MissingPackageError('the explorer needs Panel: pip install ".[explore]" in a checkout of rtbm') from None

@@ -14,7 +14,7 @@ from rtbm.explorer.fit_tab import FitTab
 from rtbm.explorer.machine_tab import MachineTab
 from rtbm.explorer.network_tab import NetworkTab
 from rtbm.explorer.style import PAGE_CSS, WIDGET_CSS, session_document
-from rtbm.explorer.tables import open_source
+from rtbm.explorer.tables import Opened, open_source
 from rtbm.explorer.theta_tab import ThetaTab
 
 ADDRESS = "127.0.0.1"
@@ -34,9 +34,8 @@ SWITCH_SECONDS = 0.001
 """How long a fit may keep the page waiting each time that Python changes threads; by default five times as long."""
 
 
-def make_page(source: Any = None) -> Any:
+def make_page(opened: Opened) -> Any:
     """The page of one session: its own controls, data and fits."""
-    opened = open_source(source)
     tabs: dict[str, Any] = {
         "Machine": MachineTab(),
         "Fit": FitTab(opened),
@@ -44,7 +43,7 @@ def make_page(source: Any = None) -> Any:
         "Theta": ThetaTab(),
     }
     shown = pn.Tabs(*((name, tab.view) for name, tab in tabs.items()), dynamic=True, sizing_mode="stretch_width")
-    if source is not None:
+    if opened.is_given:
         shown.active = list(tabs).index("Fit")
     if session_document() is not None:
         pn.state.on_session_destroyed(lambda context: [tabs[name].close() for name in ("Fit", "Network")])
@@ -54,10 +53,10 @@ def make_page(source: Any = None) -> Any:
 def notebook_page(source: Any = None) -> Any:
     """The page in a notebook, in the colours of the notebook."""
     pn.extension(*EXTENSIONS, raw_css=[WIDGET_CSS])
-    return make_page(source)
+    return make_page(open_source(source))
 
 
-def run_server(source: Any, port: int | None, browser: bool) -> None:
+def run_server(opened: Opened, port: int | None, browser: bool) -> None:
     """Serve the page on 127.0.0.1 until interrupted. Other origins are refused."""
     port = _free_port() if port is None else port
     pn.extension(*EXTENSIONS, raw_css=[WIDGET_CSS], global_css=[PAGE_CSS])
@@ -70,7 +69,7 @@ def run_server(source: Any, port: int | None, browser: bool) -> None:
         toggle.js_on_click(code=TOGGLE)
         title = pn.pane.HTML(f"<h1>{TITLE}</h1>{FOLLOW_SYSTEM}", align="center")
         header = pn.Row(title, pn.Spacer(sizing_mode="stretch_width"), toggle, sizing_mode="stretch_width")
-        return pn.Column(header, make_page(source), sizing_mode="stretch_width")
+        return pn.Column(header, make_page(opened), sizing_mode="stretch_width")
 
     origins = [f"{name}:{port}" for name in (ADDRESS, "localhost")]
     server = pn.io.server.get_server(

@@ -165,8 +165,13 @@ def command_line(table: DataTable, options: FitOptions) -> str:
     words = ["rtbm fit", shlex.quote(table.file)]
     if not table.is_named:
         words.append("--no-header")
+    elif table.text_format.get("header"):
+        words.append("--header")
+    words += [f"--{name} {shlex.quote(value)}" for name, value in table.text_format.items() if name != "header"]
     if list(options.columns) != table.columns:
-        words.append(f"--columns {shlex.quote(','.join(options.columns))}")
+        together = ",".join(options.columns)
+        each = options.columns if any("," in name for name in table.columns) else [together]
+        words += [f"--columns {shlex.quote(names)}" for names in each]
     words.append("--cv" if options.is_committee else f"--n-hidden {options.n_hidden}")
     if not options.is_committee:
         words.append(f"--n-components {options.n_components}")

@@ -36,6 +36,8 @@ class DataTable(NamedTuple):
     left_out: Mapping[str, str] = {}
     is_named: bool = True
     """Whether the file has names of columns."""
+    text_format: Mapping[str, Any] = {}
+    """What had to be said about a CSV file, as arguments of `read_table`."""
 
 
 class Opened(NamedTuple):
@@ -43,6 +45,8 @@ class Opened(NamedTuple):
 
     table: DataTable
     model: Any = None
+    is_given: bool = True
+    """Whether the table or the model was given, and is not a first example."""
 
 
 def paper_table(name: str) -> DataTable:
@@ -73,12 +77,14 @@ def numbered(rows: Floats) -> list[str]:
     return [str(i) for i in range(rows.shape[1])]
 
 
-def file_table(path: Path, shown: str | None = None) -> DataTable:
+def file_table(path: Path, shown: str | None = None, **text_format: Any) -> DataTable:
     """The table in a file; `shown` is its name in code."""
-    found, shown = read_table(path), shown or str(path)
-    code = ["from rtbm.data_files import read_table", f"X = read_table({shown!r}).values"]
+    found, shown = read_table(path, **text_format), shown or str(path)
+    said = {name: value for name, value in text_format.items() if value not in (None, ".")}
+    arguments = ", ".join([repr(shown), *(f"{name}={value!r}" for name, value in said.items())])
+    code = ["from rtbm.data_files import read_table", f"X = read_table({arguments}).values"]
     columns = found.names or numbered(found.values)
-    return DataTable(shown, found.values, columns, code, shown, found.left_out, found.names is not None)
+    return DataTable(shown, found.values, columns, code, shown, found.left_out, found.names is not None, said)
 
 
 def read_upload(name: str, content: bytes | str) -> DataTable:
@@ -103,16 +109,16 @@ def read_upload(name: str, content: bytes | str) -> DataTable:
             raise FileError(str(error).replace(str(path), name)) from None
 
 
-def open_source(source: Any) -> Opened:
+def open_source(source: Any, **text_format: Any) -> Opened:
     """What was given to the explorer: nothing, a path of data or of a model, data, or a fitted density."""
     if source is None:
-        return Opened(next(iter(TABLES.values()))())
+        return Opened(next(iter(TABLES.values()))(), is_given=False)
     if isinstance(source, FittedDensity):
         return _open_model(source, "the model")
     if isinstance(source, str | Path):
         path = Path(source)
         if table_kind(path) is not None:
-            return Opened(file_table(path))
+            return Opened(file_table(path, **text_format))
         model = load(path)
         if not isinstance(model, FittedDensity):
             raise FileError(

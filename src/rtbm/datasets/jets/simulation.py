@@ -13,7 +13,7 @@ import numpy as np
 from rtbm.common import TWO_PI, Floats
 from rtbm.errors import RTBMError
 
-INSTALL_JETS = "install the extra with pip install 'rtbm[jets]'"
+INSTALL_JETS = 'install the extra with pip install ".[jets]" in a checkout of rtbm'
 
 # Changing any of these constants gives other images than those of the sample that comes with the library.
 

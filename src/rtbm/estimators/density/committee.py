@@ -31,6 +31,7 @@ from rtbm.estimators.density.sources import is_source
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
 from rtbm.estimators.progress import counting_bar
 from rtbm.parameters import count
+from rtbm.training.family import MAX_DENSE_UNITS
 from rtbm.validation import check_choice, check_integer
 
 ONE_FEATURE: tuple[dict[str, Any], ...] = (
@@ -322,6 +323,7 @@ class RTBMDensityCV(PredictingDensity):
                     "candidates must be dictionaries of arguments of RTBMDensity, without phase, bounds and "
                     f"drop_constant, which are those of the committee, got {candidate!r}"
                 )
+            RTBMDensity(**candidate)._check_parameters()
 
 
 class HeldOut(NamedTuple):
@@ -397,7 +399,8 @@ def expected_seconds(candidates: Sequence[Mapping[str, Any]], n_rows: int, n_fea
     total = 0.0
     for candidate in candidates:
         n_machines = candidate.get("n_components", 1)
-        products = n_machines * n_rows * (n_features + 2) ** 2 * 2 ** (candidate.get("n_hidden", 2) - 1)
+        n_states = 2 ** (min(candidate.get("n_hidden", 2), MAX_DENSE_UNITS) - 1)
+        products = n_machines * n_rows * (n_features + 2) ** 2 * n_states
         starts = candidate.get("n_init", 8)
         total += starts * PASSES * (PASS_SECONDS * (1 + n_machines) + PRODUCT_SECONDS * products)
     return n_folds * total

@@ -54,8 +54,8 @@ from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.estimators.search import Outcome, Report, count_runs, task_options
 from rtbm.training import SOLVERS, Result
 from rtbm.training.distributed import gather_objects, together
-from rtbm.training.family import FAILURES, Density
-from rtbm.validation import check_choice, check_integer
+from rtbm.training.family import FAILURES, Density, check_sizes
+from rtbm.validation import check_choice
 
 FALLBACKS = ("gaussian", "gaussians")
 EVALUATED_ROWS = 30
@@ -76,7 +76,7 @@ class RTBMDensity(PredictingDensity):
     ----------
     n_hidden : int, default=2
         The number of hidden units of each machine. More units can describe finer structure: a dense machine with N
-        units starts as 2^N Gaussians. `RTBMDensityCV` chooses the number by cross-validation.
+        units starts as 2^N Gaussians, and has at most 22. `RTBMDensityCV` chooses the number by cross-validation.
     n_components : int, default=1
         The number of machines in the mixture.
     coupling : "dense" or "diagonal", default="dense"
@@ -450,8 +450,7 @@ class RTBMDensity(PredictingDensity):
 
     def _check_parameters(self) -> None:
         """Check the parameters, which scikit-learn lets be set to anything, before the fit."""
-        check_integer(self.n_hidden, "n_hidden", 1)
-        check_integer(self.n_components, "n_components", 1)
+        check_sizes(1, self.n_hidden, self.n_components, self.coupling)  # again when the number of features is known
         check_choice(self.phase, "phase", PHASES)
         check_search(self, SOLVERS)
         check_flag(self.drop_constant, "drop_constant")

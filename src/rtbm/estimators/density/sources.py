@@ -342,6 +342,10 @@ def agree_on_columns(described: Described) -> Described:
     if not some:
         raise InvalidInputError("source must give batches of shape (rows, n_features), got nothing")
     rank, first = some[0]
+    if first.n_features == 0:
+        raise InvalidInputError(
+            "source must give batches of shape (rows, n_features) with n_features ≥ 1, got 0 columns"
+        )
     for other, part in some:
         if part[:2] != first[:2]:
             raise InvalidInputError(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rtbm.errors import InvalidInputError
-from rtbm.validation import check_integer
+from rtbm.validation import check_integer, check_parameter_count
 
 PATCHES = ("contiguous", "blocks", "random")
 
@@ -47,7 +47,7 @@ def check_options(patch: Any, patch_size: Any, image_shape: Any, n_patches: Any)
     if not isinstance(patch, str | list | tuple | np.ndarray) or len(patch) == 0:
         raise InvalidInputError(f"patch must be a name or a list of lists of feature numbers, got {patch!r}")
     if n_patches is not None:
-        check_integer(n_patches, "n_patches", 1)
+        check_parameter_count(check_integer(n_patches, "n_patches", 1), f"n_patches={n_patches} machines")
         if not isinstance(patch, str) or patch != "random":
             raise InvalidInputError(f'n_patches is for patch="random", got patch={patch!r}: leave it at None')
     if isinstance(patch, str) and patch == "blocks":

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from numbers import Integral
 from typing import Any, Self
 
@@ -33,7 +34,7 @@ from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.estimators.search import count_runs, search, task_options
 from rtbm.nn.feedforward import ACTIVATIONS
 from rtbm.training.networks import LOSSES, NETWORK_SOLVERS
-from rtbm.validation import check_choice, check_integer
+from rtbm.validation import check_choice, check_integer, check_parameter_count
 
 INITIALIZATIONS = ("auto", "balanced", "paper")
 PREDICTED_ROWS = 2**16
@@ -127,6 +128,9 @@ class ThetaNet(BaseEstimator):
 
     def _task(self, data: NetworkRows, validation: NetworkRows | None, seed: int) -> NetworkTask:
         sizes, activations = self._layers()
+        widths = [data.x.shape[1], *sizes, data.target.shape[1]]
+        number = sum((a + 3) * b + (b * b if self.coupling == "dense" else 0) for a, b in pairwise(widths))
+        check_parameter_count(number, f"hidden_layer_sizes={tuple(sizes)}")
         return NetworkTask(
             sizes=(*sizes, data.target.shape[1]),
             activations=(*activations, self.output_activation),

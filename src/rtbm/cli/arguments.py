@@ -1,0 +1,161 @@
+"""What the arguments of the commands mean: tables, standard input, columns, bounds, probabilities, outputs.
+
+As in `app`, numpy and torch are imported only in the functions that need them.
+"""
+
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from rtbm.paths import existing_table, table_kind
+
+ROW_FILES, PICTURE_FILES = (".csv", ".parquet", ".npy"), (".png", ".pdf", ".svg")
+"""The endings of files that commands write."""
+STANDARD = Path("-")
+"""Standard input or output in place of a file."""
+INPUT_FOLDER = "rtbm-input-"
+"""The beginning of the name of the temporary folder that holds standard input. Messages leave the folder out."""
+MAGIC = {b"PAR1": ".parquet", b"\x93NUMPY": ".npy"}
+"""The first bytes of standard input that tell its format. All else is CSV."""
+
+
+def _table(context: typer.Context, path: Path | None) -> Path | None:
+    """The path of a table, which must exist. Standard input is kept in a temporary file until the command ends."""
+    if path is None or path != STANDARD:
+        return path and existing_table(path)
+    content = sys.stdin.buffer.read()
+    ending = next((ending for magic, ending in MAGIC.items() if content.startswith(magic)), ".csv")
+    folder = context.with_resource(tempfile.TemporaryDirectory(prefix=INPUT_FOLDER))
+    copy = Path(folder, f"standard_input{ending}")
+    copy.write_bytes(content)
+    return copy
+
+
+TABLE_HELP = "A .csv, .csv.gz, .parquet or .npy file, or - for standard input"
+Data = Annotated[
+    Path | None, typer.Argument(callback=_table, help=f"{TABLE_HELP}; without it, the paper's gamma sample.")
+]
+OptionalData = Annotated[Path | None, typer.Argument(callback=_table, help=f"Data to draw with it. {TABLE_HELP}.")]
+Needed = Annotated[Path, typer.Argument(callback=_table, help=f"{TABLE_HELP}.")]
+Model = Annotated[Path, typer.Argument(help="A model that `rtbm fit` has saved.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same result.")]
+RowsOutput = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Where to write the rows (.csv, .parquet or .npy; - for CSV on the screen)."),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        "-c",
+        help="Columns to use, as in x,y (numbers from 0 where there are no names); by default all that hold numbers, "
+        "without the index of a data frame. May be given several times, as names that hold commas need.",
+    ),
+]
+Header = Annotated[
+    bool | None,
+    typer.Option("--header/--no-header", help="Whether a CSV file begins with names; detected by default."),
+]
+Separator = Annotated[
+    str | None,
+    typer.Option(help="What separates the cells of a CSV file, as in ';' or '\\t' or ' '; detected by default."),
+]
+Given = Annotated[
+    list[str] | None, typer.Option("--given", help="A known value, as in x=3; may be given several times.")
+]
+DecimalPoint = Annotated[Literal[".", ","], typer.Option(help="The decimal point of a CSV file.")]
+Pair = tuple[float | None, float | None]
+
+
+def parse_bounds(texts: list[str] | None) -> dict[str | None, Pair]:
+    """The bounds of --bounds by column; those of all other columns by None."""
+    found: dict[str | None, Pair] = {}
+    for text in texts or []:
+        name, equals, ends = text.rpartition("=")
+        try:
+            low, high = (float(end) if end.strip() else None for end in re.split("[:,]", ends))
+            if low is not None and high is not None and not low < high:
+                raise ValueError
+        except ValueError:
+            message = f"must be LOW:HIGH or COLUMN=LOW:HIGH with LOW < HIGH, one of which may be empty, got {text!r}"
+            raise typer.BadParameter(message, param_hint="--bounds") from None
+        found[name if equals else None] = low, high
+    return found
+
+
+def bounds_of(given: Mapping[str | None, Pair], names: list[str] | None, n_columns: int) -> Any:
+    """The bounds as the estimators take them: one pair for all columns, or a list of pairs."""
+    common = given.get(None)
+    if all(name is None for name in given):
+        return common
+    pairs = [common] * n_columns
+    for name, pair in given.items():
+        if name is not None:
+            pairs[column_number(name, names, n_columns)] = pair
+    return pairs
+
+
+def parse_probabilities(texts: list[str]) -> list[float]:
+    """Texts as probabilities."""
+    try:
+        levels = [float(text) for text in texts]
+        if not all(0 <= level <= 1 for level in levels):
+            raise ValueError
+    except ValueError:
+        raise typer.BadParameter(f"must be probabilities between 0 and 1, got {' '.join(texts)!r}") from None
+    return levels
+
+
+def parse_given(given: list[str] | None) -> dict[str, float]:
+    """The values of --given by column."""
+    try:
+        return {name.strip(): float(value) for name, value in (text.rsplit("=", 1) for text in given or [])}
+    except ValueError:
+        raise typer.BadParameter(f"must be COLUMN=NUMBER, got {given!r}", param_hint="--given") from None
+
+
+def column_number(text: str, names: list[str] | None, n_columns: int) -> int:
+    """The number of a column, given by its name or its number."""
+    if names is not None and text in names:
+        return names.index(text)
+    if text.isdecimal() and int(text) < n_columns:
+        return int(text)
+    known = f"one of {', '.join(names)} or " if names else ""
+    raise typer.BadParameter(f"{text!r} is no column: use {known}0 to {n_columns - 1}")
+
+
+def chosen_columns(columns: list[str] | None, data: Path | None, text_format: Any) -> list[str] | None:
+    """The names of --columns. Commas separate them, unless the whole text is the name of a column."""
+    if not columns or data is None:
+        return None
+    from rtbm.data_files import column_names
+
+    known = column_names(data, **text_format) or []
+    parts = [[text] if text in known else [name.strip() for name in text.split(",")] for text in columns]
+    return [name for part in parts for name in part]
+
+
+def check_output(path: Path | None, option: str, suffixes: tuple[str, ...] | None, *inputs: Path | None) -> None:
+    """Check before the work that a result can be written, and that it overwrites no input."""
+    if path is None or (path == STANDARD and suffixes == ROW_FILES):
+        return
+    folder, message = path.resolve().parent, ""
+    if not folder.is_dir():
+        message = f"there is no folder {folder}"
+    elif path.is_dir():
+        message = f"{path} is a folder"
+    elif path == STANDARD:
+        message = "only tables go to standard output: name a file"
+    elif suffixes is not None and path.suffix.lower() not in suffixes:
+        message = f"{path} must end in one of {', '.join(suffixes)}"
+    elif suffixes is None and table_kind(path) is not None:
+        message = f"{path} is the name of a data file, not of a model: use .rtbm"
+    elif any(other is not None and other.resolve() == path.resolve() for other in inputs):
+        message = f"{path} is used already, and would be overwritten"
+    if message:
+        raise typer.BadParameter(message, param_hint=option)
