@@ -28,7 +28,7 @@ from rtbm.distributions.integration.boxes import BoxQuadrature, IntervalSum, int
 from rtbm.distributions.integration.quantiles import invert_cdf
 from rtbm.parameters import unpack
 from rtbm.theta.chunks import run_threads
-from tolerances import INTEGRAL, LOG_PROB, WORSE
+from tolerances import INTEGRAL, LOG_PROB, SAME, WORSE
 
 
 def small_average() -> RTBMDistribution:
@@ -327,6 +327,18 @@ def test_units_do_not_matter_for_affine_maps() -> None:
     machine = dense(2, 2)
     scaled = machine.affine([[1e-8, 0.0], [0.0, 1e8]])
     assert torch.allclose(scaled.mean / machine.mean, torch.tensor([1e-8, 1e8], dtype=D), rtol=1e-9)
+
+
+@pytest.mark.parametrize("machine", [dense(1, 2), dense(2, 2), diagonal(1, 6), diagonal(2, 6)])
+@pytest.mark.parametrize("unit", [1e-100, 1e-30, 1e30, 1e38, 1e100])
+def test_units_do_not_matter_for_probabilities(machine, unit: float) -> None:
+    scaled = machine.affine(unit * torch.eye(machine.n_visible, dtype=D))
+    rows = machine.sample((5,), torch.Generator().manual_seed(0))
+    torch.testing.assert_close(scaled.cdf(unit * rows), machine.cdf(rows), rtol=0, atol=INTEGRAL)
+    line, scaled_line = machine.marginal(0), scaled.marginal(0)
+    p = torch.tensor([1e-9, 0.1, 0.5, 0.9, 1 - 1e-9], dtype=D)
+    torch.testing.assert_close(scaled_line.icdf(p) / unit, line.icdf(p), rtol=WORSE, atol=WORSE)
+    torch.testing.assert_close(scaled_line.cdf(scaled_line.icdf(p)), p, rtol=0, atol=SAME)
 
 
 def test_values_do_not_change() -> None:
