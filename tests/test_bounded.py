@@ -45,6 +45,33 @@ def test_gradients():
     x = BoundedDistribution(PLANE, [0.0, -1.0], [INF, 2.0])
     points = torch.tensor([[0.7, 1.3], [2.0, -0.5]], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(x.log_prob, (points,))
+    known = torch.tensor([0.3, 1.7], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v: (x.conditional({0: v}).mean, x.conditional({0: v}).variance), (known,))
+
+
+@pytest.mark.parametrize("bounds", [(0.0, INF), (-INF, 1.0), (-1.0, 3.0), (-1.0, 0.0), (-INF, INF)])
+@pytest.mark.parametrize("width", [0.3, 2.0, 8.0])
+def test_moments_are_integrals_over_quantiles(bounds, width):
+    width = width if np.isfinite(bounds).all() else min(width, 2.0)  # the tails of wider log-normals count too much
+    x = BoundedDistribution(LINE.affine([[width]], [0.5 * width]), [bounds[0]], [bounds[1]])
+    z = np.linspace(-8, 8, 2001)
+    nodes = x.icdf(torch.special.ndtr(torch.from_numpy(z)))[:, 0].numpy()
+    weights = (z[1] - z[0]) * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    mean = weights @ nodes
+    assert float(x.mean) == pytest.approx(mean, rel=1e-5)
+    assert float(x.variance) == pytest.approx(weights @ (nodes - mean) ** 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(("place", "width"), [(1.7e9, 1.0), (1e5, 1e-3), (-1e5, 1e-3)])
+def test_standard_deviations_far_from_a_bound(place, width):
+    X = np.random.default_rng(0).multivariate_normal([0, 0], [[1.0, 0.8], [0.8, 1.0]], 300)
+    free = RTBMDensity(1, n_init=1, random_state=0).fit(X)
+    ends = (0, None) if place > 0 else (None, 0)
+    digits = abs(place) / width * np.finfo(float).eps  # what the table itself has
+    for bounds in (ends, (min(2 * place, 0), max(2 * place, 0))):
+        model = RTBMDensity(1, bounds=bounds, n_init=1, random_state=0).fit(place + width * X)
+        _, std = model.predict_mean(place + width * X[:5], 1, return_std=True)
+        assert np.allclose(std / width, free.predict_mean(X[:5], 1, return_std=True)[1], rtol=1e-4 + 1e3 * digits)
 
 
 def test_what_cannot_be():
