@@ -12,7 +12,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils._set_output import ADAPTERS_MANAGER, _get_output_config
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from rtbm import nn
@@ -20,7 +20,7 @@ from rtbm.common import Floats
 from rtbm.distributions import BoundedDistribution, Estimate, RTBMDistribution, RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError, TooManyTermsError
-from rtbm.estimators.checks import is_constant, listed, warn_of_spikes
+from rtbm.estimators.checks import check_weights, is_constant, listed, warn_of_spikes
 from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.parameters import count
 from rtbm.training import Record
@@ -56,7 +56,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         Columns with only one value are refused, or left out if `drop_constant`. Bounds are made and checked.
         """
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = check_weights(sample_weight, X)
         X = np.where(weights[:, None] > 0, X, np.nan)
         self.constants_ = np.full(X.shape[1], np.nan)
         make_bounds(self.bounds, self._columns()).check(X, self._names())
@@ -165,7 +165,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """
         X = self._check(X)
         log_prob = self._log_prob(X)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = check_weights(sample_weight, X)
         weights = np.where(_has_numbers(X, weights > 0), weights, 0.0)
         counted = weights > 0
         return float(weights[counted] @ log_prob[counted] / weights.sum())

@@ -11,7 +11,7 @@ import torch
 from rtbm.common import Floats
 from rtbm.data_files import FileRows
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import distinct_rows
+from rtbm.estimators.checks import LARGEST_WEIGHT, SMALLEST_WEIGHT, distinct_rows
 from rtbm.estimators.density.bounds import Bounds
 from rtbm.estimators.density.fallback import Whole, gaussian_vector
 from rtbm.estimators.density.sources import (
@@ -60,8 +60,10 @@ class Line(NamedTuple):
         """
         rows, weights = chunk.rows, np.ones(len(chunk.rows)) if chunk.weights is None else chunk.weights
         check_shapes(rows, weights, len(self.names))
-        if np.isinf(rows).any() or not (weights >= 0).all():
-            raise InvalidInputError("a batch holds infinite numbers or negative weights")
+        if np.isinf(rows).any() or not ((weights >= 0) & (weights <= LARGEST_WEIGHT)).all():
+            raise InvalidInputError(
+                f"a batch holds infinite numbers, negative weights, or weights above {LARGEST_WEIGHT:g}"
+            )
         counts = weights > 0
         if np.isnan(rows).any():
             counts &= ~np.isnan(rows).all(axis=1)
@@ -189,6 +191,8 @@ def _joint(parts: list[Seen]) -> Seen:
     seen = reduce(Seen.plus, parts)
     if len(seen.sample.keys) < 2:
         raise InvalidInputError(f"there are {len(seen.sample.keys)} rows of positive weight: at least 2 are needed")
+    if seen.total < SMALLEST_WEIGHT:
+        raise InvalidInputError(f"the weights of all rows have the sum {seen.total:g}: multiply them by a large number")
     order = np.lexsort(seen.sample.rows.T[::-1])
     return seen._replace(sample=Sample(*(part[order] for part in seen.sample)))
 
