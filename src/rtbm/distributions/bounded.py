@@ -12,11 +12,13 @@ from torch.distributions import Distribution, constraints
 from rtbm.distributions.arguments import check_indices, check_known, check_points
 from rtbm.distributions.caching import forwarded
 from rtbm.distributions.conditional import ConditionalDistribution, States
-from rtbm.distributions.integration.boxes import NORMAL_CUTOFF
+from rtbm.distributions.integration.boxes import NORMAL_CUTOFF, lower_tail
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
 from rtbm.errors import InvalidInputError
 
+NEGLIGIBLE_LOSS = 1e-9
+"""Where bounds on the probability that float64 cannot tell from 0 are below this, it is not computed."""
 LOGIT_SPACING, MAX_LOGIT_NODES = 0.65, 2000
 """The largest spacing, on the line, of the nodes that moments between two bounds take, and the most nodes on a side. A
 larger spacing loses digits; fewer nodes lose them where nearly all values lie at the bounds."""
@@ -146,6 +148,32 @@ class BoundedDistribution(Distribution):
             return batch._shape(batch.marginal(i)._by_states(moments, 2), shape=(*self.batch_shape, 2))
 
         return torch.stack([column(i) for i in range(self.n_visible)], -1).movedim(-2, 0)
+
+    def lost_probability(self) -> Tensor:
+        """The probability (Nv,) of values of each feature that lie nearer to a bound than float64 can tell, or beyond
+        its largest number. Less than 1e-9 counts as 0.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> base = rtbm.RTBMDistribution([[1e-4]], [[0.0]], [[9.0]], [0.0], [0.0])  # a standard deviation of 100
+        >>> rtbm.BoundedDistribution(base, [1.0], [float("inf")]).lost_probability().round(decimals=3)
+        tensor([0.3590], dtype=torch.float64)
+        """
+        if isinstance(self.base, ConditionalDistribution):
+            raise InvalidInputError("lost_probability is for one distribution, this is a batch of conditionals")
+        ends = torch.stack([self.low.nextafter(self.high), self.high.nextafter(self.low)])
+        first, last = to_line(ends, self.low, self.high)[0]
+        limit = torch.zeros_like(first)
+        for weight, _, envelope in self.base._evaluator.components():  # much quicker than exact probabilities
+            scale = envelope.covariance.diagonal().sqrt()
+            tails = lower_tail((first - envelope.mean) / scale) + lower_tail((envelope.mean - last) / scale)
+            limit += weight * torch.where(tails > 0, (tails.log() + envelope.log_peak).exp(), 0.0)
+        lost = torch.zeros_like(limit)
+        for i in (limit > NEGLIGIBLE_LOSS).nonzero()[:, 0].tolist():
+            line = self.base.marginal(i)
+            lost[i] = line.cdf(first[i : i + 1]) + line.box_probability(last[i : i + 1], [math.inf])
+        return lost
 
     def log_prob(self, value: Any) -> Tensor:
         """log P(x) (...) for x (..., Nv); −∞ outside of the bounds. NaN entries are integrated out."""

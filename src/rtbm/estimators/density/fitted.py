@@ -29,6 +29,8 @@ from rtbm.validation import check_integer
 
 GRID_FEATURES, SUMMED_UNITS = 3, 12
 """Diagonal machines with more features and more hidden units than these are normalised by annealing."""
+LARGEST_LOSS = 1e-6
+"""More probability than this of values that float64 cannot hold is worth a warning."""
 
 
 class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, BaseEstimator):
@@ -59,12 +61,14 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         weights = check_weights(sample_weight, X)
         X = np.where(weights[:, None] > 0, X, np.nan)
         self.constants_ = np.full(X.shape[1], np.nan)
-        make_bounds(self.bounds, self._columns()).check(X, self._names())
+        bounds = make_bounds(self.bounds, self._columns())
+        bounds = bounds.closed(bounds.contact(X))
+        bounds.check(X, self._names())
         self._leave_out_constants(X)
-        self._make_bounds()
-        rows = X[:, self._kept]
+        self._bounds, rows = bounds.subset(self._kept.tolist()), X[:, self._kept]
         warn_of_spikes(rows, self._names())
-        return rows, weights
+        self._bounds.contact(rows).warn(self._names())
+        return self._bounds.inside(rows), weights
 
     def _leave_out_constants(self, X: Floats) -> None:
         constant, names = is_constant(X), self._names()
@@ -111,6 +115,24 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             raise AttributeError("distribution_ is there after fit")
         return self._in_bounds(self._line_density)
 
+    def _warn_of_lost_probability(self) -> None:
+        """Warn if values that float64 cannot tell from a bound, or cannot hold, are likelier than LARGEST_LOSS."""
+        if self._bounds.is_trivial:
+            return
+        try:
+            lost = self.distribution_.lost_probability().cpu().numpy()
+        except TooManyTermsError:  # nobody can tell
+            return
+        seen = [f"{n} ({100 * p:.2g} %)" for n, p in zip(self._names(), lost, strict=True) if p > LARGEST_LOSS]
+        if seen:
+            warnings.warn(
+                "bounds: part of the fitted probability lies nearer to a bound than float64 can tell, or beyond its "
+                f"largest number, in {listed(seen)}: the distances from the bound have too many orders of magnitude. "
+                "Look for outliers, and leave them out or move the bound",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
     def _in_bounds(self, density: Density) -> Any:
         """A density on the real line as the density of the features as given."""
         return density if self._bounds.is_trivial else BoundedDistribution(density, self._bounds.low, self._bounds.high)
@@ -142,6 +164,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
     def score_samples(self, X: Any) -> Floats:
         """log P(x) (n_samples,) of each row; NaN entries are integrated out, so it is 0 if all are missing.
+
+        It is −∞ for rows outside of the bounds. Values on a bound count as in `fit`, if training data lie there too.
 
         The normaliser of a diagonal machine with more than 3 features and 12 hidden units is estimated by annealed
         importance sampling with a fixed seed, and `log_normalizer_` tells the standard error.
@@ -271,7 +295,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         inside = rows.copy()
         inside[:, [i for i in range(rows.shape[1]) if i not in known]] = np.nan
         self._bounds.check(inside, self._names())
-        columns = torch.from_numpy(rows).to(self._line_density.device)
+        columns = torch.from_numpy(self._bounds.inside(rows)).to(self._line_density.device)
         if not known:
             raise InvalidInputError("X: all features have only one value, so there is nothing to predict from")
         return self.distribution_.conditional({i: columns[:, i] for i in known})
