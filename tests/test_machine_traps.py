@@ -14,6 +14,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from machines import D, dense, diagonal, exact_log_prob
 from rtbm import (
+    BoundedDistribution,
     DiscreteGaussian,
     InvalidInputError,
     NormalizerError,
@@ -369,6 +370,15 @@ def test_copies(machine) -> None:
         machine.expand((3,))
     module = nn.RTBM(2, 2)
     assert module().detach().mean.requires_grad is False
+
+
+def test_draws_without_derivatives_say_so() -> None:
+    plane = dense(2, 2)
+    given = plane.conditional({0: torch.zeros(3, dtype=D)})
+    bounded = BoundedDistribution(plane, [0.0, 0.0], [1.0, 1.0])
+    for distribution in (plane, RTBMMixture([1.0], [plane]), given, bounded, DiscreteGaussian([[1.0]], [0.0])):
+        with pytest.raises(NotImplementedError, match="discrete hidden states"):
+            distribution.rsample((5,))
 
 
 @pytest.mark.parametrize("bad", [-1, 2.5, None, "three", (2, -1)])

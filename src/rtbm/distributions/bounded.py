@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rtbm.distributions.arguments import check_indices, check_known, check_points
+from rtbm.distributions.arguments import check_indices, check_known, check_points, refuse_rsample
 from rtbm.distributions.caching import forwarded
 from rtbm.distributions.conditional import ConditionalDistribution, States
 from rtbm.distributions.integration.boxes import NORMAL_CUTOFF, lower_tail
@@ -110,6 +110,7 @@ class BoundedDistribution(Distribution):
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  the interface of torch
     support = constraints.real_vector
     has_rsample = False
+    rsample = refuse_rsample
 
     def __init__(self, base: RTBMDistribution | RTBMMixture | ConditionalDistribution, low: Any, high: Any):
         self.base = base

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rtbm.distributions.arguments import check_indices, check_points, check_probabilities, dtype_of
+from rtbm.distributions.arguments import check_indices, check_points, check_probabilities, dtype_of, refuse_rsample
 from rtbm.distributions.dense import DenseMachine, change_rows
 from rtbm.distributions.evaluator import explains_failures
 from rtbm.distributions.integration.normal_sums import NEGLIGIBLE_SHARE, NormalSums
@@ -131,6 +131,7 @@ class ConditionalDistribution(Distribution):
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.real_vector
     has_rsample = False
+    rsample = refuse_rsample
 
     def __init__(
         self,

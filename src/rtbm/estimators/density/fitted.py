@@ -246,8 +246,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         1
         """
         check_is_fitted(self)
-        is_list = isinstance(features, Iterable) and not isinstance(features, str)
-        indices = [self._index(feature) for feature in (features if is_list else [features])]
+        indices = self._indices(features)
         return self._derived(self._line_density.marginal(indices), indices)
 
     def conditional(self, values: Mapping[Any, Any]) -> Any:
@@ -369,6 +368,10 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             raise InvalidInputError(f"feature {feature} has only one value, and was left out of the density")
         return self._kept.tolist().index(int(number))
 
+    def _indices(self, features: Any) -> list[int]:
+        """The places of one feature, or of several in a list."""
+        return [self._index(feature) for feature in (features if is_list(features) else [features])]
+
     def _derived(self, distribution: Density, indices: list[int]) -> Self:
         """A fitted estimator for some features."""
         model = clone(self)
@@ -403,6 +406,11 @@ def _has_numbers(X: Floats, counted: np.ndarray | None = None) -> np.ndarray:
             stacklevel=3,
         )
     return known
+
+
+def is_list(value: Any) -> bool:
+    """Whether a value holds several names or numbers."""
+    return isinstance(value, Iterable) and not isinstance(value, str)
 
 
 def components(distribution: Any) -> list[RTBMDistribution]:
