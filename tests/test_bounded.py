@@ -3,11 +3,22 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.integrate import quad
 
-from rtbm import BoundedDistribution, InvalidInputError, RTBMDensity, RTBMDistribution, datasets
+from rtbm import (
+    BoundedDistribution,
+    InvalidInputError,
+    RTBMDensity,
+    RTBMDensityCV,
+    RTBMDistribution,
+    RTBMRegressor,
+    datasets,
+    load,
+    save,
+)
 
 LINE = RTBMDistribution([[1.0]], [[0.7]], [[2.0]], [0.1], [0.2])
 PLANE = RTBMDistribution([[1.0, 0.3], [0.3, 2.0]], [[0.7], [0.2]], [[2.0]], [0.1, -0.3], [0.2])
@@ -45,6 +56,33 @@ def test_gradients():
     x = BoundedDistribution(PLANE, [0.0, -1.0], [INF, 2.0])
     points = torch.tensor([[0.7, 1.3], [2.0, -0.5]], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(x.log_prob, (points,))
+    known = torch.tensor([0.3, 1.7], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v: (x.conditional({0: v}).mean, x.conditional({0: v}).variance), (known,))
+
+
+@pytest.mark.parametrize("bounds", [(0.0, INF), (-INF, 1.0), (-1.0, 3.0), (-1.0, 0.0), (-INF, INF)])
+@pytest.mark.parametrize("width", [0.3, 2.0, 8.0])
+def test_moments_are_integrals_over_quantiles(bounds, width):
+    width = width if np.isfinite(bounds).all() else min(width, 2.0)  # the tails of wider log-normals count too much
+    x = BoundedDistribution(LINE.affine([[width]], [0.5 * width]), [bounds[0]], [bounds[1]])
+    z = np.linspace(-8, 8, 2001)
+    nodes = x.icdf(torch.special.ndtr(torch.from_numpy(z)))[:, 0].numpy()
+    weights = (z[1] - z[0]) * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    mean = weights @ nodes
+    assert float(x.mean) == pytest.approx(mean, rel=1e-5)
+    assert float(x.variance) == pytest.approx(weights @ (nodes - mean) ** 2, rel=1e-3)
+
+
+@pytest.mark.parametrize(("place", "width"), [(1.7e9, 1.0), (1e5, 1e-3), (-1e5, 1e-3)])
+def test_standard_deviations_far_from_a_bound(place, width):
+    X = np.random.default_rng(0).multivariate_normal([0, 0], [[1.0, 0.8], [0.8, 1.0]], 300)
+    free = RTBMDensity(1, n_init=1, random_state=0).fit(X)
+    ends = (0, None) if place > 0 else (None, 0)
+    digits = abs(place) / width * np.finfo(float).eps  # what the table itself has
+    for bounds in (ends, (min(2 * place, 0), max(2 * place, 0))):
+        model = RTBMDensity(1, bounds=bounds, n_init=1, random_state=0).fit(place + width * X)
+        _, std = model.predict_mean(place + width * X[:5], 1, return_std=True)
+        assert np.allclose(std / width, free.predict_mean(X[:5], 1, return_std=True)[1], rtol=1e-4 + 1e3 * digits)
 
 
 def test_what_cannot_be():
@@ -62,6 +100,97 @@ def test_estimators_return_the_density_of_the_features_as_given():
     assert model.distribution_.base.n_visible == 1
     free = RTBMDensity(1, n_init=1, random_state=0).fit(X)
     assert isinstance(free.distribution_, RTBMDistribution)
+
+
+def touching():
+    """Rows with values on bounds, and the same rows with those moved inside: halfway to the nearest other value."""
+    X = np.random.default_rng(0).beta(2, 2, (120, 2)).round(3)
+    X[:3, 0], X[3:5, 1] = 0.0, 1.0
+    moved = X.copy()
+    moved[:3, 0], moved[3:5, 1] = X[3:, 0].min() / 2, (1 + np.delete(X[:, 1], [3, 4]).max()) / 2
+    return X, moved
+
+
+QUICK = {"bounds": (0, 1), "random_state": 0}
+WAYS = {
+    "array": lambda X: RTBMDensity(1, n_init=1, **QUICK).fit(X),
+    "blocks": lambda X: RTBMDensity(1, n_init=1, **QUICK).fit([X[:50], X[50:]]),
+    "batches": lambda X: RTBMDensity(1, n_init=1, solver="adam", max_iter=2, **QUICK).fit_stream([X[:50], X[50:]]),
+    "warm start": lambda X: RTBMDensity(1, n_init=1, warm_start=True, fallback=None, **QUICK).fit(X).fit(X),
+    "committee": lambda X: RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], cv=2, **QUICK).fit(X),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_values_on_a_bound_count_as_values_inside(way, tmp_path):
+    X, moved = touching()
+    with pytest.warns(UserWarning, match=r"on a bound, in feature 0 \(3\), feature 1 \(2\)"):
+        model = WAYS[way](X)
+    inside = WAYS[way](moved)
+    assert np.array_equal(model.score_samples(X), inside.score_samples(moved))
+    assert np.array_equal(model.transform(X), inside.transform(moved))
+    assert np.array_equal(model.predict_mean(X, 1), inside.predict_mean(moved, 1))
+    assert np.array_equal(model.impute([[0.0, np.nan]])[:, 1], inside.impute([[moved[0, 0], np.nan]])[:, 1])
+    given, same = model.conditional({0: 0.0}), inside.conditional({0: moved[0, 0]})
+    assert given.score([[0.5]]) == same.score([[0.5]])
+    save(model, tmp_path / "model.rtbm")
+    assert np.array_equal(load(tmp_path / "model.rtbm").score_samples(X), model.score_samples(X))
+
+
+def test_a_bound_without_training_data_on_it_stays_outside():
+    X, _ = touching()
+    with pytest.warns(UserWarning, match="on a bound"):
+        model = RTBMDensity(1, n_init=1, **QUICK).fit(X)
+    assert model.score_samples([[1.0, 0.5]])[0] == -INF
+    with pytest.raises(InvalidInputError, match="1 values are outside"):
+        model.conditional({0: 1.0})
+    with pytest.raises(InvalidInputError, match="1 values are outside"):
+        model.transform([[0.5, 0.0]])
+    with pytest.raises(InvalidInputError, match=r"first is -0\.1 in row 1"):
+        RTBMDensity(1, **QUICK).fit([[0.5, 0.5], [-0.1, 0.3], [0.0, 0.2]])
+
+
+@pytest.mark.filterwarnings("ignore::rtbm.SpikeWarning")
+def test_values_on_both_bounds_alone_stay_apart():
+    X = np.column_stack([np.arange(40) % 2, np.random.default_rng(0).normal(size=40)])
+    with pytest.warns(UserWarning, match=r"on a bound, in feature 0 \(40\)"):
+        model = RTBMDensity(1, n_init=1, bounds=[(0, 1), None], random_state=0).fit(X)
+    assert np.isfinite(model.score(X))
+    assert model.predict_mean([[0.0, 0.1]], 1) != model.predict_mean([[1.0, 0.1]], 1)
+
+
+def test_targets_on_a_bound():
+    X, moved = touching()
+    density = RTBMDensity(1, n_init=1, **QUICK)
+    with pytest.warns(UserWarning, match="on a bound"):
+        model = RTBMRegressor(density).fit(X[:, :1], X[:, 1])
+    inside = RTBMRegressor(density).fit(moved[:, :1], moved[:, 1])
+    assert np.array_equal(model.log_prob(X[:, :1], X[:, 1]), inside.log_prob(moved[:, :1], moved[:, 1]))
+
+
+@pytest.mark.parametrize("bounds", [(1.0, INF), (0.0, INF), (-INF, 1.0), (0.0, 2.0), (-2.0, 0.0)])
+def test_lost_probability(bounds):
+    width = 50.0 if np.abs(bounds).max() < INF or 0.0 not in bounds else 400.0
+    line = LINE.affine([[width]])
+    x = BoundedDistribution(line, [bounds[0]], [bounds[1]])
+    ends = x.icdf([1e-12, 1 - 1e-12])  # both cut off by float64
+    lost = float(x.cdf(ends)[0] + 1 - x.cdf(ends)[1])
+    assert lost > 1e-3
+    assert float(x.lost_probability()) == pytest.approx(lost, rel=1e-2)  # quantiles round to the nearest number
+    assert float(BoundedDistribution(LINE, [bounds[0]], [bounds[1]]).lost_probability()) == 0.0
+
+
+def test_outliers_that_take_probability_out_of_float64_are_named():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"age": 30 + rng.gamma(2.0, size=40), "income": 1 + rng.gamma(2.0, size=40)})
+    RTBMDensity(1, n_init=1, bounds=[(30, None), (1, None)], random_state=0).fit(X)
+    X.loc[0, "income"] = 1e200
+    with pytest.warns(RuntimeWarning, match=r"than float64 can tell, .* in income \("):
+        RTBMDensity(1, n_init=1, bounds=[(30, None), (1, None)], random_state=0).fit(X)
+    with pytest.warns(RuntimeWarning, match=r"than float64 can tell, .* in income \(") as seen:
+        RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], cv=2, bounds=(1, None), random_state=0).fit(X)
+    assert len(seen) == 1
 
 
 def test_modules_are_made_once():

@@ -70,6 +70,22 @@ def test_weights_repeat_rows():
     np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("kind", ["fade", "many sizes", "one heavy row", "a light class", "the end of float64"])
+def test_weights_of_all_sizes(kind):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2))
+    y = (X[:, 0] + 0.5 * rng.normal(size=200) > 0).astype(int)
+    weights = {
+        "fade": np.exp(-np.arange(200)[::-1] / 4),
+        "many sizes": 10.0 ** rng.uniform(-300, 300, 200),
+        "one heavy row": np.where(np.arange(200) == 5, 1e20, 1.0),
+        "a light class": np.where(y == 0, 1.0, 1e-20),
+        "the end of float64": np.full(200, 1e308),
+    }
+    probabilities = quick().fit(X, y, sample_weight=weights[kind]).predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-9)
+
+
 def test_a_class_with_one_row_and_a_constant_column():
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.normal(size=(60, 2)), np.ones(60)])

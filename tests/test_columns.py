@@ -41,6 +41,14 @@ def test_weights_repeat_rows():
     np.testing.assert_allclose(weighted, repeated, atol=0.05)  # nodes differ a little
 
 
+@pytest.mark.parametrize("n", [50, 200, 201])
+def test_weights_that_fade(n):
+    X = columns(n)
+    for order in (np.arange(n), np.arange(n)[::-1]):
+        weights = np.exp(-np.argsort(np.argsort(X[:, 0]))[order] / 4)
+        assert np.isfinite(ColumnDensities.fit(X, weights).log_prob(X)).all()
+
+
 def test_without_numba(monkeypatch):
     X = columns(60)[:, :2]
     compiled = ColumnDensities.fit(X, np.ones(60)).log_prob(X)

@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from machines import gaussian_score
 from rtbm import RTBMDensity, RTBMDistribution, RTBMMixture, datasets, nn
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.density.bounds import Bounds, make_bounds
+from rtbm.estimators.density.bounds import make_bounds
 from rtbm.estimators.progress import counting_bar, progress_bar
 from rtbm.training import Record
 
@@ -172,7 +172,7 @@ def test_bounds_are_an_exact_change_of_variables(bounds, X):
 @given(st.floats(-1e3, 1e3), st.floats(1e-2, 1e3), st.floats(0.01, 0.99))
 def test_bounds_round_trip(low, width, share):
     x = np.array([[low + share * width]])
-    for bounds in (Bounds(np.array([low]), np.array([low + width])), Bounds(np.array([low]), np.array([np.inf]))):
+    for bounds in (make_bounds((low, low + width), ["x"]), make_bounds((low, None), ["x"])):
         y, log_slope = bounds.to_line(x)
         assert bounds.from_line(y) == pytest.approx(x, rel=1e-9, abs=1e-9)
         step = 1e-6 * width

@@ -141,10 +141,32 @@ def test_a_weight_of_zero_is_absence_in_scores_and_streams():
     quick(**stream).fit_stream([X[:0], X])
 
 
+@pytest.mark.parametrize("unit", [1e-38, 1e30, 1e38, 1e100])
+def test_quantiles_follow_the_unit(unit):
+    X = np.random.default_rng(0).normal(size=(300, 1)) + np.repeat([-3.0, 3.0], 150)[:, None]
+    p = np.array([1e-6, 0.1, 0.5, 0.9])
+    model = quick().fit(unit * X)
+    assert np.allclose(model.quantile(p) / unit, quick().fit(X).quantile(p), rtol=1e-4, atol=1e-4)  # as fits differ
+    assert np.allclose(model.cdf(model.quantile(p)[:, None]), p, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("size", [1e308, 1e-308, 5e-324])
+def test_weights_at_the_ends_of_float64(size):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    plain, weights = quick(1).fit(X), np.full(60, size)
+    assert plain.score(X, sample_weight=weights) == pytest.approx(plain.score(X), rel=1e-12)
+    model = quick(1, n_components=2).fit(X, sample_weight=weights)
+    assert np.isfinite(model.score(X, sample_weight=weights))
+    tried = [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 1, "n_components": 2, "n_init": 1}]
+    committee = RTBMDensityCV(tried, cv=2, random_state=0).fit(X, sample_weight=weights)
+    assert np.isfinite(committee.held_out_).all()
+
+
 def test_draws_stay_strictly_inside_of_bounds():
     X = np.random.default_rng(0).beta(0.05, 0.05, size=(500, 1))
     X = X[(X[:, 0] > 0) & (X[:, 0] < 1)]
-    draws = quick(bounds=(0, 1)).fit(X).sample(2000)
+    with pytest.warns(RuntimeWarning, match="than float64 can tell"):
+        draws = quick(bounds=(0, 1)).fit(X).sample(2000)
     assert draws.min() > 0
     assert draws.max() < 1
 

@@ -14,6 +14,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from machines import D, dense, diagonal, exact_log_prob
 from rtbm import (
+    BoundedDistribution,
     DiscreteGaussian,
     InvalidInputError,
     NormalizerError,
@@ -28,7 +29,7 @@ from rtbm.distributions.integration.boxes import BoxQuadrature, IntervalSum, int
 from rtbm.distributions.integration.quantiles import invert_cdf
 from rtbm.parameters import unpack
 from rtbm.theta.chunks import run_threads
-from tolerances import INTEGRAL, LOG_PROB, WORSE
+from tolerances import INTEGRAL, LOG_PROB, SAME, WORSE
 
 
 def small_average() -> RTBMDistribution:
@@ -329,6 +330,18 @@ def test_units_do_not_matter_for_affine_maps() -> None:
     assert torch.allclose(scaled.mean / machine.mean, torch.tensor([1e-8, 1e8], dtype=D), rtol=1e-9)
 
 
+@pytest.mark.parametrize("machine", [dense(1, 2), dense(2, 2), diagonal(1, 6), diagonal(2, 6)])
+@pytest.mark.parametrize("unit", [1e-100, 1e-30, 1e30, 1e38, 1e100])
+def test_units_do_not_matter_for_probabilities(machine, unit: float) -> None:
+    scaled = machine.affine(unit * torch.eye(machine.n_visible, dtype=D))
+    rows = machine.sample((5,), torch.Generator().manual_seed(0))
+    torch.testing.assert_close(scaled.cdf(unit * rows), machine.cdf(rows), rtol=0, atol=INTEGRAL)
+    line, scaled_line = machine.marginal(0), scaled.marginal(0)
+    p = torch.tensor([1e-9, 0.1, 0.5, 0.9, 1 - 1e-9], dtype=D)
+    torch.testing.assert_close(scaled_line.icdf(p) / unit, line.icdf(p), rtol=WORSE, atol=WORSE)
+    torch.testing.assert_close(scaled_line.cdf(scaled_line.icdf(p)), p, rtol=0, atol=SAME)
+
+
 def test_values_do_not_change() -> None:
     machine = dense(2, 2)
     before = machine.log_prob(np.zeros(2))
@@ -357,6 +370,15 @@ def test_copies(machine) -> None:
         machine.expand((3,))
     module = nn.RTBM(2, 2)
     assert module().detach().mean.requires_grad is False
+
+
+def test_draws_without_derivatives_say_so() -> None:
+    plane = dense(2, 2)
+    given = plane.conditional({0: torch.zeros(3, dtype=D)})
+    bounded = BoundedDistribution(plane, [0.0, 0.0], [1.0, 1.0])
+    for distribution in (plane, RTBMMixture([1.0], [plane]), given, bounded, DiscreteGaussian([[1.0]], [0.0])):
+        with pytest.raises(NotImplementedError, match="discrete hidden states"):
+            distribution.rsample((5,))
 
 
 @pytest.mark.parametrize("bad", [-1, 2.5, None, "three", (2, -1)])

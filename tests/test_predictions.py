@@ -154,6 +154,16 @@ def test_predictions_by_name(density, table):
     torch.testing.assert_close(series.mean, given.mean)
 
 
+def test_several_targets_at_once(density, table):
+    rows = table.iloc[:20]
+    mean, std = density.predict_mean(rows, ["y", "a"], return_std=True)
+    assert mean.shape == std.shape == (20, 2)
+    given = density.conditional(rows[["b"]])  # of a and y, in the order of the table
+    np.testing.assert_allclose(mean, given.mean.numpy()[:, ::-1], rtol=1e-12)
+    np.testing.assert_allclose(std, given.stddev.numpy()[:, ::-1], rtol=1e-12)
+    np.testing.assert_array_equal(density.predict_mean(rows, ["y"])[:, 0], density.predict_mean(rows, "y"))
+
+
 def test_imputation_by_mean_and_by_draws(density, table):
     rows = table.iloc[:300].copy()
     rows.iloc[:150, 2], rows.iloc[100:200, 0] = np.nan, np.nan
@@ -242,7 +252,10 @@ def test_machines_of_rows(density, table):
         (lambda d, t: d.conditional({"a": [1.0, 2.0], "b": [1.0]}).mean, None),
         (lambda d, t: d.conditional({"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0]}), "one length"),
         (lambda d, t: d.conditional({"a": [1.0, np.inf]}), "finite"),
-        (lambda d, t: d.marginal("a").predict_mean(t[["a"]], "a"), "the only feature"),
+        (lambda d, t: d.marginal("a").predict_mean(t[["a"]], "a"), "not all of"),
+        (lambda d, t: d.predict_mean(t, ["a", "b", "y"]), "not all of"),
+        (lambda d, t: d.predict_mean(t, []), "some features"),
+        (lambda d, t: d.predict_quantiles(t, ["a", "b"]), "target must be one feature"),
         (lambda d, t: d.quantile(0.5), "one visible unit"),
     ],
 )
@@ -262,6 +275,20 @@ def test_outliers_are_the_rows_of_lowest_density(table):
     assert detector.predict(pd.DataFrame({"a": [9.0, 0.0], "b": [9.0, 0.0], "y": [-9.0, 0.0]})).tolist() == [-1, 1]
     with pytest.raises(InvalidInputError, match="contamination"):
         RTBMOutlierDetector(quick(), contamination=0.7).fit(rows)
+
+
+def test_scores_of_training_rows_that_promise_too_much():
+    rng = np.random.default_rng(0)
+    few, many = rng.normal(size=(60, 5)), rng.normal(size=(2000, 5))
+    rich = RTBMDensity(1, n_components=4, n_init=1, fallback=None, random_state=0)
+    with pytest.warns(UserWarning, match="called outliers more often than contamination=0.1"):
+        detector = RTBMOutlierDetector(rich).fit(few)
+    assert (detector.predict(many) == -1).mean() > 0.3  # it is true
+    calm = RTBMOutlierDetector(RTBMDensity(1, n_init=1, random_state=0)).fit(many[:1000])
+    assert (calm.predict(many[1000:]) == -1).mean() < 0.13
+    tried = [{"n_hidden": 1, "n_components": 4, "n_init": 1, "regularization": 1e-3, "fallback": None}]
+    with pytest.warns(UserWarning, match="called outliers more often"):
+        RTBMOutlierDetector(RTBMDensityCV(tried, cv=2, random_state=0)).fit(few)
 
 
 def test_default_densities_are_committees():

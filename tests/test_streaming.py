@@ -115,6 +115,8 @@ def test_the_same_seed_gives_the_same_stream(tmp_path):
         ([np.ones((3, 1)), np.ones((3, 2))], "batch must have shape"),
         ([np.full((3, 1), np.inf)], "infinite"),
         ([(np.ones((3, 1)), np.full(3, -1.0))], "negative weights"),
+        ([(np.ones((3, 1)), np.full(3, 1e308))], "weights above"),
+        ([(np.arange(3.0)[:, None], np.full(3, 1e-300))], "multiply them"),
         ([(np.ones((3, 1)), np.zeros(3))], "positive weight"),
         (iter([np.ones((3, 1))]), "once for each epoch"),
         (5, "once for each epoch"),

@@ -270,7 +270,8 @@ def _restore_mixture(tensors: Tensors, description: Description) -> RTBMMixture:
 
 def _describe_bounded(distribution: BoundedDistribution) -> Described:
     tensors, base = _describe(distribution.base)
-    return tensors, {"base": base} | _ends(Bounds(distribution.low.cpu().numpy(), distribution.high.cpu().numpy()))
+    low, high = (end.cpu().numpy() for end in (distribution.low, distribution.high))
+    return tensors, {"base": base} | _ends(Bounds(low, high, low, high))
 
 
 def _ends(bounds: Bounds) -> Description:
@@ -284,7 +285,11 @@ def _restore_bounded(tensors: Tensors, description: Description) -> BoundedDistr
 
 
 def _restore_bounds(saved: Description, n_features: int) -> Bounds:
-    return make_bounds(list(zip(saved["low"], saved["high"], strict=True)), range(n_features))
+    bounds = make_bounds(list(zip(saved["low"], saved["high"], strict=True)), range(n_features))
+    if "inside" not in saved:  # what values on a bound count as: files of earlier versions have none
+        return bounds
+    inner = _restore_bounds(saved["inside"], n_features)
+    return bounds._replace(first=inner.low, last=inner.high)
 
 
 # Modules
@@ -395,6 +400,7 @@ def _restore_classes(known: Description, n_classes: int) -> np.ndarray:
 def _describe_density(model: FittedDensity) -> Described:
     tensors, density = _describe(model._line_density)
     known = _describe_estimator(model) | _ends(model._bounds)
+    known["inside"] = _ends(model._bounds._replace(low=model._bounds.first, high=model._bounds.last))
     known["constants"] = [None if np.isnan(x) else float(x) for x in model.constants_]
     if isinstance(model, RTBMDensityCV):
         known["committee"] = {

@@ -170,6 +170,15 @@ def check_known(values: Any, n: int, device: torch.device) -> tuple[list[int], l
     return known, [i for i in range(n) if i not in known], rows
 
 
+def refuse_rsample(self: Any, sample_shape: Any = ()) -> Tensor:
+    """Not supported: draws have no derivatives, since hidden states are discrete."""
+    raise NotImplementedError(
+        "rsample: draws have no derivatives in the parameters, since they choose discrete hidden states. Use sample(); "
+        "where derivatives are needed, icdf(torch.rand(n)) has them in one dimension, and in more the weights "
+        "exp(log_prob(x) − log_prob(x).detach()) of draws x carry them"
+    )
+
+
 def check_map(M: Any, c: Any, n_visible: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """The matrix (n, Nv) and shift (n,) of an affine map, in float64."""
     matrix = check_device(as_real(M, "M"), "M", device).double()

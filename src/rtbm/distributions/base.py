@@ -17,6 +17,7 @@ from rtbm.distributions.arguments import (
     check_points,
     check_probabilities,
     dtype_of,
+    refuse_rsample,
 )
 from rtbm.distributions.caching import forwarded
 from rtbm.distributions.conditional import ConditionalDistribution
@@ -45,6 +46,7 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.real_vector
     has_rsample = False
+    rsample = refuse_rsample
 
     def __init__(self, evaluator: AnyEvaluator, n_visible: int, dtype: torch.dtype, device: torch.device):
         self._evaluator, self._dtype, self._device = evaluator, dtype, device

@@ -1,19 +1,27 @@
 """Distributions on intervals and half lines, by an exact change of variables to the whole line."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rtbm.distributions.arguments import check_indices, check_known, check_points
+from rtbm.distributions.arguments import check_indices, check_known, check_points, refuse_rsample
 from rtbm.distributions.caching import forwarded
-from rtbm.distributions.conditional import ConditionalDistribution
+from rtbm.distributions.conditional import ConditionalDistribution, States
+from rtbm.distributions.integration.boxes import NORMAL_CUTOFF, lower_tail
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
 from rtbm.errors import InvalidInputError
+
+NEGLIGIBLE_LOSS = 1e-9
+"""Where bounds on the probability that float64 cannot tell from 0 are below this, it is not computed."""
+LOGIT_SPACING, MAX_LOGIT_NODES = 0.65, 2000
+"""The largest spacing, on the line, of the nodes that moments between two bounds take, and the most nodes on a side. A
+larger spacing loses digits; fewer nodes lose them where nearly all values lie at the bounds."""
 
 
 def to_line(x: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,18 +47,47 @@ def from_line(y: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """x (..., d) strictly inside the bounds, the inverse of `to_line`."""
     has_low, has_high = low.isfinite(), high.isfinite()
     t = torch.exp(-y.abs())
-    share = torch.where(y >= 0, 1.0, t) / (1 + t)
-    both = low + (high - low) * share
+    step = (high - low) * t / (1 + t)  # from the nearer bound
+    both = torch.where(y >= 0, high - step, low + step)
     x = torch.where(has_low, torch.where(has_high, both, low + y.exp()), torch.where(has_high, high - (-y).exp(), y))
     first, last = torch.full_like(low, math.inf), torch.full_like(high, -math.inf)
     return torch.minimum(torch.maximum(x, torch.nextafter(low, first)), torch.nextafter(high, last))
+
+
+def _mixture_moments(states: States, low: Tensor, high: Tensor) -> Tensor:
+    """The mean and the variance (n, 2) of x in n mixtures of normals of y."""
+    weights, centres, scales = states.on_line()
+    means, variances = _normal_moments(centres, scales, low, high)
+    mean = torch.where(weights > 0, weights * means, 0.0).sum(1)  # means may be infinite
+    spread = variances + (means - mean[:, None]).square()
+    variance = torch.where(weights > 0, weights * spread, 0.0).sum(1)
+    return torch.stack([mean, torch.where(mean.isfinite(), variance, math.inf)], 1)
+
+
+def _normal_moments(c: Tensor, s: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """The means and the variances of x for y ~ N(c, s²): exact, or for two bounds by the trapezoidal rule."""
+    has_low, has_high = bool(low.isfinite()), bool(high.isfinite())
+    if has_low and has_high:
+        near, first, second = -c.abs(), torch.zeros_like(c), torch.zeros_like(c)
+        spacing = min(0.5, LOGIT_SPACING / float(s.detach().max()))
+        count = min(math.ceil(NORMAL_CUTOFF / spacing), MAX_LOGIT_NODES)
+        for z in torch.linspace(-NORMAL_CUTOFF, NORMAL_CUTOFF, 2 * count + 1, dtype=c.dtype).tolist():
+            density = math.exp(-0.5 * z * z) * NORMAL_CUTOFF / count / math.sqrt(2 * math.pi)
+            step = (near + z * s).sigmoid() - near.sigmoid()  # of the share of the way from the nearer bound
+            first, second = first + density * step, second + density * step.square()
+        share, width = near.sigmoid() + first, high - low
+        return torch.where(c >= 0, high - width * share, low + width * share), width**2 * (second - first.square())
+    if not (has_low or has_high):
+        return c, s.square()
+    distance = ((c if has_low else -c) + 0.5 * s.square()).exp()
+    return low + distance if has_low else high - distance, distance.square() * s.square().expm1()
 
 
 class BoundedDistribution(Distribution):
     """The distribution of features with bounds, whose logarithms or logits have a machine or a mixture as density.
 
     Density, samples, distribution function, quantiles, marginals and conditionals are as exact as those of `base`.
-    Means and variances are computed by quadrature.
+    Means and variances are those of log-normal distributions, or for features with two bounds found by quadrature.
 
     Parameters
     ----------
@@ -73,6 +110,7 @@ class BoundedDistribution(Distribution):
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  the interface of torch
     support = constraints.real_vector
     has_rsample = False
+    rsample = refuse_rsample
 
     def __init__(self, base: RTBMDistribution | RTBMMixture | ConditionalDistribution, low: Any, high: Any):
         self.base = base
@@ -95,21 +133,48 @@ class BoundedDistribution(Distribution):
     @property
     def mean(self) -> Tensor:
         """E[x] (..., Nv)."""
-        return self._expectations(lambda x: x)
+        return self._moments()[0]
 
     @property
     def variance(self) -> Tensor:
         """The variance of each feature (..., Nv)."""
-        mean = self.mean
-        return self._expectations(lambda x: x.square()) - mean.square()
+        return self._moments()[1]
 
-    def _expectations(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def _moments(self) -> Tensor:
+        """The mean and the variance of each feature (2, ..., Nv)."""
         batch = self.base if isinstance(self.base, ConditionalDistribution) else self.base._batch({})
 
         def column(i: int) -> Tensor:
-            return batch.marginal(i).expectation(lambda y: function(from_line(y, self.low[i], self.high[i])))
+            moments = partial(_mixture_moments, low=self.low[i], high=self.high[i])
+            return batch._shape(batch.marginal(i)._by_states(moments, 2), shape=(*self.batch_shape, 2))
 
-        return torch.stack([column(i) for i in range(self.n_visible)], -1)
+        return torch.stack([column(i) for i in range(self.n_visible)], -1).movedim(-2, 0)
+
+    def lost_probability(self) -> Tensor:
+        """The probability (Nv,) of values of each feature that lie nearer to a bound than float64 can tell, or beyond
+        its largest number. Less than 1e-9 counts as 0.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> base = rtbm.RTBMDistribution([[1e-4]], [[0.0]], [[9.0]], [0.0], [0.0])  # a standard deviation of 100
+        >>> rtbm.BoundedDistribution(base, [1.0], [float("inf")]).lost_probability().round(decimals=3)
+        tensor([0.3590], dtype=torch.float64)
+        """
+        if isinstance(self.base, ConditionalDistribution):
+            raise InvalidInputError("lost_probability is for one distribution, this is a batch of conditionals")
+        ends = torch.stack([self.low.nextafter(self.high), self.high.nextafter(self.low)])
+        first, last = to_line(ends, self.low, self.high)[0]
+        limit = torch.zeros_like(first)
+        for weight, _, envelope in self.base._evaluator.components():  # much quicker than exact probabilities
+            scale = envelope.covariance.diagonal().sqrt()
+            tails = lower_tail((first - envelope.mean) / scale) + lower_tail((envelope.mean - last) / scale)
+            limit += weight * torch.where(tails > 0, (tails.log() + envelope.log_peak).exp(), 0.0)
+        lost = torch.zeros_like(limit)
+        for i in (limit > NEGLIGIBLE_LOSS).nonzero()[:, 0].tolist():
+            line = self.base.marginal(i)
+            lost[i] = line.cdf(first[i : i + 1]) + line.box_probability(last[i : i + 1], [math.inf])
+        return lost
 
     def log_prob(self, value: Any) -> Tensor:
         """log P(x) (...) for x (..., Nv); −∞ outside of the bounds. NaN entries are integrated out."""

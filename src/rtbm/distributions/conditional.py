@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rtbm.distributions.arguments import check_indices, check_points, check_probabilities, dtype_of
+from rtbm.distributions.arguments import check_indices, check_points, check_probabilities, dtype_of, refuse_rsample
 from rtbm.distributions.dense import DenseMachine, change_rows
 from rtbm.distributions.evaluator import explains_failures
 from rtbm.distributions.integration.normal_sums import NEGLIGIBLE_SHARE, NormalSums
@@ -131,6 +131,7 @@ class ConditionalDistribution(Distribution):
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.real_vector
     has_rsample = False
+    rsample = refuse_rsample
 
     def __init__(
         self,
@@ -261,9 +262,7 @@ class ConditionalDistribution(Distribution):
         """
         self._needs_one("icdf")
         p = check_probabilities(value, self._values.device)
-        result = self._values.new_empty(len(self._values), p.numel())
-        for index, states in self._state_blocks():
-            result = result.index_put((index,), states.on_line().quantiles(p.reshape(-1)))
+        result = self._by_states(lambda states: states.on_line().quantiles(p.reshape(-1)), p.numel())
         return self._shape(result.mT.reshape(-1), value, shape=(*p.shape, *self.batch_shape, 1))
 
     def expectation(self, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -282,12 +281,12 @@ class ConditionalDistribution(Distribution):
         nodes, weights = (
             torch.from_numpy(x).to(self._values) for x in np.polynomial.hermite_e.hermegauss(HERMITE_NODES)
         )
-        result = self._values.new_empty(len(self._values))
-        for index, states in self._state_blocks(HERMITE_NODES):
+
+        def average(states: States) -> Tensor:
             values = function(states.centres + states.factors[..., 0] * nodes)  # (n, S, nodes)
-            average = values @ weights / weights.sum()
-            result = result.index_put((index,), (average * states.weights).sum(1))
-        return self._shape(result, shape=self.batch_shape)
+            return (values @ weights / weights.sum() * states.weights).sum(1, keepdim=True)
+
+        return self._shape(self._by_states(average, 1, HERMITE_NODES), shape=self.batch_shape)
 
     @torch.no_grad()
     def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
@@ -308,6 +307,13 @@ class ConditionalDistribution(Distribution):
         others = [self._others[i] for i in check_indices(indices, len(self._others))]
         values = self._values.reshape(*self.batch_shape, len(self._known))
         return ConditionalDistribution(self._parent, self._log_weights, self._machines, self._known, others, values)
+
+    def _by_states(self, function: Callable[[States], Tensor], size: int, width: int = 1) -> Tensor:
+        """function(hidden states of some rows) (rows, size) for all rows (n, size), in blocks of them."""
+        result = self._values.new_empty(len(self._values), size)
+        for index, states in self._state_blocks(width):
+            result = result.index_put((index,), function(states))
+        return result
 
     def _state_blocks(self, width: int = 1) -> Iterator[tuple[Tensor, States]]:
         """Blocks of rows (m,), and the hidden states of all machines for them."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
+from rtbm.distributions.arguments import refuse_rsample
 from rtbm.distributions.caching import cached_unless_graph, cached_with_graph, cached_without_graph
 from rtbm.distributions.sampling.lattice import MAX_LISTED_POINTS, BlockSampler, list_points, make_sampler
 from rtbm.errors import InvalidInputError
@@ -58,6 +59,7 @@ class DiscreteGaussian(Distribution):
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.independent(constraints.integer_interval(-math.inf, math.inf), 1)
     has_rsample = False
+    rsample = refuse_rsample
 
     def __init__(self, A: Any, a: Any, *, tolerance: float = 1e-12):
         self.A = check_positive_definite(check_symmetric(as_real(A, "A"), "A"), "A")

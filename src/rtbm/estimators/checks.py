@@ -25,6 +25,9 @@ INNER_SHARE, INNER_RATIO = 0.05, 10.0
 """The same for the commonest value, which is often somewhat more frequent than others in rounded data."""
 NEAR_VALUES = 3
 """How many values on either side count as near."""
+LARGEST_WEIGHT, SMALLEST_WEIGHT = 1e15, 1e-100
+"""The largest weight is kept between these by a factor that all weights share, and weights that are smaller than the
+largest by the factor SMALLEST_WEIGHT count as 0. So no sum leaves float64. No fit can tell the difference."""
 NAMED = 10
 """Messages name at most this many columns."""
 
@@ -86,6 +89,15 @@ def check_jobs(n_jobs: Any) -> None:
     """None, or an integer other than 0."""
     if n_jobs is not None and (isinstance(n_jobs, bool) or not isinstance(n_jobs, Integral) or n_jobs == 0):
         raise InvalidInputError(f"n_jobs must be None or an integer other than 0, got {n_jobs!r}")
+
+
+def check_weights(sample_weight: Any, X: Floats) -> Floats:
+    """The weights (n,) of rows, 1 by default, as far as float64 can hold their sums: see LARGEST_WEIGHT."""
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    largest = weights.max(initial=0.0)
+    if largest > 0 and not SMALLEST_WEIGHT <= largest <= LARGEST_WEIGHT:
+        weights = weights / largest * np.clip(largest, SMALLEST_WEIGHT, LARGEST_WEIGHT)
+    return np.where(weights >= SMALLEST_WEIGHT * weights.max(initial=0.0), weights, 0.0)
 
 
 def listed(names: list[str]) -> str:
@@ -156,7 +168,7 @@ def check_labelled(estimator: Any, X: Any, y: Any, sample_weight: Any) -> tuple[
     X, y = validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=2)
     check_classification_targets(y)
     y = column_or_1d(y, warn=True)
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    weights = check_weights(sample_weight, X)
     X, y, weights = (part[weights > 0] for part in (X, y, weights))
     classes = np.unique(y)
     if len(classes) < 2:

@@ -95,7 +95,7 @@ def class_tasks(x: Floats, codes: np.ndarray, weights: Floats) -> list[tuple[Flo
 
 def _fit_joint(x: Floats, weights: Floats, seed: int) -> list[JointDensity | None]:
     """The densities of all features; None if rows lie so close to a plane that float64 has no density."""
-    with threads_for(len(x)), without_warnings():
+    with threads_for(len(x)), without_warnings(), np.errstate(all="ignore"):  # steps may leave float64
         try:
             names = [str(i) for i in range(x.shape[1])]
             axis_iter = int(np.clip(AXIS_WORK / (len(x) * x.shape[1] ** 2), *AXIS_ITER))

@@ -13,7 +13,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import check_jobs, check_labelled, column_moments, distinct_labelled, forget, keep_arguments
+from rtbm.estimators.checks import (
+    check_jobs,
+    check_labelled,
+    check_weights,
+    column_moments,
+    distinct_labelled,
+    forget,
+    keep_arguments,
+)
 from rtbm.estimators.class_densities import ClassDensities, class_tasks
 from rtbm.estimators.density.committee import fold_numbers, stacking_weights
 from rtbm.estimators.features.classifier import RTBMPatchClassifier
@@ -128,7 +136,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31))
         fold = None if isinstance(self.cv, int | np.integer) else fold_numbers(self.cv, X, y)
         if fold is not None and sample_weight is not None:
-            fold = fold[np.asarray(sample_weight) > 0]
+            fold = fold[check_weights(sample_weight, X) > 0]
         rows, codes, weights, fold = self._split(*check_labelled(self, X, y, sample_weight), fold, seed)
         self._centre, self._scale = column_moments(rows, weights)
         rows = self._set_limits(rows)
@@ -246,7 +254,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
             parts[name] = _log_proba(model, (columns - centre) / scale, len(self.classes_))
         shares = np.array([self.predictor_weights_[name] for name in parts])
         with np.errstate(divide="ignore"):
-            return logsumexp(np.stack(list(parts.values())), axis=0, b=shares[:, None, None])
+            return logsumexp(np.stack(list(parts.values())) + np.log(shares)[:, None, None], axis=0)
 
     def predict_proba(self, X: Any) -> Floats:
         """The probabilities of the classes (n_samples, n_classes)."""

@@ -1,18 +1,26 @@
 """Outlier detection by density."""
 
+import warnings
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rtbm.common import Floats
-from rtbm.estimators.checks import check_number, forget, keep_arguments
-from rtbm.estimators.density.committee import make_density
+from rtbm.estimators.checks import check_number, check_weights, column_moments, forget, keep_arguments
+from rtbm.estimators.density.committee import RTBMDensityCV, make_density
+
+LARGEST_EXCESS = 1 / 3
+"""How much higher the scores of training rows may be than those of new rows, in standard deviations, without a warning.
+At this value two or three times as many new rows as intended are called outliers."""
 
 
 class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
     """Outliers are the rows of lowest density.
+
+    The threshold comes from the scores of training rows. A density with many parameters scores them higher than new
+    rows, and `fit` warns if that matters.
 
     Parameters
     ----------
@@ -65,11 +73,33 @@ class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
         checked = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
         density = make_density(self.density, len(checked), random_state=self.random_state, n_jobs=self.n_jobs)
         self.density_ = density.fit(X, sample_weight=sample_weight)
-        weights = _check_sample_weight(sample_weight, checked, dtype=np.float64)
+        weights = check_weights(sample_weight, checked)
         log_prob = self.density_.score_samples(X)
         last = np.quantile(log_prob, self.contamination, weights=weights, method="inverted_cdf")
         self.offset_ = float(np.nextafter(last, np.inf))  # the last outlier lies below
+        counts = (weights > 0) & np.isfinite(log_prob)
+        self._warn_of_optimism(log_prob[counts], weights[counts])
         return self
+
+    def _warn_of_optimism(self, log_prob: Floats, weights: Floats) -> None:
+        """Warn if the scores of training rows are much higher than those of new rows will be.
+
+        The excess is that over the held-out rows of a committee. For other densities it is the number of parameters for
+        each observation, as in the Akaike information criterion.
+        """
+        mean, deviation = (float(part[0]) for part in column_moments(log_prob[:, None], weights))
+        n_observations = max(weights.sum(), weights.sum() ** 2 / (weights**2).sum())  # also if the sum is 1
+        excess = self.density_.n_parameters_ / n_observations
+        if isinstance(self.density_, RTBMDensityCV):
+            excess = mean - float(self.density_.candidate_weights_ @ self.density_.held_out_)
+            excess = 0.0 if self.density_.targets else excess  # they are judged by other scores
+        if excess > LARGEST_EXCESS * deviation:
+            warnings.warn(
+                f"training rows have a log P that is higher by about {excess:.2g} than that of new rows, which is much "
+                f"beside its standard deviation of {deviation:.2g}: new rows will be called outliers more often than "
+                f"contamination={self.contamination:g} says. Fit a smaller density, or collect more rows",
+                stacklevel=3,
+            )
 
     def score_samples(self, X: Any) -> Floats:
         """log P(x) (n_samples,): the lower, the more abnormal."""

@@ -144,6 +144,7 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         values = np.asarray(y, dtype=np.float64).reshape(given.batch_shape[0], -1)
         if values.shape[1] != self.n_targets_ or not np.isfinite(values).all():
             raise InvalidInputError(f"y must hold {self.n_targets_} finite numbers for each row of X")
+        values = self.density_._bounds.subset(list(range(-self.n_targets_, 0))).inside(values)
         with torch.no_grad():
             return given.log_prob(torch.tensor(values, device=given.device)).cpu().numpy()
 

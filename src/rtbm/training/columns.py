@@ -92,8 +92,9 @@ def _make_nodes(x: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
     """
     d, order = x.shape[1], np.argsort(x.T, axis=1, kind="stable")
     w, x = weights[order], np.take_along_axis(x.T, order, axis=1)
-    share = (np.cumsum(w, axis=1) - 0.5 * w) / weights.sum()
-    group = (NODES * (2 / math.pi) * np.arcsin(np.sqrt(share))).astype(np.int64) + NODES * np.arange(d)[:, None]
+    share = np.minimum((np.cumsum(w, axis=1) - 0.5 * w) / weights.sum(), 1.0)  # rounding may lead beyond
+    place = np.minimum((NODES * (2 / math.pi) * np.arcsin(np.sqrt(share))).astype(np.int64), NODES - 1)
+    group = place + NODES * np.arange(d)[:, None]
     masses, sums = (np.bincount(group.ravel(), of.ravel(), NODES * d).reshape(d, NODES) * 1.0 for of in (w, w * x))
     middle = np.broadcast_to((w * x).sum(axis=1)[:, None] / weights.sum(), sums.shape)
     nodes = np.divide(sums, masses, out=middle.copy(), where=masses > 0)

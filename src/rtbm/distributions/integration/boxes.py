@@ -30,6 +30,8 @@ QUASI_MONTE_CARLO_NODES = 1000
 NEAR_COMPONENTS, FAR_COMPONENTS = 9.0, 39.0
 """Components within so many standard deviations of a bound are evaluated. A normal has 1e-19 beyond 9, and 0 beyond 39
 in float64. Smaller numbers are faster and lose digits of small probabilities."""
+FARTHEST = 100.0
+"""Bounds are cut off at so many standard deviations from all components, where normal tails are 0 in float64."""
 SMALL_PROBABILITY = 1e-3
 """Intervals of less probability are summed again with FAR_COMPONENTS, to keep their relative accuracy."""
 
@@ -63,7 +65,8 @@ def normal_box(low: Tensor, high: Tensor, covariance: Tensor) -> Tensor:
     tensor(0.3333, dtype=torch.float64)
     """
     scale = covariance.diagonal().sqrt()
-    low, high = ((x.clamp(-1e30, 1e30) / scale).clamp(-100, 100) for x in (low, high))  # ∞ has no derivatives
+    reach = FARTHEST * scale.detach()  # ∞ has no derivatives
+    low, high = (x.clamp(-reach, reach) / scale for x in (low, high))
     correlation = covariance / scale[:, None] / scale
     if _is_diagonal(covariance):
         return functools.reduce(torch.mul, interval(low, high).unbind(-1))  # prod has no second derivative at 0
@@ -149,7 +152,8 @@ class IntervalSum:
 
     def box(self, low: Tensor, high: Tensor) -> Tensor:
         """P (n,) for bounds (n, 1), which may be infinite."""
-        low, high = (x[:, 0].clamp(-1e30, 1e30) for x in (low, high))  # ∞ has no derivatives
+        centres, reach = self._centres.detach(), FARTHEST * self._width.detach()  # ∞ has no derivatives
+        low, high = (x[:, 0].clamp(centres[0] - reach, centres[-1] + reach) for x in (low, high))
         total = self._sum(low, high, NEAR_COMPONENTS)
         rare = (total.detach() < SMALL_PROBABILITY).nonzero()[:, 0]
         return total.index_put((rare,), self._sum(low[rare], high[rare], FAR_COMPONENTS))
@@ -177,7 +181,7 @@ class IntervalSum:
         index = start + torch.arange(int((stop - start).max()), device=rows.device)
         inside, index = index < stop, index.clamp(max=len(centres) - 1)
         z = ((end - centres[index]) / width for end in (low, high))
-        low, high = (x.clamp(-100, 100) for x in z)
+        low, high = (x.clamp(-FARTHEST, FARTHEST) for x in z)
         return (torch.where(inside, weights[index], 0.0) * interval(low, high)).sum(1)
 
 

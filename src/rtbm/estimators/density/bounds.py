@@ -1,5 +1,6 @@
 """The argument `bounds`: what users may give, checks of data, and the way to the real line and back."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,26 +10,60 @@ import torch
 from rtbm.common import Floats
 from rtbm.distributions.bounded import from_line, to_line
 from rtbm.errors import InvalidInputError
+from rtbm.estimators.checks import listed
+
+
+class Contact(NamedTuple):
+    """How data touch their lower and upper bounds."""
+
+    counts: np.ndarray  # (2, n_features): of the values on the bound
+    distances: Floats  # (2, n_features): of the nearest other value from the bound; ∞ without any
+
+    def plus(self, other: "Contact") -> "Contact":
+        """That of both parts of the data together."""
+        return Contact(self.counts + other.counts, np.minimum(self.distances, other.distances))
+
+    def warn(self, names: list[str]) -> None:
+        """Warn of values on a bound."""
+        seen = [f"{name} ({n})" for name, n in zip(names, self.counts.sum(axis=0), strict=True) if n]
+        if seen:
+            warnings.warn(
+                f"bounds: values lie on a bound, in {listed(seen)}. They count as values inside, halfway between the "
+                "bound and the nearest other value. If they are many, widen the bounds, or fit the other rows alone",
+                stacklevel=4,
+            )
 
 
 class Bounds(NamedTuple):
     """Maps features with bounds to the whole line and back.
 
+    On the line, a value on a bound would be infinitely far out. A bound that some training data lie on is closed:
+    values on it count as a value inside, halfway between the bound and the nearest other value of the training data.
+    Values on another bound are outside.
+
     Parameters
     ----------
     low, high : (n_features,)
         −∞ and +∞ where there is no bound.
+    first, last : (n_features,)
+        What values on the lower and on the upper bound count as: `low` and `high` where the bound is not closed.
 
     Examples
     --------
-    >>> bounds = Bounds(np.array([0.0]), np.array([np.inf]))
+    >>> bounds = make_bounds((0, None), ["age"])
     >>> y, log_slope = bounds.to_line(np.array([[1.0], [2.0]]))
     >>> y[:, 0].round(3), log_slope.round(3)
     (array([0.   , 0.693]), array([ 0.   , -0.693]))
+    >>> X = np.array([[0.0], [0.5]])
+    >>> bounds.closed(bounds.contact(X)).inside(X)
+    array([[0.25],
+           [0.5 ]])
     """
 
     low: Floats
     high: Floats
+    first: Floats
+    last: Floats
 
     @property
     def is_trivial(self) -> bool:
@@ -43,27 +78,46 @@ class Bounds(NamedTuple):
 
     def subset(self, indices: list[int]) -> "Bounds":
         """The bounds of some features."""
-        return Bounds(self.low[indices], self.high[indices])
+        return Bounds(*(part[indices] for part in self))
 
     def check(self, x: Floats, names: list[str]) -> None:
-        """Check that all data are inside."""
-        outside = (x <= self.low) | (x >= self.high)
+        """Check that no data are outside."""
+        inside = self.inside(x)
+        outside = (inside <= self.low) | (inside >= self.high)
         if outside.any():
             row, column = (int(i) for i in np.argwhere(outside)[0])
             raise InvalidInputError(
-                f"bounds: {int(outside.sum())} values are not strictly inside, the first is {x[row, column]:g} in row "
+                f"bounds: {int(outside.sum())} values are outside, the first is {x[row, column]:g} in row "
                 f"{row} of {names[column]}, whose bounds are ({self.low[column]:g}, {self.high[column]:g}): widen the "
                 "bounds or leave these rows out"
             )
 
+    def contact(self, x: Floats) -> Contact:
+        """How data (n, d) touch the bounds."""
+        gaps = np.stack([x - self.low, self.high - x])
+        return Contact((gaps == 0).sum(axis=1), np.where(gaps > 0, gaps, np.inf).min(axis=1, initial=np.inf))
+
+    def closed(self, contact: Contact) -> "Bounds":
+        """The same, with bounds closed that data lie on."""
+        steps = np.minimum(contact.distances / 2, self.high / 4 - self.low / 4)
+        steps = np.where(np.isfinite(steps), steps, 0.0)
+        first = np.maximum(self.low + steps[0], np.nextafter(self.low, np.inf))
+        last = np.minimum(self.high - steps[1], np.nextafter(self.high, -np.inf))
+        first, last = np.where(contact.counts > 0, [first, last], [self.low, self.high])
+        return self._replace(first=first, last=last)
+
+    def inside(self, x: Floats) -> Floats:
+        """x (n, d) with values on a bound moved inside."""
+        return np.where(x == self.low, self.first, np.where(x == self.high, self.last, x))
+
     def to_line(self, x: Floats) -> tuple[Floats, Floats]:
         """y (n, d), and log dy/dx summed over the features (n,); see `rtbm.distributions.bounded.to_line`."""
-        y, log_slope = to_line(torch.from_numpy(x), *map(torch.from_numpy, self))
+        y, log_slope = to_line(*map(torch.from_numpy, (self.inside(x), self.low, self.high)))
         return y.numpy(), log_slope.numpy()
 
     def from_line(self, y: Floats) -> Floats:
         """x (n, d), the inverse of `to_line`."""
-        return from_line(torch.from_numpy(y), *map(torch.from_numpy, self)).numpy()
+        return from_line(*map(torch.from_numpy, (y, self.low, self.high))).numpy()
 
 
 def make_bounds(bounds: Any, names: Sequence[Any]) -> Bounds:
@@ -96,7 +150,7 @@ def make_bounds(bounds: Any, names: Sequence[Any]) -> Bounds:
             f"bounds must be None, one pair (low, high) with low < high, a list of {n_features} such pairs or None, or "
             f"a dictionary {{feature: pair}}, got {bounds!r}: use None for a side without a bound, as in (0, None)"
         ) from None
-    return Bounds(low, high)
+    return Bounds(low, high, low, high)
 
 
 def _by_name(bounds: Mapping[Any, Any], names: Sequence[Any]) -> list[Any]:

@@ -280,6 +280,7 @@ class RTBMDensityCV(PredictingDensity):
         taken = [(share / len(fits), fit) for share, fits in pairs if share > 0 for fit in fits]
         weights = torch.cat([share * component_weights(fit._line_density) for share, fit in taken])
         self._set_distribution(RTBMMixture(weights, [m for _, fit in taken for m in components(fit._line_density)]))
+        self._warn_of_lost_probability()
         self._set_summary(
             {
                 "n_hidden": max(fit.n_hidden_ for _, fit in taken),

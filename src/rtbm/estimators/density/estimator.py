@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -44,6 +45,7 @@ from rtbm.estimators.density.streaming import (
     Preparation,
     fit_exactly,
     fit_stream,
+    gather_all,
     open_batches,
     standardise_sample,
     survey,
@@ -115,7 +117,9 @@ class RTBMDensity(PredictingDensity):
         also beat a mixture of as many Gaussians. None keeps every fit.
     bounds : pair or list of pairs, default=None
         (low, high) for data on an interval, (low, None) or (None, high) for a half line, or one of these or None for
-        each feature. The machine then describes the logarithm, or the logit, of the distance from the bounds.
+        each feature. The machine then describes the logarithm, or the logit, of the distance from the bounds. Where
+        training data lie on a bound, values there count as a value inside, halfway between the bound and the nearest
+        other value of the training data, and `fit` warns of them.
     drop_constant : bool, default=False
         Whether to leave features with only one value out of the density. By default they are an error. With True,
         `score_samples` ignores the constant features, and `sample` fills them in.
@@ -339,7 +343,8 @@ class RTBMDensity(PredictingDensity):
 
     def _fit_exactly(self, source: AnySource, seed: int) -> bytes:
         """Fit all data of a source; returns the fitted attributes as bytes for other processes."""
-        line = Line(self._bounds, self._names())
+        line = Line(self._bounds, self._names()).closed(source.gather)
+        self._bounds = line.bounds
         seen = survey(source, line, seed)
         data = standardise_sample(seen, self._names())
         warn_of_spikes(self._bounds.from_line(seen.sample.rows), self._names())
@@ -361,7 +366,8 @@ class RTBMDensity(PredictingDensity):
         batches, rows = open_batches(source, columns, self.batch_size, seed)
         described = agree_on_columns(rows.described)
         self._set_columns(described)
-        line = Line(self._bounds, self._names())
+        line = Line(self._bounds, self._names()).closed(partial(gather_all, rows))
+        self._bounds = line.bounds
         seen = survey_batches(rows, line, seed)
         data = standardise_sample(seen, self._names())
         task = self._task(data, None, seed)
@@ -388,6 +394,7 @@ class RTBMDensity(PredictingDensity):
         vector = without_strays(task, vector)
         self.results_, self.history_ = outcome.results, best.history
         self._set_distribution(self._density(task, vector))
+        self._warn_of_lost_probability()
         self._fit_result = task.family, vector, task.data.mean, task.data.root
         known = {
             "n_hidden": task.n_hidden,

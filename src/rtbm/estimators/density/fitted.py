@@ -12,7 +12,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils._set_output import ADAPTERS_MANAGER, _get_output_config
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from rtbm import nn
@@ -20,7 +20,7 @@ from rtbm.common import Floats
 from rtbm.distributions import BoundedDistribution, Estimate, RTBMDistribution, RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError, TooManyTermsError
-from rtbm.estimators.checks import is_constant, listed, warn_of_spikes
+from rtbm.estimators.checks import check_weights, is_constant, listed, warn_of_spikes
 from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.parameters import count
 from rtbm.training import Record
@@ -29,6 +29,8 @@ from rtbm.validation import check_integer
 
 GRID_FEATURES, SUMMED_UNITS = 3, 12
 """Diagonal machines with more features and more hidden units than these are normalised by annealing."""
+LARGEST_LOSS = 1e-6
+"""More probability than this of values that float64 cannot hold is worth a warning."""
 
 
 class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, BaseEstimator):
@@ -56,15 +58,17 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         Columns with only one value are refused, or left out if `drop_constant`. Bounds are made and checked.
         """
         X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = check_weights(sample_weight, X)
         X = np.where(weights[:, None] > 0, X, np.nan)
         self.constants_ = np.full(X.shape[1], np.nan)
-        make_bounds(self.bounds, self._columns()).check(X, self._names())
+        bounds = make_bounds(self.bounds, self._columns())
+        bounds = bounds.closed(bounds.contact(X))
+        bounds.check(X, self._names())
         self._leave_out_constants(X)
-        self._make_bounds()
-        rows = X[:, self._kept]
+        self._bounds, rows = bounds.subset(self._kept.tolist()), X[:, self._kept]
         warn_of_spikes(rows, self._names())
-        return rows, weights
+        self._bounds.contact(rows).warn(self._names())
+        return self._bounds.inside(rows), weights
 
     def _leave_out_constants(self, X: Floats) -> None:
         constant, names = is_constant(X), self._names()
@@ -111,6 +115,24 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             raise AttributeError("distribution_ is there after fit")
         return self._in_bounds(self._line_density)
 
+    def _warn_of_lost_probability(self) -> None:
+        """Warn if values that float64 cannot tell from a bound, or cannot hold, are likelier than LARGEST_LOSS."""
+        if self._bounds.is_trivial:
+            return
+        try:
+            lost = self.distribution_.lost_probability().cpu().numpy()
+        except TooManyTermsError:  # nobody can tell
+            return
+        seen = [f"{n} ({100 * p:.2g} %)" for n, p in zip(self._names(), lost, strict=True) if p > LARGEST_LOSS]
+        if seen:
+            warnings.warn(
+                "bounds: part of the fitted probability lies nearer to a bound than float64 can tell, or beyond its "
+                f"largest number, in {listed(seen)}: the distances from the bound have too many orders of magnitude. "
+                "Look for outliers, and leave them out or move the bound",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
     def _in_bounds(self, density: Density) -> Any:
         """A density on the real line as the density of the features as given."""
         return density if self._bounds.is_trivial else BoundedDistribution(density, self._bounds.low, self._bounds.high)
@@ -143,6 +165,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def score_samples(self, X: Any) -> Floats:
         """log P(x) (n_samples,) of each row; NaN entries are integrated out, so it is 0 if all are missing.
 
+        It is −∞ for rows outside of the bounds. Values on a bound count as in `fit`, if training data lie there too.
+
         The normaliser of a diagonal machine with more than 3 features and 12 hidden units is estimated by annealed
         importance sampling with a fixed seed, and `log_normalizer_` tells the standard error.
         """
@@ -173,7 +197,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """
         X = self._check(X)
         log_prob = self._log_prob(X)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = check_weights(sample_weight, X)
         weights = np.where(_has_numbers(X, weights > 0), weights, 0.0)
         counted = weights > 0
         return float(weights[counted] @ log_prob[counted] / weights.sum())
@@ -230,8 +254,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         1
         """
         check_is_fitted(self)
-        is_list = isinstance(features, Iterable) and not isinstance(features, str)
-        indices = [self._index(feature) for feature in (features if is_list else [features])]
+        indices = self._indices(features)
         return self._derived(self._line_density.marginal(indices), indices)
 
     def conditional(self, values: Mapping[Any, Any]) -> Any:
@@ -279,7 +302,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         inside = rows.copy()
         inside[:, [i for i in range(rows.shape[1]) if i not in known]] = np.nan
         self._bounds.check(inside, self._names())
-        columns = torch.from_numpy(rows).to(self._line_density.device)
+        columns = torch.from_numpy(self._bounds.inside(rows)).to(self._line_density.device)
         if not known:
             raise InvalidInputError("X: all features have only one value, so there is nothing to predict from")
         return self.distribution_.conditional({i: columns[:, i] for i in known})
@@ -353,6 +376,10 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             raise InvalidInputError(f"feature {feature} has only one value, and was left out of the density")
         return self._kept.tolist().index(int(number))
 
+    def _indices(self, features: Any) -> list[int]:
+        """The places of one feature, or of several in a list."""
+        return [self._index(feature) for feature in (features if is_list(features) else [features])]
+
     def _derived(self, distribution: Density, indices: list[int]) -> Self:
         """A fitted estimator for some features."""
         model = clone(self)
@@ -387,6 +414,11 @@ def _has_numbers(X: Floats, counted: np.ndarray | None = None) -> np.ndarray:
             stacklevel=3,
         )
     return known
+
+
+def is_list(value: Any) -> bool:
+    """Whether a value holds several names or numbers."""
+    return isinstance(value, Iterable) and not isinstance(value, str)
 
 
 def components(distribution: Any) -> list[RTBMDistribution]:

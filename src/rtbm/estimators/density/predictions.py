@@ -10,7 +10,7 @@ from rtbm.common import Floats
 from rtbm.distributions import RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.density.fitted import FittedDensity
+from rtbm.estimators.density.fitted import FittedDensity, is_list
 from rtbm.training.family import machine_log_prob
 from rtbm.validation import check_choice
 
@@ -45,8 +45,9 @@ class PredictingDensity(FittedDensity):
         ----------
         X : (n_samples, n_features)
             Rows. The column of the target is not read; a data frame may lack it. NaN entries are unknown.
-        target : int or str
-            The number or name of the feature to predict.
+        target : int, str, or list of these
+            The number or name of the feature to predict. Several are predicted from the features that are left, and the
+            results then have the shape (n_samples, n_targets).
         return_std : bool, default=False
             Whether to return the standard deviation too.
 
@@ -57,13 +58,15 @@ class PredictingDensity(FittedDensity):
         >>> bool(abs(float(model.predict_mean([[2.0, np.nan]], 1)[0]) - 1.6) < 0.1)
         True
         """
+        targets = self._indices(target)
+        places = [sorted(set(targets)).index(i) for i in targets] if is_list(target) else 0
         with torch.no_grad():
             given = self._given(X, target)
-            mean = given.mean[:, 0].cpu().numpy()
-            return (mean, given.variance[:, 0].clamp(min=0).sqrt().cpu().numpy()) if return_std else mean
+            mean = given.mean[:, places].cpu().numpy()
+            return (mean, given.variance[:, places].clamp(min=0).sqrt().cpu().numpy()) if return_std else mean
 
     def predict_quantiles(self, X: Any, target: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Floats:
-        """Quantiles (n_samples, n_quantiles) of the target given the other features; X and target as `predict_mean`.
+        """Quantiles (n_samples, n_quantiles) of one target given the other features; X as for `predict_mean`.
 
         Examples
         --------
@@ -72,16 +75,18 @@ class PredictingDensity(FittedDensity):
         >>> model.predict_quantiles([[2.0, np.nan], [0.0, np.nan]], 1).shape
         (2, 3)
         """
+        if is_list(target):
+            raise InvalidInputError(f"target must be one feature, got {target!r}: ask for the quantiles of each apart")
         with torch.no_grad():
             return self._given(X, target).icdf(np.asarray(quantiles, dtype=np.float64))[..., 0].mT.cpu().numpy()
 
     def _given(self, X: Any, target: Any) -> Any:
-        """The distributions of one feature given the others, one for each row."""
-        column = self._index(target)
-        rows = self._check(self._with_all_columns(X))
-        if rows.shape[1] == 1:
-            raise InvalidInputError(f"target={target!r} is the only feature: quantile(p) needs no others")
-        return self._condition_rows(rows, [i for i in range(rows.shape[1]) if i != column])
+        """The distributions of some features given the others, one for each row."""
+        targets, rows = self._indices(target), self._check(self._with_all_columns(X))
+        known = [i for i in range(rows.shape[1]) if i not in targets]
+        if not targets or not known:
+            raise InvalidInputError(f"target must name some features, but not all of {self._names()}, got {target!r}")
+        return self._condition_rows(rows, known)
 
     def _condition_first(self, X: Floats) -> Any:
         """The distributions of the last columns given the first ones, X (n_samples, n_known)."""

@@ -1,6 +1,6 @@
 """Fits of data larger than memory: one pass for moments and a sample, then full passes, or batches for Adam."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
@@ -11,12 +11,13 @@ import torch
 from rtbm.common import Floats
 from rtbm.data_files import FileRows
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import distinct_rows
-from rtbm.estimators.density.bounds import Bounds
+from rtbm.estimators.checks import LARGEST_WEIGHT, SMALLEST_WEIGHT, distinct_rows
+from rtbm.estimators.density.bounds import Bounds, Contact
 from rtbm.estimators.density.fallback import Whole, find_machine, gaussian_vector
 from rtbm.estimators.density.sources import (
     AnySource,
     Chunk,
+    Look,
     Rows,
     batch_rows,
     check_shapes,
@@ -58,20 +59,43 @@ class Line(NamedTuple):
 
         Rows of weight 0 and rows without numbers are left out.
         """
-        rows, weights = chunk.rows, np.ones(len(chunk.rows)) if chunk.weights is None else chunk.weights
-        check_shapes(rows, weights, len(self.names))
-        if np.isinf(rows).any() or not (weights >= 0).all():
-            raise InvalidInputError("a batch holds infinite numbers or negative weights")
-        counts = weights > 0
-        if np.isnan(rows).any():
-            counts &= ~np.isnan(rows).all(axis=1)
-        kept = slice(None) if counts.all() else counts
-        rows, weights = rows[kept], weights[kept]
+        rows, weights, kept = self._checked(chunk)
         if self.bounds.is_trivial:
             return rows, weights, np.zeros(len(rows)), kept
         self.bounds.check(rows, self.names)
         line, log_slope = self.bounds.to_line(rows)
         return line, weights, log_slope, kept
+
+    def contact(self, number: int, chunks: Iterable[Chunk]) -> Contact:
+        """How the rows of a part touch the bounds."""
+        empty = self.bounds.contact(np.empty((0, len(self.names))))
+        return reduce(Contact.plus, (self.bounds.contact(self._checked(chunk)[0]) for chunk in chunks), empty)
+
+    def closed(self, gather: Callable[[Look], list[Any]]) -> "Line":
+        """The same with bounds closed that data lie on, after a pass over the data if there are bounds.
+
+        `gather` returns the results of a function for all parts.
+        """
+        if self.bounds.is_trivial:
+            return self
+        with plain_errors():
+            contact = reduce(Contact.plus, gather(self.contact))
+        contact.warn(self.names)
+        return self._replace(bounds=self.bounds.closed(contact))
+
+    def _checked(self, chunk: Chunk) -> tuple[Floats, Floats, np.ndarray | slice]:
+        """The rows of a chunk that count, their weights, and which ones they are."""
+        rows, weights = chunk.rows, np.ones(len(chunk.rows)) if chunk.weights is None else chunk.weights
+        check_shapes(rows, weights, len(self.names))
+        if np.isinf(rows).any() or not ((weights >= 0) & (weights <= LARGEST_WEIGHT)).all():
+            raise InvalidInputError(
+                f"a batch holds infinite numbers, negative weights, or weights above {LARGEST_WEIGHT:g}"
+            )
+        counts = weights > 0
+        if np.isnan(rows).any():
+            counts &= ~np.isnan(rows).all(axis=1)
+        kept = slice(None) if counts.all() else counts
+        return rows[kept], weights[kept], kept
 
 
 @dataclass(frozen=True)
@@ -194,6 +218,8 @@ def _joint(parts: list[Seen]) -> Seen:
     seen = reduce(Seen.plus, parts)
     if len(seen.sample.keys) < 2:
         raise InvalidInputError(f"there are {len(seen.sample.keys)} rows of positive weight: at least 2 are needed")
+    if seen.total < SMALLEST_WEIGHT:
+        raise InvalidInputError(f"the weights of all rows have the sum {seen.total:g}: multiply them by a large number")
     order = np.lexsort(seen.sample.rows.T[::-1])
     return seen._replace(sample=Sample(*(part[order] for part in seen.sample)))
 
@@ -282,7 +308,12 @@ def survey_batches(rows: Rows, line: Line, seed: int) -> Seen:
     """One pass over the rows of all processes."""
     look = Survey(line, seed, [number << 40 for number in range(rank_and_world()[1])])
     with plain_errors():
-        return _joint([parts[0] for parts in collect(lambda: rows.gather(look))])
+        return _joint(gather_all(rows, look))
+
+
+def gather_all(rows: Rows, function: Look) -> list[Any]:
+    """The results of a function for the rows of all processes."""
+    return [parts[0] for parts in collect(lambda: rows.gather(function))]
 
 
 class LineBatches:

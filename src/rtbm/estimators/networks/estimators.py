@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
@@ -21,6 +21,7 @@ from rtbm.estimators.checks import (
     check_labelled,
     check_number,
     check_search,
+    check_weights,
     column_moments,
     distinct_rows,
     forget,
@@ -79,8 +80,6 @@ class ThetaNet(BaseEstimator):
     def _fit(self, X: Floats, target: Floats, weights: Floats) -> None:
         """Train on checked data: inputs (n, d), targets (n, n_outputs), weights (n,)."""
         d = X.shape[1]
-        if weights.max() > 1e300 / len(weights):
-            raise InvalidInputError("sample_weight: its sum leaves float64: divide it by its largest entry")
         seed = int(check_random_state(self.random_state).randint(2**31))
         rows, weights = distinct_rows(np.hstack([X, target]), weights)
         training, held_out = self._split(rows[:, d:], seed)
@@ -275,7 +274,7 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
         self._check_parameters()
         forget(self)
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = check_weights(sample_weight, X)
         self._is_flat = y.ndim == 1
         self._fit(X, np.asarray(y, dtype=np.float64).reshape(len(X), -1), weights)
         return self
