@@ -177,13 +177,6 @@ def test_candidates_that_became_the_same_gaussian_count_once():
 
 
 @pytest.mark.filterwarnings("ignore::rtbm.SpikeWarning")
-def test_a_fold_without_a_density_is_told():
-    X = np.random.default_rng(0).normal(size=(40, 2))
-    X[:, 1] = np.arange(40) == 3
-    with pytest.raises(InvalidInputError, match="lower cv: X: there is only one value of feature 1"):
-        RTBMDensityCV(TWO[:1], cv=2, random_state=0).fit(X)
-
-
 def test_rows_out_of_reach_do_not_hide_how_a_candidate_does(gamma):
     others = np.array([[5.0], [9.0], [1e160]])  # log P leaves float64 at the last one
     model = RTBMDensity(1, n_init=1, random_state=0)

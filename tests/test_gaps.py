@@ -68,6 +68,7 @@ def test_fits_of_small_tables_are_not_behind_independent_normals(name, pattern, 
         assert gain.mean() > -0.3 - 3 * gain.std() / math.sqrt(len(gain))
 
 
+@pytest.mark.filterwarnings("ignore:.*linearly dependent:RuntimeWarning")
 def test_correlations_are_found_behind_gaps():
     table = TABLES["cancer"]
     rows, others = at_random(table[:300], 0.5, 0), table[300:]

@@ -14,14 +14,15 @@ from torch import Tensor
 from rtbm.common import Floats
 from rtbm.distributions.missing import missing_patterns
 from rtbm.training.coordinates import Moments
-from rtbm.training.statistics import ArraySource, Evaluation, dense
+from rtbm.training.statistics import ArraySource, Block, Evaluation, dense
 from rtbm.training.statistics.sums import TableSums
 
 GAUSSIAN_MAX_ITER, GAUSSIAN_TOL = 500, 1e-5
 """Iterations of expectation maximisation, and the gain in mean log P that ends it. A smaller one takes longer."""
-STRENGTHS, LEAST_STRENGTH = np.geomspace(1e-6, 1e4, 61), 0.05
-"""Strengths of the prior for independence that are compared, for each observation. A best one below LEAST_STRENGTH is
-taken as 0, so that with many rows the Gaussian is the one of maximum likelihood."""
+STRENGTHS = np.geomspace(1e-6, 1e4, 61)
+"""Strengths of the prior for independence that are compared, for each observation."""
+MANY_ROWS = 20
+"""With more observations than this for each feature there is no such prior: the Gaussian has maximum likelihood."""
 
 
 class Gaussians(NamedTuple):
@@ -33,8 +34,17 @@ class Gaussians(NamedTuple):
 
     def log_prob(self, source: ArraySource) -> Tensor:
         """log P (n,) of the points of a source."""
-        log_weights = torch.from_numpy(self.log_weights).to(source.x.device)
-        return source.scatter(self._sums()._replace(wants_sums=False).log_joint, log_weights).logsumexp(1)
+        return source.scatter(self._log_prob, source.x.new_zeros(()))
+
+    def _log_prob(self, block: Block) -> Tensor:
+        if block.is_compiled:
+            return torch.from_numpy(self._sums()._replace(wants_sums=False).log_joint(block)).logsumexp(1)
+        log_weights, means, roots = (torch.from_numpy(part).to(block.points) for part in self)
+        half = roots[:, block.present]
+        roots = torch.linalg.cholesky(half @ half.mT)
+        noise = torch.linalg.solve_triangular(roots, (block.points - means[:, None, block.present]).mT, upper=False)
+        log_volume = roots.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * len(block.present) * math.log(2 * math.pi)
+        return (log_weights - log_volume - 0.5 * noise.square().sum(1).mT).logsumexp(1)
 
     def evaluate(self, source: ArraySource) -> Evaluation:
         """The sums over the points of a source."""
@@ -102,8 +112,8 @@ def gaussian_moments(x: Floats, weights: Floats, of: Moments) -> tuple[Moments, 
 
         covariance = (n S + ν D)/(n + ν)
 
-    This is the expectation of an inverse Wishart posterior, and ν has the highest evidence (empirical Bayes). With many
-    rows, where it is below n/20, it is 0. Gaps are integrated out by expectation maximisation.
+    This is the expectation of an inverse Wishart posterior, and ν has the highest evidence (empirical Bayes). With more
+    than 20 rows for each feature it is 0. Gaps are integrated out by expectation maximisation.
 
     Parameters
     ----------
@@ -174,6 +184,8 @@ def _effective_size(z: Floats, weights: Floats) -> float:
 def _best_strength(correlation: Floats, size: float) -> float:
     """ν/size with the highest evidence, for a correlation matrix of this number of observations."""
     d = len(correlation)
+    if size > MANY_ROWS * d:
+        return 0.0
     values = np.maximum(np.linalg.eigvalsh(correlation), 0.0)
     prior = STRENGTHS * size
     degrees = torch.from_numpy(prior + d + 1)
@@ -181,9 +193,7 @@ def _best_strength(correlation: Floats, size: float) -> float:
     log_volumes = d * np.log(prior), np.log(prior[:, None] + size * values).sum(axis=1)
     evidence = 0.5 * (degrees.numpy() * log_volumes[0] - (degrees.numpy() + size) * log_volumes[1]) + gammas.numpy()
     best = int(evidence.argmax())
-    if STRENGTHS[best] < LEAST_STRENGTH:
-        return 0.0
-    if best == len(evidence) - 1:
+    if best in (0, len(evidence) - 1):
         return float(STRENGTHS[best])
     left, middle, right = evidence[best - 1 : best + 2]  # the top of a parabola in log ν
     offset = 0.5 * (left - right) / min(left - 2 * middle + right, -1e-300)
