@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
@@ -19,6 +19,7 @@ from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
     check_labelled,
     check_number,
+    check_rows,
     check_search,
     column_moments,
     distinct_rows,
@@ -171,7 +172,7 @@ class ThetaNet(BaseEstimator):
     def _outputs(self, X: Any) -> Floats:
         """The outputs (n, n_outputs) of the network for data (n, d)."""
         check_is_fitted(self)
-        checked = validate_data(self, X, dtype=np.float64, reset=False)
+        checked = check_rows(self, X, reset=False)
         rows = torch.from_numpy(np.require(checked, requirements="W"))  # torch warns of arrays that cannot be written
         was_training = self.module_.training
         try:
@@ -270,7 +271,7 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
         """
         self._check_parameters()
         forget(self)
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2)
+        X, y = check_rows(self, X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         self._is_flat = y.ndim == 1
         self._fit(X, np.asarray(y, dtype=np.float64).reshape(len(X), -1), weights)
