@@ -136,8 +136,19 @@ def test_hidden_expectations_of_missing_entries_need_the_first_phase():
     model = quick(1, phase="II").fit(PLANE)
     with pytest.raises(InvalidInputError, match="phase"):
         model.transform([[np.nan, 1.0]])
-    with pytest.raises(InvalidInputError, match="nothing but NaN"):
-        quick(1).fit(PLANE).transform([[np.nan, np.nan]])
+
+
+@pytest.mark.parametrize("options", [{}, {"n_components": 2}, {"coupling": "diagonal"}])
+def test_hidden_expectations_of_rows_without_numbers_are_those_of_all_rows(options):
+    model = quick(2, fallback=None, tol=1e-3, **options).fit(PLANE)
+    hidden = []
+    for machine in model.distribution_.components if "n_components" in options else [model.distribution_]:
+        v = machine.sample((4000,), generator=torch.Generator().manual_seed(0))
+        hidden.append(machine.hidden_mean(v).mean(dim=0).numpy())
+    found = model.transform([[np.nan, np.nan], [np.nan, 1.0], [np.nan, np.nan]])
+    assert found[0] == pytest.approx(np.concatenate(hidden), abs=0.1)
+    np.testing.assert_array_equal(found[0], found[2])
+    np.testing.assert_allclose(found[1:2], model.transform([[np.nan, 1.0]]))
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,17 @@ def test_networks_are_followed_and_stopped():
     np.testing.assert_allclose(predicted(job.model.module_, series.t), job.model.predict(series.t[:, None]))
 
 
+def test_a_training_ends_with_the_same_network_whether_it_is_drawn_or_not():
+    series = paper_series()
+    job = start_training(series, (3,))
+    while job.is_running:
+        if job.latest is not None:
+            predicted(job.latest.model(), series.times)
+    expected = start_training(series, (3,))
+    expected.wait()
+    np.testing.assert_array_equal(*(predicted(done.model.module_, series.times) for done in (job, expected)))
+
+
 def test_series_of_tables():
     table = TABLES["scikit-learn's iris"]()
     series = table_series(table, None, table.columns[0])
@@ -373,6 +384,34 @@ def test_files_are_read_and_bad_ones_get_their_message(page):
     box.set_input_files({"name": "good.csv", "mimeType": "text/csv", "buffer": f"one,two\n{rows}\n".encode()})
     page.get_by_text("good.csv").first.wait_for()
     page.locator(".message").wait_for(state="detached")
+
+
+@pytest.mark.slow
+def test_a_click_on_the_text_ticks_the_box(page):
+    open_tab(page, "Fit")
+    page.get_by_text("a committee, whose sizes cross-validation chooses").click()
+    assert page.get_by_label("a committee").is_checked()
+    page.get_by_role("button", name="Start").click()
+    page.get_by_text(re.compile(r"start \d+, step \d+")).wait_for()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("rtbm fit gamma.csv --no-header --cv").wait_for()
+
+
+@pytest.mark.slow
+def test_the_picture_of_a_trained_network_is_that_of_the_result(page):
+    open_tab(page, "Network")
+    page.get_by_label("Hidden layers").select_option("3")
+    page.get_by_role("button", name="Train").click()
+    page.get_by_text("Trained.").wait_for(timeout=120_000)
+    drawn = page.evaluate(
+        """() => [...Bokeh.documents[0].all_models]
+          .filter(model => model.type === "ColumnDataSource" && model.data.t && model.data.y)
+          .map(model => Array.from(model.data.y))"""
+    )
+    job = start_training(paper_series(), (3,))
+    job.wait()
+    curve = predicted(job.model.module_, paper_series().times)
+    assert any(len(y) == len(curve) and np.allclose(y, curve, atol=1e-6) for y in drawn)
 
 
 @pytest.mark.slow

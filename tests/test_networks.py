@@ -12,8 +12,10 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
+from torch.nn.utils import vector_to_parameters
 
 from rtbm import InvalidInputError, ThetaNetClassifier, ThetaNetRegressor
+from rtbm.estimators.progress import watch_fits
 from rtbm.nn import ThetaLayer
 from rtbm.nn.feedforward import make_network
 from rtbm.training.network_starts import find_tones, tune
@@ -137,6 +139,33 @@ def test_module_takes_the_features_as_they_are():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("solver", ["lbfgs", "adam", "cma"])
+def test_looking_at_a_training_does_not_change_it(solver):
+    X, y = 100 + T, 5 + NOISY
+    expected, seen = quick(solver=solver, max_iter=10).fit(X, y), []
+
+    def look(iteration):
+        first, second = (iteration.model()(torch.from_numpy(X)).detach().numpy() for _ in range(2))
+        np.testing.assert_array_equal(first, second)
+        seen.append(first[:, 0])
+
+    with watch_fits(look):
+        model = quick(solver=solver, max_iter=10).fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), expected.predict(X))
+    assert any(np.array_equal(outputs, model.predict(X)) for outputs in seen)
+
+
+def test_results_are_in_standardised_coordinates():
+    X, y = 100 + T, 5 + NOISY
+    model = quick().fit(X, y)
+    best = min(model.results_, key=lambda result: result.objective)
+    network = make_network(1, (3, 1), ("theta", "linear"), dtype=torch.float64)
+    vector_to_parameters(best.vector, network.parameters())
+    outputs = network(torch.from_numpy((X - X.mean()) / X.std())).detach().numpy()[:, 0]
+    np.testing.assert_allclose(outputs * y.std() + y.mean(), model.predict(X), rtol=1e-8)
+
+
 def test_the_papers_network_has_38_parameters():
     model = quick((3, 3, 2), output_activation="theta", max_iter=2).fit(T, NOISY)
     assert model.n_parameters_ == 38 == sum(p.numel() for p in model.module_.parameters())

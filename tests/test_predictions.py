@@ -182,11 +182,34 @@ def test_imputation_by_mean_and_by_draws(density, table):
     assert both.mean.shape == (50, 2)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"n_components": 2, "bounds": {"income": (0, None)}}, {"coupling": "diagonal", "n_hidden": 2, "phase": "II"}],
+)
+@pytest.mark.parametrize("columns", [["a", "b", "income"], ["income"]])
+def test_rows_without_numbers_get_the_mean_or_a_draw(table, options, columns):
+    frame = table.assign(income=np.exp(0.5 * table["y"]))[columns][:300]
+    model = quick(**options, fallback=None, tol=1e-3).fit(frame)
+    gaps = pd.concat([frame[:2], *[frame[:1] * np.nan] * 2000, frame[2:3]])
+    filled = model.impute(gaps)
+    np.testing.assert_array_equal(filled[[0, 1, -1]], frame[:3])
+    mean = [float(model.marginal(name).distribution_.mean) for name in columns]
+    np.testing.assert_allclose(filled[2:-1], np.tile(mean, (2000, 1)), rtol=1e-6)
+    if len(columns) > 1:
+        np.testing.assert_allclose(filled[2:3, 0], model.predict_mean(gaps[2:3], "a"), rtol=1e-6)
+    drawn = model.impute(gaps, method="sample", random_state=1)
+    np.testing.assert_array_equal(drawn[[0, 1, -1]], frame[:3])
+    np.testing.assert_array_equal(drawn, model.impute(gaps, method="sample", random_state=1))
+    others = model.sample(2000, random_state=2)
+    for i in range(len(columns)):
+        assert stats.ks_2samp(drawn[2:-1, i], others[:, i]).pvalue > 1e-3
+    np.testing.assert_allclose(np.corrcoef(drawn[2:-1].T), np.corrcoef(others.T), atol=0.1)
+
+
 def test_imputed_tables_have_the_distribution_of_the_data(density):
     draws = density.sample(3000, random_state=5)
     gaps = draws.copy()
     gaps[np.random.default_rng(0).random(draws.shape) < 0.3] = np.nan
-    gaps = gaps[~np.isnan(gaps).all(axis=1)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # arrays for an estimator that was fitted to a frame
         filled = density.impute(gaps, method="sample", random_state=3)
@@ -247,7 +270,6 @@ def test_machines_of_rows(density, table):
     ("action", "message"),
     [
         (lambda d, t: d.predict_mean(t, "z"), "a feature must be"),
-        (lambda d, t: d.impute(t * np.nan), "row 0 holds nothing but NaN"),
         (lambda d, t: d.impute(t, method="median"), "method must be"),
         (lambda d, t: d.conditional({"a": [1.0, 2.0], "b": [1.0]}).mean, None),
         (lambda d, t: d.conditional({"a": [1.0, 2.0], "b": [1.0, 2.0, 3.0]}), "one length"),

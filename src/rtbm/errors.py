@@ -11,6 +11,10 @@ class InvalidInputError(RTBMError, ValueError):
     """An argument has the wrong type, shape, symmetry or range."""
 
 
+class NotNumbersError(InvalidInputError, TypeError):
+    """Cells of a table are no numbers, but text or dates, for example."""
+
+
 class NotPositiveDefiniteError(InvalidInputError):
     """A matrix that must be positive definite is not, to working precision."""
 

@@ -2,17 +2,20 @@
 
 import math
 import warnings
-from numbers import Integral, Real
+from collections import Counter
+from collections.abc import Iterator
+from numbers import Integral, Number, Real
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import is_regressor
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from rtbm.common import Floats
-from rtbm.errors import InvalidInputError, SpikeWarning
+from rtbm.errors import InvalidInputError, NotNumbersError, SpikeWarning
 from rtbm.parameters import COUPLINGS
 from rtbm.validation import check_choice, check_integer
 
@@ -106,6 +109,90 @@ def listed(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + (f" and {others} more" if others > 0 else "")
 
 
+def check_rows(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
+    """`validate_data` of scikit-learn in float64. Errors name the columns that share a name, or hold text or dates."""
+    targets = y if is_regressor(estimator) else ()
+    for table, argument in zip((X, *targets), "Xy", strict=False):
+        _check_columns(table, argument)
+    X = _with_nan(X)
+    try:
+        return validate_data(estimator, X, *y, **{"dtype": np.float64} | options)
+    except (TypeError, ValueError):
+        for table, argument in zip((X, *targets), "Xy", strict=False):
+            _check_cells(table, argument)
+        raise
+
+
+def _check_columns(table: Any, argument: str) -> None:
+    """Refuse what NumPy would take: two columns of one name, and dates, whose numbers would depend on their unit."""
+    names = [str(name) for name in table.columns] if is_frame(table) else []
+    if len(set(names)) < len(names):
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        raise InvalidInputError(f"{argument} has several columns of the name {listed(repeated)}: rename them")
+    dtypes = table.dtypes if is_frame(table) else [getattr(table, "dtype", None)]
+    if any(_is_temporal(dtype) for dtype in dtypes):
+        _check_cells(table, argument)
+
+
+def _with_nan(table: Any) -> Any:
+    """A table with NaN in place of pandas' NA in columns of objects, where scikit-learn does not know it."""
+    if not hasattr(table, "notna") or not is_frame(table):
+        return table
+    table = table.copy(deep=False)
+    for name, dtype in table.dtypes.items():
+        if dtype.kind == "O":
+            table[name] = table[name].astype(object).where(table[name].notna(), np.nan)
+    return table
+
+
+def _check_cells(table: Any, argument: str) -> None:
+    """Raise an error that names the columns in which a cell is no number, with the first such cell of each."""
+    odd = [
+        f"{name} ({cell!r:.60})"
+        for name, column in _named_columns(table, argument)
+        if (cell := next((cell for cell in column if not _is_number(cell)), None)) is not None
+    ]
+    if odd:
+        raise NotNumbersError(
+            f"{argument}: all cells of this argument must be numbers or strings of numbers, got {listed(odd)}. Leave "
+            "such columns out, or encode text as numbers (OneHotEncoder) and turn dates into numbers (days since the "
+            "first one). Missing cells are NaN"
+        ) from None
+
+
+def is_frame(table: Any) -> bool:
+    """Whether a table is a data frame of pandas or polars."""
+    return hasattr(table, "columns") and hasattr(table, "dtypes")
+
+
+def _is_temporal(dtype: Any) -> bool:
+    """Whether a type of NumPy, pandas or polars stands for dates or times."""
+    return dtype.is_temporal() if hasattr(dtype, "is_temporal") else getattr(dtype, "kind", "") in ("m", "M")
+
+
+def _named_columns(table: Any, argument: str) -> Iterator[tuple[str, Any]]:
+    """Names and cells of the columns of a table (n, d), or of the one column (n,) that the argument is."""
+    if is_frame(table):
+        yield from ((str(name), table[name]) for name in table.columns)
+        return
+    cells = table if isinstance(table, np.ndarray) else np.asarray(table, dtype=object)
+    if cells.ndim == 1:
+        yield argument, cells
+    elif cells.ndim == 2:
+        yield from ((f"feature {i}", column) for i, column in enumerate(cells.T))
+
+
+def _is_number(cell: Any) -> bool:
+    """Whether a cell is a number, or a string of one; None is a missing number."""
+    if isinstance(cell, Number | None | np.datetime64):
+        return not isinstance(cell, np.datetime64 | np.timedelta64)
+    try:
+        float(cell)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def is_constant(x: Floats) -> np.ndarray:
     """Which columns hold only one value, to working precision, beside missing ones. A column of NaN alone does not."""
     lowest, highest = (choose.reduce(x, axis=0) for choose in (np.fmin, np.fmax))  # NaN only where all are
@@ -165,7 +252,7 @@ def distinct_rows(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
 
 def check_labelled(estimator: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, np.ndarray, Floats]:
     """Checked rows of positive weight, their labels (two classes or more), and their weights."""
-    X, y = validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=2)
+    X, y = check_rows(estimator, X, y, ensure_min_samples=2)
     check_classification_targets(y)
     y = column_or_1d(y, warn=True)
     weights = check_weights(sample_weight, X)

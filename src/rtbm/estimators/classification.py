@@ -9,13 +9,14 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
     check_jobs,
     check_labelled,
+    check_rows,
     check_weights,
     column_moments,
     distinct_labelled,
@@ -245,7 +246,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     def predict_log_proba(self, X: Any) -> Floats:
         """The logarithms of the probabilities of the classes (n_samples, n_classes)."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = check_rows(self, X, reset=False)
         rows = np.clip((X - self._centre) / self._scale, self._low, self._high)
         known = _average(self._densities, rows)
         parts = self._bayes(known)

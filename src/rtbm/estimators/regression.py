@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, SpikeWarning
-from rtbm.estimators.checks import check_number, forget, is_constant, keep_arguments, warn_of_spikes
+from rtbm.estimators.checks import check_number, check_rows, forget, is_constant, keep_arguments, warn_of_spikes
 from rtbm.estimators.density.committee import make_density
 from rtbm.validation import check_integer
 
@@ -78,7 +78,7 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         forget(self)
         names = list(y.columns) if hasattr(y, "columns") else [getattr(y, "name", None) or "target"]
         features = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
-        X, y = validate_data(self, X, y, validate_separately=(features, {"dtype": np.float64, "ensure_2d": False}))
+        X, y = check_rows(self, X, y, validate_separately=(features, {"dtype": np.float64, "ensure_2d": False}))
         if len(X) != len(y):
             raise InvalidInputError(f"X and y must have the same number of rows, got {len(X)} and {len(y)}")
         targets = y.reshape(len(y), -1)
@@ -151,7 +151,7 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
     def _given(self, X: Any) -> Any:
         """The distributions of the targets given the features, one for each row."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False)
+        X = check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
         return self.density_._condition_first(X)
 
     def _shaped(self, result: torch.Tensor, axis: int = -1) -> Floats:

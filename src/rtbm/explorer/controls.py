@@ -46,10 +46,11 @@ class JobControls:
         if job is None:
             return
         is_running = job.is_running
-        if not is_running:
-            self._job = None  # it has ended by itself
-            self.close()
-        self._follow(job, is_running)
+        with pn.io.hold():  # all changes in one message, so that texts and pictures agree
+            if not is_running:
+                self._job = None  # it has ended by itself
+                self.close()
+            self._follow(job, is_running)
 
     def close(self) -> None:
         """Stop the job, if there is one, and forget it."""

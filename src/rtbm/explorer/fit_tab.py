@@ -43,6 +43,7 @@ from rtbm.explorer.tables import TABLES, DataTable, Opened, csv_bytes, read_uplo
 from rtbm.output import summary_rows
 from rtbm.plotting import MarginalDensities
 
+COMMITTEE = "a committee, whose sizes cross-validation chooses"
 MANY_COLUMNS = 4
 """Tables with more columns begin with so many of them chosen."""
 SAMPLE_ROWS = 1000
@@ -57,7 +58,7 @@ class FitTab:
         self.source = pn.widgets.Select(name="Data", options=[opened.table.name, *TABLES], **wide)
         self.upload = upload_box(self._take_upload)
         self.columns = pn.widgets.MultiChoice(name="Columns", **wide)
-        self.committee = pn.widgets.Checkbox(name="a committee, whose sizes cross-validation chooses")
+        self.committee = pn.widgets.CheckBoxGroup(options=[COMMITTEE], **wide)  # a click on the text ticks these
         self.n_hidden = pn.widgets.IntSlider(name="hidden units", start=1, end=6, value=2, **wide)
         self.n_components = pn.widgets.IntSlider(name="machines in the mixture", start=1, end=8, value=1, **wide)
         self._controls = JobControls("Start", self._begin, self._follow)
@@ -107,7 +108,7 @@ class FitTab:
             self.show_table(TABLES[event.new]())
 
     def _choose_committee(self, event: Any) -> None:
-        self.n_hidden.disabled = self.n_components.disabled = event.new
+        self.n_hidden.disabled = self.n_components.disabled = bool(event.new)
 
     def _take_upload(self, name: str, content: bytes | str) -> None:
         try:
@@ -121,7 +122,7 @@ class FitTab:
 
     def _begin(self) -> None:
         options = FitOptions(
-            tuple(self.columns.value), self.committee.value, self.n_hidden.value, self.n_components.value
+            tuple(self.columns.value), bool(self.committee.value), self.n_hidden.value, self.n_components.value
         )
         try:
             job = start_fit(self.table, options)

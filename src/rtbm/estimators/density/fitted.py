@@ -12,15 +12,15 @@ import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils._set_output import ADAPTERS_MANAGER, _get_output_config
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from rtbm import nn
 from rtbm.common import Floats
-from rtbm.distributions import BoundedDistribution, Estimate, RTBMDistribution, RTBMMixture
+from rtbm.distributions import BoundedDistribution, DiscreteGaussian, Estimate, RTBMDistribution, RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError, TooManyTermsError
-from rtbm.estimators.checks import check_weights, is_constant, listed, warn_of_spikes
+from rtbm.estimators.checks import check_rows, check_weights, is_constant, is_frame, listed, warn_of_spikes
 from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.parameters import count
 from rtbm.training import Record
@@ -57,7 +57,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
         Columns with only one value are refused, or left out if `drop_constant`. Bounds are made and checked.
         """
-        X = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", ensure_min_samples=2)
+        X = check_rows(self, X, ensure_all_finite="allow-nan", ensure_min_samples=2)
         weights = check_weights(sample_weight, X)
         X = np.where(weights[:, None] > 0, X, np.nan)
         self.constants_ = np.full(X.shape[1], np.nan)
@@ -205,7 +205,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Any:
         """Independent exact draws (n_samples, n_features); by default they follow `random_state` of the estimator.
 
-        They are an array; or a data frame, if the estimator was fitted to one and `set_output` asks for it.
+        They are an array; or a data frame, if `set_output` asks for it.
         """
         check_is_fitted(self)
         check_integer(n_samples, "n_samples", 1)
@@ -215,10 +215,14 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def transform(self, X: Any) -> Floats:
         """The expectations E(h|x) (n_samples, n_hidden · n_components) of the hidden units.
 
-        Missing entries are integrated out in phase I; in phase II they are an error.
+        Missing entries are integrated out in phase I, so that a row without numbers gives E(h); in phase II they are an
+        error.
         """
         X = self._check(X)
         self._bounds.check(X, self._names())
+        return self._hidden_mean(X)
+
+    def _hidden_mean(self, X: Floats) -> Floats:
         points = torch.from_numpy(self._bounds.to_line(X)[0])
         patterns = missing_patterns(points)
         if patterns and self.phase == "II":
@@ -227,9 +231,11 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             return self._expectations(self._line_density, points).numpy()
         result = points.new_zeros(len(points), self._n_features_out)
         for rows, present, part in patterns:
-            if not len(present):
-                raise InvalidInputError(f"X: row {int(rows[0])} holds nothing but NaN")
-            result[rows] = self._expectations(self._line_density.marginal(present.tolist()), part)
+            if len(present):
+                result[rows] = self._expectations(self._line_density.marginal(present.tolist()), part)
+            else:
+                hidden = [DiscreteGaussian(m.lattice.A, m.lattice.a) for m in components(self._line_density)]
+                result[rows] = torch.cat([h.mean for h in hidden]).cpu()
         return result.numpy()
 
     @staticmethod
@@ -317,12 +323,14 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         everything[:, self._kept] = rows
         return everything
 
-    def _framed(self, rows: Floats) -> Any:
-        """Rows as an array, or as the data frame that `set_output` asks for."""
+    def _framed(self, rows: Floats, given: Any = None) -> Any:
+        """Rows as an array, or as the data frame that `set_output` asks for, with index and names of the rows given."""
         container = _get_output_config("transform", self)["dense"]
-        if container == "default" or not hasattr(self, "feature_names_in_"):
+        if container == "default":
             return rows
-        return ADAPTERS_MANAGER.adapters[container].create_container(rows, rows, columns=self.feature_names_in_)
+        numbered = given.columns if container == "pandas" and is_frame(given) else None  # polars has no such names
+        names = getattr(self, "feature_names_in_", numbered)
+        return ADAPTERS_MANAGER.adapters[container].create_container(rows, given, columns=names)
 
     def bic(self, X: Any) -> float:
         """The Bayesian information criterion on data: −2 log-likelihood + log(n) · parameters; lower is better.
@@ -352,12 +360,16 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return self
 
     def _check(self, X: Any, allow_nan: bool = True) -> Floats:
+        """The columns of checked rows that the density describes."""
+        return self._check_all(X, allow_nan)[:, self._kept]
+
+    def _check_all(self, X: Any, allow_nan: bool = True) -> Floats:
         check_is_fitted(self)
         finite = "allow-nan" if allow_nan else True
         with warnings.catch_warnings():
             if self._is_derived:  # a marginal or conditional takes arrays and data frames
                 warnings.filterwarnings("ignore", "X does not have valid feature names")
-            return validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=False)[:, self._kept]
+            return check_rows(self, X, ensure_all_finite=finite, reset=False)
 
     def _names(self) -> list[str]:
         """The names of the features that the density describes."""

@@ -10,6 +10,7 @@ from rtbm.common import Floats
 from rtbm.distributions import RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError
+from rtbm.estimators.checks import is_frame
 from rtbm.estimators.density.fitted import FittedDensity, is_list
 from rtbm.training.family import machine_log_prob
 from rtbm.validation import check_choice
@@ -98,9 +99,11 @@ class PredictingDensity(FittedDensity):
     def _with_all_columns(self, X: Any) -> Any:
         """X, with columns of NaN for features that a data frame lacks."""
         names = getattr(self, "feature_names_in_", None)
-        if names is None or not hasattr(X, "reindex") or not set(X.columns) < set(names):
+        if names is None or not is_frame(X) or not set(X.columns) < set(names):
             return X
-        return X.reindex(columns=list(names))
+        if hasattr(X, "reindex"):
+            return X.reindex(columns=list(names))
+        return X.with_columns(**dict.fromkeys(set(names) - set(X.columns), np.nan)).select(list(names))  # polars
 
     def impute(self, X: Any, method: str = "mean", random_state: Any = None) -> Any:
         """X (n_samples, n_features) with missing entries filled in.
@@ -110,13 +113,14 @@ class PredictingDensity(FittedDensity):
         X : (n_samples, n_features)
             Rows with NaN entries.
         method : "mean" or "sample", default="mean"
-            The mean of the missing entries given the others, or a draw from their joint conditional distribution.
+            The mean of the missing entries given the others, or a draw from their joint conditional distribution. A row
+            without numbers gets the mean of the density, or a draw from it.
         random_state : int, RandomState or None, default=None
             For repeatable draws. None follows `random_state` of the estimator.
 
         Returns
         -------
-        An array; a data frame if the estimator was fitted to one and `set_output` asks for it.
+        An array; or, if `set_output` asks for it, a data frame, with the index of X if that is one of pandas.
 
         Examples
         --------
@@ -126,23 +130,22 @@ class PredictingDensity(FittedDensity):
         (2, 2)
         """
         check_choice(method, "method", IMPUTATIONS)
-        rows = self._check(X)
+        everything = self._check_all(X)
+        rows = everything[:, self._kept]
         generator = self._generator(random_state)
         filled = torch.from_numpy(rows.copy()).to(self._line_density.device)
         with torch.no_grad():
             for index, present, _ in missing_patterns(filled):
                 known = present.tolist()
                 missing = [i for i in range(filled.shape[1]) if i not in known]
-                if not known:
-                    raise InvalidInputError(
-                        f"X: row {int(index[0])} holds nothing but NaN, so there is nothing to impute from: leave it "
-                        "out, or draw rows with sample()"
-                    )
-                if missing:
-                    given = self._condition_rows(rows[index.cpu().numpy()], known)
-                    values = given.mean if method == "mean" else given.sample((), generator)
-                    filled[index[:, None], torch.tensor(missing)] = values.double()
-        return self._framed(self._all_features(filled.cpu().numpy()))
+                if not missing:
+                    continue
+                given = self._condition_rows(rows[index.cpu().numpy()], known) if known else self.distribution_
+                shape = () if known else (len(index),)
+                values = given.mean if method == "mean" else given.sample(shape, generator)
+                filled[index[:, None], torch.tensor(missing)] = values.double()
+        answers = self._all_features(filled.cpu().numpy())
+        return self._framed(np.where(np.isnan(everything), answers, everything), X)
 
     def predict_proba(self, X: Any) -> Floats:
         """P(machine|x) (n_samples, n_machines): the responsibilities of the machines of a mixture.

@@ -10,7 +10,7 @@ import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, RTBMError
@@ -18,6 +18,7 @@ from rtbm.estimators.checks import (
     check_flag,
     check_jobs,
     check_labelled,
+    check_rows,
     check_weights,
     column_moments,
     distinct_labelled,
@@ -137,7 +138,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         self._check_parameters()
         forget(self, "_log_prior")
         if not self._is_supervised():
-            X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+            X = check_rows(self, X, ensure_min_samples=2)
             weights = check_weights(sample_weight, X)
             self._fit(*distinct_rows(X, weights))
         elif y is None:
@@ -212,7 +213,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
 
     def _check(self, X: Any) -> Floats:
         check_is_fitted(self)
-        return validate_data(self, X, dtype=np.float64, reset=False)
+        return check_rows(self, X, reset=False)
 
     def _features(self, X: Floats) -> Floats:
         def columns(density: RTBMDensity, rows: Floats) -> Floats:

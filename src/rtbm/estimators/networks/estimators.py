@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
@@ -20,6 +20,7 @@ from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
     check_labelled,
     check_number,
+    check_rows,
     check_search,
     check_weights,
     column_moments,
@@ -79,6 +80,7 @@ class ThetaNet(BaseEstimator):
 
     def _fit(self, X: Floats, target: Floats, weights: Floats) -> None:
         """Train on checked data: inputs (n, d), targets (n, n_outputs), weights (n,)."""
+        _refuse_gaps(X)
         d = X.shape[1]
         seed = int(check_random_state(self.random_state).randint(2**31))
         rows, weights = distinct_rows(np.hstack([X, target]), weights)
@@ -93,7 +95,7 @@ class ThetaNet(BaseEstimator):
 
         def trained(vector: Tensor) -> nn.Sequential:
             network = task.network().eval()
-            vector_to_parameters(vector.cpu(), network.parameters())
+            vector_to_parameters(vector.cpu().clone(), network.parameters())  # the parameters are views of it
             absorb(network, centre, scale, offset, unit)
             return network
 
@@ -174,7 +176,8 @@ class ThetaNet(BaseEstimator):
     def _outputs(self, X: Any) -> Floats:
         """The outputs (n, n_outputs) of the network for data (n, d)."""
         check_is_fitted(self)
-        checked = validate_data(self, X, dtype=np.float64, reset=False)
+        checked = check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
+        _refuse_gaps(checked)
         rows = torch.from_numpy(np.require(checked, requirements="W"))  # torch warns of arrays that cannot be written
         was_training = self.module_.training
         try:
@@ -273,7 +276,8 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
         """
         self._check_parameters()
         forget(self)
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_min_samples=2)
+        options = {"ensure_all_finite": "allow-nan", "multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
+        X, y = check_rows(self, X, y, **options)
         weights = check_weights(sample_weight, X)
         self._is_flat = y.ndim == 1
         self._fit(X, np.asarray(y, dtype=np.float64).reshape(len(X), -1), weights)
@@ -400,6 +404,14 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
         if outputs.shape[1] == 1:
             return torch.cat([(-outputs).sigmoid(), outputs.sigmoid()], dim=1).numpy()
         return outputs.softmax(dim=1).numpy()
+
+
+def _refuse_gaps(X: Floats) -> None:
+    if np.isnan(X).any():
+        raise InvalidInputError(
+            f"X holds {int(np.isnan(X).sum())} missing cells (NaN), which networks do not take: impute them first, for "
+            "example with RTBMDensityCV().fit(X).impute(X)"
+        )
 
 
 def _nearest_probabilities(x: Floats) -> Floats:
