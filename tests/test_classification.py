@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_iris, make_circles, make_classification
+from sklearn.datasets import load_iris, load_wine, make_circles, make_classification
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -10,6 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rtbm import InvalidInputError, RTBMClassifier, RTBMPatchClassifier
+from rtbm.estimators.class_densities import ClassDensities, class_tasks
 
 
 def quick(**options):
@@ -102,6 +104,70 @@ def test_rows_far_outside_and_more_features_than_rows():
     model = quick().fit(X, y)
     probabilities = model.predict_proba(np.vstack([X[:2], 1e12 * X[:2], -1e300 * np.ones((1, 40))]))
     assert np.isfinite(probabilities).all()
+
+
+@pytest.fixture(scope="module")
+def wine():
+    X, y = load_wine(return_X_y=True)
+    gaps = np.where(np.random.default_rng(0).random(X.shape) < 0.3, np.nan, X)
+    return train_test_split(gaps, y, test_size=0.5, random_state=0, stratify=y)
+
+
+def test_gaps_are_integrated_out(wine):
+    X, test, y, expected = wine
+    model = quick().fit(X, y)
+    probabilities = model.predict_proba(test)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-9)
+    imputed = make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression()).fit(X, y)
+    assert model.score(test, expected) >= imputed.score(test, expected)
+    assert brier(model, test, expected) < brier(imputed, test, expected)
+    nothing = model.predict_proba(np.full((2, X.shape[1]), np.nan))
+    np.testing.assert_array_equal(nothing[0], nothing[1])
+    assert np.isfinite(np.log(nothing)).all()
+
+
+def test_gaps_after_a_fit_without_any(wine):
+    X, y = load_wine(return_X_y=True)
+    model = quick().fit(X[::2], y[::2])
+    assert model.score(np.vstack([wine[0], wine[1]]), np.concatenate([wine[2], wine[3]])) > 0.9
+
+
+def test_joint_densities_of_classes_are_marginals_where_entries_are_missing():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([x := rng.normal(size=(120, 2)), x.sum(axis=1) + 0.3 * rng.normal(size=120)])
+    for rows in (X, np.where(rng.random(X.shape) < 0.2, np.nan, X)):
+        (task,) = class_tasks(rows, np.zeros(120), np.ones(120))
+        for density in ClassDensities.fit(*task, 0).joint:
+            y, step = np.linspace(-12, 12, 2001, retstep=True)
+            point = np.column_stack([np.full_like(y, 0.3), np.full_like(y, -0.2), y])
+            whole = np.exp(density.log_prob(point)).sum() * step
+            part = density.log_prob(np.array([[0.3, -0.2, np.nan], [np.nan, np.nan, np.nan]]))
+            np.testing.assert_allclose(part, [np.log(whole), 0.0], atol=1e-6)
+
+
+def test_a_feature_that_a_class_or_all_rows_lack(wine):
+    X, test, y, _ = wine
+    empty = [np.full((len(rows), 1), np.nan) for rows in (X, test)]
+    model, wider = quick().fit(X, y), quick().fit(np.hstack([X, empty[0]]), y)
+    np.testing.assert_allclose(model.predict_proba(test), wider.predict_proba(np.hstack([test, empty[1]])), atol=1e-6)
+    X = np.where((y == 1)[:, None] & (np.arange(X.shape[1]) == 6), np.nan, X)
+    model = quick().fit(X, y)
+    assert np.isfinite(model.predict_log_proba(test)).all()
+    assert model.score(test, wine[3]) > 0.85
+
+
+def test_of_many_rows_with_gaps_joint_densities_see_a_sample(wine, monkeypatch):
+    X, test, y, expected = wine
+    monkeypatch.setattr("rtbm.estimators.class_densities.GAP_WORK", 10 * X.shape[1] ** 3)
+    assert quick().fit(X, y).score(test, expected) > 0.85
+
+
+def test_weights_repeat_rows_with_gaps(wine):
+    X, _, y, _ = wine
+    weights = 1 + np.arange(len(X)) % 3
+    weighted = quick().fit(X, y, sample_weight=weights)
+    repeated = quick().fit(np.repeat(X, weights, axis=0), np.repeat(y, weights))
+    np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), rtol=1e-6, atol=1e-8)
 
 
 def test_folds_may_be_given():

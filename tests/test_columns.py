@@ -49,6 +49,19 @@ def test_weights_that_fade(n):
         assert np.isfinite(ColumnDensities.fit(X, weights).log_prob(X)).all()
 
 
+def test_missing_entries_are_left_out_and_say_nothing():
+    X, weights = columns(200), 1.0 + np.arange(200) % 2
+    gaps = np.where(np.random.default_rng(1).random(X.shape) < 0.3, np.nan, X)
+    gaps[:, 2] = np.where(np.arange(200) < 195, np.nan, X[:, 2])
+    found = ColumnDensities.fit(gaps, weights).log_prob(np.vstack([X, gaps]))
+    for i in range(3):
+        known = ~np.isnan(gaps[:, i])
+        alone = ColumnDensities.fit(gaps[known, i : i + 1], weights[known])
+        np.testing.assert_allclose(found[:200, i], alone.log_prob(X[:, i : i + 1])[:, 0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(found[200:][np.isnan(gaps)], 0.0)
+    np.testing.assert_array_equal(found[200:][~np.isnan(gaps)], found[:200][~np.isnan(gaps)])
+
+
 def test_without_numba(monkeypatch):
     X = columns(60)[:, :2]
     compiled = ColumnDensities.fit(X, np.ones(60)).log_prob(X)

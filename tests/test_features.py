@@ -17,6 +17,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
+from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rtbm import InvalidInputError, RTBMDensity, RTBMFeatures, RTBMPatchClassifier
@@ -200,6 +201,61 @@ def test_progress_is_shown(iris, capsys):
     assert "machine" in capsys.readouterr().err
 
 
+# Missing entries
+
+
+@pytest.fixture(scope="module")
+def gaps(iris):
+    X = np.where(np.random.default_rng(0).random(iris[0].shape) < 0.2, np.nan, iris[0])
+    X[:3, :2] = np.nan
+    return X
+
+
+def test_missing_entries_of_patches_are_integrated_out(gaps):
+    features = RTBMFeatures(2, features="both", random_state=0).fit(gaps)
+    found = features.transform(gaps)
+    assert np.isfinite(found).all()
+    for i, (density,) in enumerate(features.densities_):
+        part = gaps[:, features.patches_[i]]
+        np.testing.assert_allclose(found[:, 3 * i : 3 * i + 2], density.transform(part), rtol=1e-12)
+        np.testing.assert_allclose(found[:, 3 * i + 2], density.score_samples(part), rtol=1e-12)
+    np.testing.assert_array_equal(found[:3, 2], 0.0)
+    draws = features.densities_[0][0].sample(20_000, random_state=0)
+    mean = features.densities_[0][0].transform(draws).mean(axis=0)
+    np.testing.assert_allclose(found[0, :2], mean, atol=0.05)
+
+
+def test_expectations_of_missing_entries_need_the_first_phase(iris, gaps):
+    for fit, transform in ((gaps, iris[0]), (iris[0], gaps)):
+        with pytest.raises(InvalidInputError, match='defined in phase "I" only'):
+            RTBMFeatures(1, phase="II", random_state=0).fit(fit).transform(transform)
+    features = RTBMFeatures(1, phase="II", features="log_likelihood", random_state=0).fit(gaps)
+    assert np.isfinite(features.transform(gaps)).all()
+    assert get_tags(features).input_tags.allow_nan
+    assert not get_tags(RTBMFeatures(phase="II")).input_tags.allow_nan
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"classifier": "bayes"}, {"supervised": True, "features": "both"}, {"n_components": 2}]
+)
+def test_patch_classifiers_take_missing_entries(iris, gaps, options):
+    model = RTBMPatchClassifier(2, random_state=0, **options).fit(gaps[::2], iris[1][::2])
+    assert model.score(gaps[1::2], iris[1][1::2]) > 0.8
+    shares = model.predict_proba(np.full((1, 4), np.nan))
+    assert np.isfinite(shares).all()
+    if "classifier" in options:
+        np.testing.assert_allclose(shares[0], np.bincount(iris[1][::2]) / 75)
+
+
+def test_features_that_a_class_or_all_rows_lack(iris):
+    X, y = np.column_stack([iris[0], np.full(150, np.nan)]), iris[1]
+    X[y == 2, 2] = np.nan
+    model = RTBMPatchClassifier(1, patch_size=5, classifier="bayes", random_state=0).fit(X, y)
+    assert model.patches_[0].tolist() == [0, 1, 2, 3]
+    assert np.isfinite(model.class_log_likelihood(iris[0] @ np.eye(4, 5))).all()
+    assert model.score(X, y) > 0.9
+
+
 # Supervised densities and Bayes
 
 
@@ -207,10 +263,10 @@ def test_the_extra_observation_has_the_mean_of_the_class_and_the_given_variances
     rng = np.random.default_rng(1)
     X, weights = rng.normal(size=(3, 3)), rng.uniform(0.5, 2, 3)
     variances = np.array([1.0, 4.0, 0.25])
-    rows, w = spread_out(X, weights, variances)
+    mean = weights @ X / weights.sum()
+    rows, w = spread_out(X, weights, mean, variances)
     added, share = rows[3:], w[3:]
     assert np.isclose(share.sum(), weights.mean())
-    mean = weights @ X / weights.sum()
     assert np.allclose(share @ added / share.sum(), mean)
     assert np.allclose((share[:, None] * (added - mean)).T @ (added - mean) / share.sum(), np.diag(variances))
 

@@ -5,6 +5,7 @@ import datetime
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.utils import get_tags
 
 from rtbm import InvalidInputError
 from test_inspection import ESTIMATORS
@@ -158,6 +159,40 @@ def test_missing_cells_of_all_types_are_nan(frame, dtype):
     other = plain.convert_dtypes().astype(object) if dtype == "object" else plain.astype(dtype)
     expected, found = (clone(ESTIMATORS["machine"]()).fit(rows) for rows in (plain, other))
     np.testing.assert_array_equal(found.score_samples(other), expected.score_samples(plain))
+
+
+@pytest.mark.parametrize("name", list(ESTIMATORS))
+def test_estimators_say_whether_they_take_gaps(frame, name):
+    model, gaps = ESTIMATORS[name](), with_gaps(frame)
+    y = frame["a"] + frame["b"] ** 2 if "regressor" in name else frame["c"] > 0
+    model.fit(frame, y)
+    methods = [m for m in ("transform", "predict", "score_samples", "predict_proba", "impute") if hasattr(model, m)]
+    if get_tags(model).input_tags.allow_nan:
+        for fitted in (model, clone(model).fit(gaps, y)):
+            for method in methods:
+                assert np.isfinite(np.asarray(getattr(fitted, method)(gaps), dtype=float)).all()
+    else:
+        for method in (*methods, "fit"):
+            with pytest.raises(InvalidInputError, match=r"X holds .* \(NaN\).* impute them first"):
+                getattr(model, method)(gaps, *([y] if method == "fit" else []))
+
+
+def test_frames_of_known_values(density, frame):
+    known = frame[["b", "c"]].mask(frame > 1)
+    objects = known.astype(object).where(known.notna(), pd.NA)
+    np.testing.assert_array_equal(density.conditional(objects).mean, density.conditional(known).mean)
+    with pytest.raises(InvalidInputError, match="values has several columns of the name b"):
+        density.conditional(frame[["b", "b"]])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("price", "price"), (5, "5"), (None, "target"), ("a", "target 0"), (("u", 1), "('u', 1)")]
+)
+def test_densities_of_regressors_name_their_targets(frame, name, expected):
+    model = ESTIMATORS["regressor"]().fit(frame[["a", "b"]], frame["c"].rename(name))
+    assert list(model.density_.feature_names_in_) == ["a", "b", expected]
+    rows = frame[["a", "b"]].assign(**{expected: 0.0})
+    np.testing.assert_allclose(model.density_.predict_mean(rows, expected), model.predict(frame[["a", "b"]]))
 
 
 def test_strings_of_numbers_are_numbers(frame):

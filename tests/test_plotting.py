@@ -120,6 +120,13 @@ def test_rows_with_missing_entries_are_drawn():
     assert edges[[0, -1]] == pytest.approx([np.nanmin(X[:, 0]), np.nanmax(X[:, 0])])  # no bar where there are no data
 
 
+def test_densities_whose_draws_are_frames_are_drawn():
+    pytest.importorskip("pandas")
+    model = RTBMDensity(1, n_init=1, random_state=0).fit(datasets.correlated_mixture.sample(100))
+    expected = plot_model(model).axes[0].get_xlim()
+    assert plot_model(model.set_output(transform="pandas")).axes[0].get_xlim() == expected
+
+
 def test_axes_end_at_the_bounds():
     X = np.random.default_rng(0).beta([0.8, 3, 2], [0.8, 2, 2], (200, 3))
     model = RTBMDensity(1, bounds=(0, 1), n_init=1, max_iter=20, tol=1e-2, random_state=0).fit(X)

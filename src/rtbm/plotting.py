@@ -405,7 +405,7 @@ class _Subject:
     def _draw(self) -> Floats:
         """N_DRAWS draws from the density with a fixed seed."""
         if hasattr(self.density, "score_samples"):
-            return self.density.sample(N_DRAWS, random_state=0)
+            return np.asarray(self.density.sample(N_DRAWS, random_state=0))  # it may be a data frame
         generator = torch.Generator(self.density.device).manual_seed(0)
         return self.density.sample((N_DRAWS,), generator=generator).double().cpu().numpy()
 

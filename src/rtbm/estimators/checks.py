@@ -111,20 +111,21 @@ def listed(names: list[str]) -> str:
 
 def check_rows(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
     """`validate_data` of scikit-learn in float64. Errors name the columns that share a name, or hold text or dates."""
-    targets = y if is_regressor(estimator) else ()
-    for table, argument in zip((X, *targets), "Xy", strict=False):
-        _check_columns(table, argument)
-    X = _with_nan(X)
+    tables = {"X": X} | ({"y": y[0]} if y and is_regressor(estimator) else {})
+    tables = {argument: check_columns(table, argument) for argument, table in tables.items()}
     try:
-        return validate_data(estimator, X, *y, **{"dtype": np.float64} | options)
+        return validate_data(estimator, tables["X"], *y, **{"dtype": np.float64} | options)
     except (TypeError, ValueError):
-        for table, argument in zip((X, *targets), "Xy", strict=False):
+        for argument, table in tables.items():
             _check_cells(table, argument)
         raise
 
 
-def _check_columns(table: Any, argument: str) -> None:
-    """Refuse what NumPy would take: two columns of one name, and dates, whose numbers would depend on their unit."""
+def check_columns(table: Any, argument: str) -> Any:
+    """Refuse what NumPy would take: two columns of one name, and dates, whose numbers would depend on their unit.
+
+    Columns of objects are returned with NaN in place of pandas' NA, which scikit-learn does not know there.
+    """
     names = [str(name) for name in table.columns] if is_frame(table) else []
     if len(set(names)) < len(names):
         repeated = [name for name, count in Counter(names).items() if count > 1]
@@ -132,16 +133,11 @@ def _check_columns(table: Any, argument: str) -> None:
     dtypes = table.dtypes if is_frame(table) else [getattr(table, "dtype", None)]
     if any(_is_temporal(dtype) for dtype in dtypes):
         _check_cells(table, argument)
-
-
-def _with_nan(table: Any) -> Any:
-    """A table with NaN in place of pandas' NA in columns of objects, where scikit-learn does not know it."""
-    if not hasattr(table, "notna") or not is_frame(table):
-        return table
-    table = table.copy(deep=False)
-    for name, dtype in table.dtypes.items():
-        if dtype.kind == "O":
-            table[name] = table[name].astype(object).where(table[name].notna(), np.nan)
+    if is_frame(table) and hasattr(table, "notna"):
+        table = table.copy(deep=False)
+        for name, dtype in table.dtypes.items():
+            if dtype.kind == "O":
+                table[name] = table[name].astype(object).where(table[name].notna(), np.nan)
     return table
 
 
@@ -156,7 +152,7 @@ def _check_cells(table: Any, argument: str) -> None:
         raise NotNumbersError(
             f"{argument}: all cells of this argument must be numbers or strings of numbers, got {listed(odd)}. Leave "
             "such columns out, or encode text as numbers (OneHotEncoder) and turn dates into numbers (days since the "
-            "first one). Missing cells are NaN"
+            f"first one){'. Missing cells are NaN' if argument == 'X' else ''}"
         ) from None
 
 
@@ -193,10 +189,15 @@ def _is_number(cell: Any) -> bool:
     return True
 
 
+def varies(x: Floats) -> np.ndarray:
+    """Which columns hold two values or more, to working precision, beside missing ones."""
+    lowest, highest = (choose.reduce(x, axis=0) for choose in (np.fmin, np.fmax))  # NaN only where all are
+    return highest - lowest > 1e-13 * np.maximum(np.abs(highest), np.abs(lowest))
+
+
 def is_constant(x: Floats) -> np.ndarray:
     """Which columns hold only one value, to working precision, beside missing ones. A column of NaN alone does not."""
-    lowest, highest = (choose.reduce(x, axis=0) for choose in (np.fmin, np.fmax))  # NaN only where all are
-    return highest - lowest <= 1e-13 * np.maximum(np.abs(highest), np.abs(lowest))
+    return ~varies(x) & ~np.isnan(x).all(axis=0)
 
 
 def warn_of_spikes(x: Floats, names: list[str]) -> None:
@@ -251,8 +252,8 @@ def distinct_rows(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
 
 
 def check_labelled(estimator: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, np.ndarray, Floats]:
-    """Checked rows of positive weight, their labels (two classes or more), and their weights."""
-    X, y = check_rows(estimator, X, y, ensure_min_samples=2)
+    """Checked rows of positive weight, which may hold NaN, their labels (two classes or more), and their weights."""
+    X, y = check_rows(estimator, X, y, ensure_all_finite="allow-nan", ensure_min_samples=2)
     check_classification_targets(y)
     y = column_or_1d(y, warn=True)
     weights = check_weights(sample_weight, X)
@@ -272,10 +273,14 @@ def distinct_labelled(x: Floats, labels: np.ndarray, weights: Floats) -> tuple[F
 
 
 def column_moments(x: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Means and standard deviations of columns; 1 for columns that do not vary."""
-    mean = weights @ x / weights.sum()
-    largest = np.maximum(np.abs(x - mean).max(axis=0), 1e-300)
-    deviation = largest * np.sqrt(weights @ ((x - mean) / largest) ** 2 / weights.sum())
+    """Means and standard deviations of columns, NaN left out; 0 and 1 without numbers, and 1 if they do not vary."""
+    present = ~np.isnan(x)
+    total = weights @ present
+    total = np.where(total > 0, total, 1.0)
+    mean = weights @ np.where(present, x, 0.0) / total
+    distance = np.where(present, x - mean, 0.0)
+    largest = np.maximum(np.abs(distance).max(axis=0), 1e-300)
+    deviation = largest * np.sqrt(weights @ (distance / largest) ** 2 / total)
     if not np.isfinite(mean).all() or not np.isfinite(deviation).all():
         raise InvalidInputError("X or y: numbers are so large that their sums leave float64: change the unit")
     is_flat = ~(deviation > 1e-12 * np.maximum(np.abs(mean), 1e-300))

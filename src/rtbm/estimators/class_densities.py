@@ -1,6 +1,7 @@
 """The densities of one class: of every single feature, and of all features together."""
 
-from typing import NamedTuple, Self
+import math
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -8,11 +9,11 @@ from sklearn.cluster import KMeans
 
 from rtbm.common import Floats
 from rtbm.errors import RTBMError
-from rtbm.estimators.checks import is_constant
-from rtbm.estimators.density.standardise import standardise, to_standard
-from rtbm.estimators.features.transformer import spread_out, typical_variances
+from rtbm.estimators.checks import varies
+from rtbm.estimators.density.standardise import log_scales, standardise, to_standard
+from rtbm.estimators.features.transformer import class_moments, spread_out
 from rtbm.estimators.parallel import threads_for, without_warnings
-from rtbm.training import SOLVERS, ArraySource, Family, Objective, Prior, make_start
+from rtbm.training import SOLVERS, ArraySource, Family, Objective, Prior
 from rtbm.training.columns import ColumnDensities
 from rtbm.training.coordinates import local_widths
 from rtbm.training.family import FAILURES
@@ -27,6 +28,9 @@ AXIS_ITER, AXIS_WORK = (5, 50), 2e7
 """The fewest and the most iterations of the search for independent axes, along which these fits start; in between, rows
 times squared features times iterations is AXIS_WORK. With fewer, some starts are worse; with more, tables of many rows
 and features take longer."""
+GAP_WORK = 1e8
+"""With missing entries, the densities of all features are fitted to so many rows of a class that rows times cubed
+features is at most this, since each row has its own integral. More take longer: minutes, for 50 features."""
 OMITTED = -25.0
 """Log of the share of hidden states that are left out. In many dimensions the data are far from every state, and the
 bounds of a tolerance would ask for many more."""
@@ -42,13 +46,19 @@ class JointDensity(NamedTuple):
     root: Floats  # (d, d)
 
     def log_prob(self, x: Floats) -> Floats:
-        """log P (n,) of rows (n, d)."""
-        z = np.clip(to_standard(x, self.mean, self.root), -LARGEST_DISTANCE, LARGEST_DISTANCE)
+        """log P (n,) of rows (n, d). NaN entries are integrated out."""
         d, size = len(self.mean), len(self.vector)
         family = next(f for k in JOINT if (f := Family(d, N_HIDDEN, n_components=k)).n_parameters == size)
+        vector, root = torch.from_numpy(self.vector), self.root
+        if np.isnan(x).any():  # the coordinates of missing entries must not mix with others
+            machines, logits = family.split(vector)
+            scales = np.linalg.norm(root, axis=1)
+            turned = [family.single().affine(machine, root / scales[:, None], np.zeros(d)) for machine in machines]
+            vector, root = family.join(turned, logits), np.diag(scales)
+        z = np.clip(to_standard(x, self.mean, root), -LARGEST_DISTANCE, LARGEST_DISTANCE)
         source = ArraySource(torch.from_numpy(np.ascontiguousarray(z)), torch.ones(len(z), dtype=torch.float64))
-        log_prob = Likelihood(family, source, omitted=OMITTED).log_prob(torch.from_numpy(self.vector))
-        return log_prob.numpy() - np.linalg.slogdet(self.root)[1]
+        log_prob = Likelihood(family, source, omitted=OMITTED).log_prob(vector)
+        return log_prob.numpy() - log_scales(x, root)
 
 
 class ClassDensities(NamedTuple):
@@ -59,23 +69,28 @@ class ClassDensities(NamedTuple):
     joint: list[JointDensity | None]  # as in JOINT; None for those that could not be fitted
 
     @classmethod
-    def fit(cls, x: Floats, weights: Floats, variances: Floats, varies: np.ndarray, seed: int) -> Self:
-        """Fit them to rows (n, d) of a class with weights (n,), and variances (d,) that are typical of classes.
+    def fit(cls, x: Floats, weights: Floats, moments: tuple[Floats, Floats], varies: np.ndarray, seed: int) -> Self:
+        """Fit them to rows (n, d) of a class with weights (n,), its mean (d,), and variances (d,) typical of classes.
 
         One more observation is spread around the mean of the class, as `spread_out` has it.
         """
         if not varies.any():
             return cls(varies, None, [None] * len(JOINT))
-        x, variances = x[:, varies], variances[varies]
-        mean, deviation = weights @ x / weights.sum(), np.sqrt(variances)
+        x, (mean, variances) = x[:, varies], (part[varies] for part in moments)
+        deviation = np.sqrt(variances)
         extra = np.full(2, 0.5 * weights.mean())
         single = ColumnDensities.fit(
             np.vstack([x, mean + deviation, mean - deviation]), np.concatenate([weights, extra])
         )
-        return cls(varies, single, _fit_joint(*spread_out(x, weights, variances), seed))
+        step = math.ceil(len(x) * x.shape[1] ** 3 / GAP_WORK) if np.isnan(x).any() else 1
+        x, weights = x[::step], weights[::step]  # rows are sorted, so every k-th row makes a good sample
+        return cls(varies, single, _fit_joint(*spread_out(x, weights, mean, variances), seed))
 
     def log_prob(self, x: Floats) -> tuple[Floats, Floats]:
-        """log P of each feature (n, d), and of all together (n, len(JOINT)). What has no density counts nothing."""
+        """log P of each feature (n, d), and of all together (n, len(JOINT)). What has no density counts nothing.
+
+        Missing entries count nothing either.
+        """
         single, joint = np.zeros(x.shape), np.zeros((len(x), len(JOINT)))
         with threads_for(len(x)), torch.no_grad():
             if self.single is not None:
@@ -86,20 +101,23 @@ class ClassDensities(NamedTuple):
         return single, joint
 
 
-def class_tasks(x: Floats, codes: np.ndarray, weights: Floats) -> list[tuple[Floats, Floats, Floats, np.ndarray]]:
+def class_tasks(x: Floats, codes: np.ndarray, weights: Floats) -> list[tuple[Any, ...]]:
     """The arguments of `ClassDensities.fit` for each class but the seed."""
     members = [codes == code for code in np.unique(codes)]
-    variances, varies = typical_variances(x, weights, members), ~is_constant(x)
-    return [(x[member], weights[member], variances, varies) for member in members]
+    moments, is_used = class_moments(x, weights, members), varies(x)
+    return [(x[member], weights[member], own, is_used) for member, own in zip(members, moments, strict=True)]
 
 
 def _fit_joint(x: Floats, weights: Floats, seed: int) -> list[JointDensity | None]:
     """The densities of all features; None if rows lie so close to a plane that float64 has no density."""
+    known = ~np.isnan(x).all(axis=1)
+    x, weights = x[known], weights[known]
     with threads_for(len(x)), without_warnings(), np.errstate(all="ignore"):  # steps may leave float64
         try:
             names = [str(i) for i in range(x.shape[1])]
             axis_iter = int(np.clip(AXIS_WORK / (len(x) * x.shape[1] ** 2), *AXIS_ITER))
-            data = standardise(x, weights, np.zeros(len(x)), names, False, axis_iter=axis_iter)
+            has_missing = bool(np.isnan(x).any())
+            data = standardise(x, weights, np.zeros(len(x)), names, has_missing, axis_iter=axis_iter)
         except RTBMError:
             return [None] * len(JOINT)
         z = np.ascontiguousarray(data.z)
@@ -110,8 +128,8 @@ def _fit_joint(x: Floats, weights: Floats, seed: int) -> list[JointDensity | Non
             family = Family(z.shape[1], N_HIDDEN, n_components=n_machines)
             objective = Objective(family, source, prior, omitted=OMITTED)
             clusters = KMeans(min(n_machines, len(z)), n_init=1, random_state=seed % 2**32)
-            labels = clusters.fit(z, sample_weight=weights).labels_ if n_machines > 1 else None
-            start = make_start(family, z, weights, 0, seed, labels)
+            labels = clusters.fit(data.complete, sample_weight=weights).labels_ if n_machines > 1 else None
+            start = start_on(data, family, 0, seed, labels)
             try:
                 vector = SOLVERS["em"](max_iter=MAX_ITER, tol=TOL).minimise(objective, start).vector
                 found.append(JointDensity(vector.numpy(), data.mean, data.root))

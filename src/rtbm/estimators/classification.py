@@ -69,6 +69,9 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     probabilities by which the predictors are judged. The prediction is the average of all predictors, with weights that
     maximise the log-likelihood of the held-out labels (stacking).
 
+    Missing entries are integrated out of the densities. Logistic regression sees the means of the features in their
+    place.
+
     The classifier of the paper, which passes expectations of hidden units to logistic regression, is
     `RTBMClassifier.paper()`.
 
@@ -128,6 +131,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit densities and predictors to data (n_samples, n_features) and labels (n_samples,).
 
+        NaN entries are missing.
         A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
         if isinstance(self.cv, int | np.integer):
@@ -164,7 +168,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     def _set_limits(self, rows: Floats) -> Floats:
         """Standardised rows. The limits beyond which features are cut off are set from them."""
         z = (rows - self._centre) / self._scale
-        low, high = z.min(axis=0), z.max(axis=0)
+        low, high = np.fmin.reduce(z, axis=0), np.fmax.reduce(z, axis=0)
         self._low, self._high = low - REACH * (high - low), high + REACH * (high - low)
         return z
 
@@ -234,6 +238,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     def _columns(self, rows: Floats, known: LogLikelihoods) -> dict[str, Floats]:
         """What the logistic regressions see, (n, columns) each."""
         single, joint = known.centred()
+        rows = np.nan_to_num(rows)  # the means of the features, where they are missing
         together = np.hstack([rows, joint.reshape(len(rows), -1)])
         columns = {
             "logistic, features": rows,
@@ -246,7 +251,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     def predict_log_proba(self, X: Any) -> Floats:
         """The logarithms of the probabilities of the classes (n_samples, n_classes)."""
         check_is_fitted(self)
-        X = check_rows(self, X, reset=False)
+        X = check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
         rows = np.clip((X - self._centre) / self._scale, self._low, self._high)
         known = _average(self._densities, rows)
         parts = self._bayes(known)
@@ -268,6 +273,11 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_densities")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
 
 def _evaluate(densities: list[ClassDensities], rows: Floats) -> LogLikelihoods:

@@ -12,7 +12,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, SpikeWarning
-from rtbm.estimators.checks import check_number, check_rows, forget, is_constant, keep_arguments, warn_of_spikes
+from rtbm.estimators.checks import (
+    check_number,
+    check_rows,
+    forget,
+    is_constant,
+    is_frame,
+    keep_arguments,
+    warn_of_spikes,
+)
 from rtbm.estimators.density.committee import make_density
 from rtbm.validation import check_integer
 
@@ -76,13 +84,14 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
             A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
         forget(self)
-        names = list(y.columns) if hasattr(y, "columns") else [getattr(y, "name", None) or "target"]
+        names = [str(name) for name in (y.columns if is_frame(y) else [getattr(y, "name", None) or "target"])]
         features = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
         X, y = check_rows(self, X, y, validate_separately=(features, {"dtype": np.float64, "ensure_2d": False}))
         if len(X) != len(y):
             raise InvalidInputError(f"X and y must have the same number of rows, got {len(X)} and {len(y)}")
         targets = y.reshape(len(y), -1)
-        names = names if len(names) == targets.shape[1] else [f"target {i}" for i in range(targets.shape[1])]
+        if len(names) != targets.shape[1] or set(names) & set(getattr(self, "feature_names_in_", [])):
+            names = [f"target {i}" for i in range(targets.shape[1])]
         if is_constant(targets).any():
             raise InvalidInputError("y: a target has only one value, so it has no density")
         self._is_flat, self.n_targets_ = y.ndim == 1, targets.shape[1]

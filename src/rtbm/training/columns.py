@@ -55,18 +55,18 @@ class ColumnDensities(NamedTuple):
 
     @classmethod
     def fit(cls, x: Floats, weights: Floats) -> "ColumnDensities":
-        """Fit them to the columns of x (n, d), none of which is constant, with weights (n,)."""
+        """Fit them to the columns of x (n, d), none of which is constant, with weights (n,). NaN is left out."""
         nodes, masses, quantiles = _make_nodes(x, weights)
-        total = weights.sum()
+        total = masses.sum(axis=1)
         centre = (masses * nodes).sum(axis=1) / total
         scale = np.sqrt((masses * (nodes - centre[:, None]) ** 2).sum(axis=1) / total)
         z = (nodes - centre[:, None]) / scale[:, None]
         quantiles = (quantiles - centre[:, None]) / scale[:, None]
         widths = np.median(np.diff(quantiles[:, 1:-1]) / NORMAL_GAPS, axis=1)
-        widths = np.clip(widths, 0.05, 1.0) if len(x) >= SMALLEST_SAMPLE else np.ones(len(z))
+        widths = np.where((~np.isnan(x)).sum(axis=0) >= SMALLEST_SAMPLE, np.clip(widths, 0.05, 1.0), 1.0)
         starts = _make_starts(quantiles)
         if kernels.AVAILABLE:
-            return cls(_fit_all(z, masses / total, starts, widths, total), centre, scale)
+            return cls(_fit_all(z, masses / total[:, None], starts, widths, total), centre, scale)
         solver = SOLVERS["lbfgs"](max_iter=MAX_ITER, tol=TOL)
         for i, start in enumerate(starts):
             source = ArraySource(torch.from_numpy(z[i][:, None]), torch.from_numpy(masses[i]))
@@ -75,14 +75,15 @@ class ColumnDensities(NamedTuple):
         return cls(starts, centre, scale)
 
     def log_prob(self, x: Floats) -> Floats:
-        """log P (n, d) of the entries of x (n, d)."""
-        z = np.ascontiguousarray(((x - self.centre) / self.scale).T)
+        """log P (n, d) of the entries of x (n, d); 0 where they are missing."""
+        absent = np.isnan(x)
+        z = np.ascontiguousarray(((np.where(absent, self.centre, x) - self.centre) / self.scale).T)
         log_prob, far = np.empty(z.shape), np.ones(z.shape, dtype=bool)
         if kernels.AVAILABLE:
             _log_prob_all(self.vectors, z, log_prob, far)
         for i in np.flatnonzero(far.any(axis=1)):
             log_prob[i, far[i]] = _far_log_prob(self.vectors[i], z[i, far[i]])
-        return log_prob.T - np.log(self.scale)
+        return np.where(absent, 0.0, log_prob.T - np.log(self.scale))
 
 
 def _make_nodes(x: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
@@ -90,13 +91,16 @@ def _make_nodes(x: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
 
     Groups are small in the tails, where they hold single entries, and largest at the median.
     """
-    d, order = x.shape[1], np.argsort(x.T, axis=1, kind="stable")
-    w, x = weights[order], np.take_along_axis(x.T, order, axis=1)
-    share = np.minimum((np.cumsum(w, axis=1) - 0.5 * w) / weights.sum(), 1.0)  # rounding may lead beyond
+    d, order = x.shape[1], np.argsort(x.T, axis=1, kind="stable")  # NaN last
+    x = np.take_along_axis(x.T, order, axis=1)
+    w, x = np.where(np.isnan(x), 0.0, weights[order]), np.fmax.accumulate(x, axis=1)
+    below = np.cumsum(w, axis=1)
+    total = below[:, -1:]
+    share = np.minimum((below - 0.5 * w) / total, 1.0)  # rounding may lead beyond
     place = np.minimum((NODES * (2 / math.pi) * np.arcsin(np.sqrt(share))).astype(np.int64), NODES - 1)
     group = place + NODES * np.arange(d)[:, None]
     masses, sums = (np.bincount(group.ravel(), of.ravel(), NODES * d).reshape(d, NODES) * 1.0 for of in (w, w * x))
-    middle = np.broadcast_to((w * x).sum(axis=1)[:, None] / weights.sum(), sums.shape)
+    middle = np.broadcast_to((w * x).sum(axis=1)[:, None] / total, sums.shape)
     nodes = np.divide(sums, masses, out=middle.copy(), where=masses > 0)
     return nodes, masses, np.stack([np.interp(LEVELS, share[i], x[i]) for i in range(d)])
 
@@ -165,13 +169,14 @@ def _objective(vector, z, weights, total, width, gradient):
 def _fit_all(z, weights, starts, widths, total):
     """Minimise the objective of each column from its start, by BFGS: the vectors (d, n_parameters).
 
-    z and weights (d, NODES) are standardised nodes and their weights, of sum 1.
+    z and weights (d, NODES) are standardised nodes and their weights, of sum 1, and `total` (d,) the numbers of
+    observations.
     """
     size, vectors = starts.shape[1], starts.copy()
     gradient, trial_gradient = np.empty(size), np.empty(size)
     for i in range(len(z)):
         width, vector, n_small = widths[i : i + 1], starts[i].copy(), 0
-        value = _objective(vector, z[i], weights[i], total, width, gradient)
+        value = _objective(vector, z[i], weights[i], total[i], width, gradient)
         inverse = np.eye(size) / max(1.0, math.sqrt((gradient**2).sum()))
         for iteration in range(MAX_ITER):
             direction = -(inverse @ gradient)
@@ -180,7 +185,7 @@ def _fit_all(z, weights, starts, widths, total):
             for _ in range(20):
                 step *= 0.5
                 trial = vector + step * direction
-                trial_value = _objective(trial, z[i], weights[i], total, width, trial_gradient)
+                trial_value = _objective(trial, z[i], weights[i], total[i], width, trial_gradient)
                 if trial_value <= value + 1e-4 * step * slope:
                     break
             gain = value - trial_value

@@ -20,7 +20,15 @@ from rtbm.common import Floats
 from rtbm.distributions import BoundedDistribution, DiscreteGaussian, Estimate, RTBMDistribution, RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError, TooManyTermsError
-from rtbm.estimators.checks import check_rows, check_weights, is_constant, is_frame, listed, warn_of_spikes
+from rtbm.estimators.checks import (
+    check_columns,
+    check_rows,
+    check_weights,
+    is_constant,
+    is_frame,
+    listed,
+    warn_of_spikes,
+)
 from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.parameters import count
 from rtbm.training import Record
@@ -279,8 +287,9 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         torch.Size([3, 1])
         """
         check_is_fitted(self)
-        if hasattr(values, "columns"):
-            values = {name: values[name] for name in values.columns}
+        if is_frame(values):
+            frame: Any = check_columns(values, "values")
+            values = {name: frame[name] for name in frame.columns}
         if not isinstance(values, Mapping):
             raise InvalidInputError(
                 f"values must be a dictionary {{feature: value}} or a data frame, got a {type(values).__name__}"

@@ -4,10 +4,12 @@ import warnings
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import is_constant
+from rtbm.training import Family, make_start
 from rtbm.training.coordinates import Moments, independent_axes, moments, standardisation
 from rtbm.training.gaussians import fill_gaps, gaussian_moments
 
@@ -95,6 +97,14 @@ def like(data: Standardised, x: Floats, weights: Floats, log_slope: Floats) -> S
     """Other data in the same coordinates."""
     z = to_standard(x, data.mean, data.root)
     return data._replace(z=z, weights=weights, log_volume=_log_volume(x, data.root, weights, log_slope))
+
+
+def start_on(
+    data: Standardised, family: Family, index: int, seed: int, labels: np.ndarray | None = None, binary: bool = False
+) -> Tensor:
+    """The vector of start number `index`, for z; see `make_start`."""
+    start = make_start(family, data.complete, data.weights, index, seed, labels, binary)
+    return start if data.axes is None else family.affine(start, data.axes)
 
 
 def to_standard(x: Floats, mean: Floats, root: Floats) -> Floats:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.estimators.density.standardise import Standardised
+from rtbm.estimators.density.standardise import Standardised, start_on
 from rtbm.estimators.parallel import THREADED_ROWS
 from rtbm.estimators.search import Task
-from rtbm.training import ArraySource, Family, Monitor, Objective, Prior, Record, make_start
+from rtbm.training import ArraySource, Family, Monitor, Objective, Prior, Record
 from rtbm.training.coordinates import local_widths
 from rtbm.training.family import FAILURES
 from rtbm.training.starts import ladder
@@ -95,9 +95,7 @@ class DensityTask(Task):
         if index == 0 and self.first is not None:
             return self.first.to(self.device or "cpu")
         labels, binary = self._labels(index), self.smoothness > 0
-        start = make_start(self.family, self.data.complete, self.data.weights, index, self.solver.seed, labels, binary)
-        if self.data.axes is not None:
-            start = self.family.affine(start, self.data.axes)
+        start = start_on(self.data, self.family, index, self.solver.seed, labels, binary)
         return start.to(self.device or "cpu")
 
     def smaller(self) -> "DensityTask | None":

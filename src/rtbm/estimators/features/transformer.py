@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import joblib
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -24,8 +23,8 @@ from rtbm.estimators.checks import (
     distinct_labelled,
     distinct_rows,
     forget,
-    is_constant,
     keep_arguments,
+    varies,
 )
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.features.patches import Patch, check_options, make_patches
@@ -133,12 +132,13 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the densities to data (n_samples, n_features), and to labels (n_samples,) if `supervised`.
 
+        NaN entries are missing, and are integrated out.
         A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
         self._check_parameters()
         forget(self, "_log_prior")
         if not self._is_supervised():
-            X = check_rows(self, X, ensure_min_samples=2)
+            X = check_rows(self, X, ensure_all_finite="allow-nan", ensure_min_samples=2)
             weights = check_weights(sample_weight, X)
             self._fit(*distinct_rows(X, weights))
         elif y is None:
@@ -150,14 +150,15 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
 
     def _fit(self, X: Floats, weights: Floats, labels: np.ndarray | None = None) -> None:
         """Fit to rows of positive weight, of which the order does not matter."""
-        if float(np.abs(X).max()) > LARGEST_ENTRY:
-            raise InvalidInputError(
-                f"X: values of size {np.abs(X).max():.0e}, whose squares leave float64: change the unit"
-            )
+        self._kind = self._feature_kind()
+        self._check_gaps(X, self.phase)
+        largest = float(np.abs(X[~np.isnan(X)]).max(initial=0.0))
+        if largest > LARGEST_ENTRY:
+            raise InvalidInputError(f"X: values of size {largest:.0e}, whose squares leave float64: change the unit")
         seed = int(check_random_state(self.random_state).randint(2**31))
         options = (self.patch, self.patch_size, X.shape[1], self.image_shape, self.n_patches, seed)
-        varies = ~is_constant(X)
-        patches = [part[varies[part]] for part in make_patches(*options)]
+        is_used = varies(X)
+        patches = [part[is_used[part]] for part in make_patches(*options)]
         patches = [part for part in patches if len(part)]
         if not patches:
             raise InvalidInputError("X: every feature of every patch has only one value, so there is no density")
@@ -167,9 +168,6 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         n = len(members)
         self.densities_ = [densities[i : i + n] for i in range(0, len(densities), n)]
         self.patches_, self.n_iter_ = patches, max(density.n_iter_ for density in densities)
-        self._kind = self.features
-        if self.features == "auto":
-            self._kind = "log_likelihood" if self._is_supervised() else "expectations"
         if labels is not None:
             self.classes_ = classes
             totals = np.array([weights[part].sum() for part in members])
@@ -187,9 +185,8 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
                 if len(members) == 1:
                     yield fit(chosen, X[:, part], weights)
                     continue
-                widths = typical_variances(X[:, part], weights, members)
-                for member in members:
-                    yield fit(chosen, *spread_out(X[member][:, part], weights[member], widths))
+                for member, moments in zip(members, class_moments(X[:, part], weights, members), strict=True):
+                    yield fit(chosen, *spread_out(X[member][:, part], weights[member], *moments))
 
         n_machines = len(patches) * len(members)
         fitted, unfinished = [], 0
@@ -208,19 +205,31 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         return fitted
 
     def transform(self, X: Any) -> Floats:
-        """The features (n_samples, n_features_out): those of the first patch, then of the second, and so on."""
+        """The features (n_samples, n_features_out): those of the first patch, then of the second, and so on.
+
+        Missing entries are integrated out. A patch in which all are missing has the features E(h), and 0 as
+        log-likelihood. In phase II, E(h|x) needs all entries.
+        """
         return self._features(self._check(X))
 
     def _check(self, X: Any) -> Floats:
         check_is_fitted(self)
-        return check_rows(self, X, reset=False)
+        return check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
+
+    def _check_gaps(self, X: Floats, phase: str) -> None:
+        if phase == "II" and self._kind != "log_likelihood" and np.isnan(X).any():
+            raise InvalidInputError(
+                'X holds NaN, for which E(h|x) is defined in phase "I" only: fit with phase="I", or with '
+                'features="log_likelihood"'
+            )
 
     def _features(self, X: Floats) -> Floats:
+        self._check_gaps(X, self.densities_[0][0].phase)
+
         def columns(density: RTBMDensity, rows: Floats) -> Floats:
             parts = []
             if self._kind != "log_likelihood":
-                with torch.no_grad():
-                    parts.append(density.distribution_.hidden_mean(torch.from_numpy(rows)).numpy())
+                parts.append(density._hidden_mean(rows))
             if self._kind != "expectations":
                 parts.append(density.score_samples(rows)[:, None])
             return np.hstack(parts)
@@ -236,8 +245,8 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
                 try:
                     results.append([function(density, rows) for density in densities])
                 except RTBMError as error:
-                    worst = int(np.abs(rows).max(axis=1).argmax())
-                    size = np.abs(rows[worst]).max()
+                    sizes = np.nan_to_num(np.abs(rows)).max(axis=1)
+                    worst, size = int(sizes.argmax()), sizes.max()
                     raise InvalidInputError(
                         f"X: row {worst} holds {size:.3g} in patch {i}, out of reach of the machine there ({error}): "
                         "clip X to the range of the data of the fit"
@@ -273,6 +282,11 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     def _is_supervised(self) -> bool:
         return bool(self.supervised)
 
+    def _feature_kind(self) -> str:
+        if self.features == "auto":
+            return "log_likelihood" if self._is_supervised() else "expectations"
+        return self.features
+
     def _check_parameters(self) -> None:
         """Check the parameters, which scikit-learn lets be set to anything, before the fit."""
         check_options(self.patch, self.patch_size, self.image_shape, self.n_patches)
@@ -292,6 +306,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = self._is_supervised()
+        tags.input_tags.allow_nan = self.phase != "II" or self._feature_kind() == "log_likelihood"
         return tags
 
 
@@ -301,22 +316,35 @@ def typical_variances(X: Floats, weights: Floats, members: list[np.ndarray]) -> 
     A feature that is constant in every class has a hundredth of its whole variance.
     """
     within = np.stack([column_moments(X[member], weights[member])[1] ** 2 for member in members])
-    constant = np.stack([is_constant(X[member]) for member in members])
+    flat = np.stack([~varies(X[member]) for member in members])
     whole = column_moments(X, weights)[1] ** 2
-    pairs = zip(within.T, constant.T, whole, strict=True)
+    pairs = zip(within.T, flat.T, whole, strict=True)
     return np.array(
         [0.01 * total if flat.all() else np.quantile(own[~flat], 0.5, method="lower") for own, flat, total in pairs]
     )
 
 
-def spread_out(rows: Floats, weights: Floats, variances: Floats) -> tuple[Floats, Floats]:
-    """Rows of a class, and one more observation that is spread out around their mean.
+def class_moments(X: Floats, weights: Floats, members: list[np.ndarray]) -> list[tuple[Floats, Floats]]:
+    """For each class, the means (d,) of the features and their typical variances (d,).
+
+    Where all rows of a class lack a feature, these are the mean and the variance of all rows.
+    """
+    typical, (mean, deviation) = typical_variances(X, weights, members), column_moments(X, weights)
+    moments = []
+    for member in members:
+        absent = np.isnan(X[member]).all(axis=0)
+        own = column_moments(X[member], weights[member])[0]
+        moments.append((np.where(absent, mean, own), np.where(absent, deviation**2, typical)))
+    return moments
+
+
+def spread_out(rows: Floats, weights: Floats, mean: Floats, variances: Floats) -> tuple[Floats, Floats]:
+    """Rows of a class, and one more observation that is spread out around their mean (d,).
 
     It is 2d points with given variances (d,) and the weight of an average row. It keeps the density finite where all
     rows have one value, and steadies it where they are few.
     """
     d = rows.shape[1]
-    mean = weights @ rows / weights.sum()
     steps = np.diag(np.sqrt(d * variances))
     extra = np.full(2 * d, weights.mean() / (2 * d))
     return np.concatenate([rows, mean + steps, mean - steps]), np.concatenate([weights, extra])
