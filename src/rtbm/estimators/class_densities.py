@@ -10,7 +10,7 @@ from sklearn.cluster import KMeans
 from rtbm.common import Floats
 from rtbm.errors import RTBMError
 from rtbm.estimators.checks import varies
-from rtbm.estimators.density.standardise import log_scales, standardise, to_standard
+from rtbm.estimators.density.standardise import log_scales, standardise, start_on, to_standard
 from rtbm.estimators.features.transformer import class_moments, spread_out
 from rtbm.estimators.parallel import threads_for, without_warnings
 from rtbm.training import SOLVERS, ArraySource, Family, Objective, Prior
