@@ -56,6 +56,11 @@ def test_gradients():
     x = BoundedDistribution(PLANE, [0.0, -1.0], [INF, 2.0])
     points = torch.tensor([[0.7, 1.3], [2.0, -0.5]], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(x.log_prob, (points,))
+    middle = torch.zeros(1, dtype=torch.float64, requires_grad=True)  # of a density that is symmetric about it
+    normal = [[[1.0]], [0.0], [[0.0]]]
+    assert torch.autograd.gradcheck(
+        lambda m: BoundedDistribution(RTBMDistribution.from_lattice(*normal, m, [[1.0]]), [0.0], [1.0]).mean, (middle,)
+    )
     known = torch.tensor([0.3, 1.7], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda v: (x.conditional({0: v}).mean, x.conditional({0: v}).variance), (known,))
 
@@ -143,9 +148,9 @@ def test_a_bound_without_training_data_on_it_stays_outside():
     with pytest.warns(UserWarning, match="on a bound"):
         model = RTBMDensity(1, n_init=1, **QUICK).fit(X)
     assert model.score_samples([[1.0, 0.5]])[0] == -INF
-    with pytest.raises(InvalidInputError, match="1 values are outside"):
+    with pytest.raises(InvalidInputError, match="1 values are not inside"):
         model.conditional({0: 1.0})
-    with pytest.raises(InvalidInputError, match="1 values are outside"):
+    with pytest.raises(InvalidInputError, match="1 values are not inside"):
         model.transform([[0.5, 0.0]])
     with pytest.raises(InvalidInputError, match=r"first is -0\.1 in row 1"):
         RTBMDensity(1, **QUICK).fit([[0.5, 0.5], [-0.1, 0.3], [0.0, 0.2]])

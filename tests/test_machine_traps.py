@@ -342,6 +342,25 @@ def test_units_do_not_matter_for_probabilities(machine, unit: float) -> None:
     torch.testing.assert_close(scaled_line.cdf(scaled_line.icdf(p)), p, rtol=0, atol=SAME)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((0, 1e-12), (1e12, 1)),
+        ((0, 1), (1e30, 1e29)),
+        ((5, 1e-9), (0, 1e9)),
+        ((0, 1e-20), (0, 1e20)),
+        ((1, 1), (1e90, 1e80)),
+    ],
+)
+def test_quantiles_of_parts_that_differ_much_in_size(first, second) -> None:
+    parts = [RTBMDistribution.from_lattice([[1.0]], [0.0], [[0.0]], [m], [[s**2]]) for m, s in (first, second)]
+    mixture = RTBMMixture([0.5, 0.5], parts)
+    p = torch.tensor([1e-9, 0.01, 0.1, 0.2, 0.4, 0.49, 0.51, 0.6, 0.9, 0.999], dtype=D)
+    quantiles = mixture.icdf(p)
+    rounding = mixture.log_prob(quantiles).exp() * quantiles[:, 0].abs() * torch.finfo(D).eps
+    assert bool(((mixture.cdf(quantiles) - p).abs() < SAME + 8 * rounding).all())
+
+
 def test_values_do_not_change() -> None:
     machine = dense(2, 2)
     before = machine.log_prob(np.zeros(2))

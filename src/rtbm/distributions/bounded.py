@@ -68,7 +68,7 @@ def _normal_moments(c: Tensor, s: Tensor, low: Tensor, high: Tensor) -> tuple[Te
     """The means and the variances of x for y ~ N(c, s²): exact, or for two bounds by the trapezoidal rule."""
     has_low, has_high = bool(low.isfinite()), bool(high.isfinite())
     if has_low and has_high:
-        near, first, second = -c.abs(), torch.zeros_like(c), torch.zeros_like(c)
+        near, first, second = torch.where(c >= 0, -c, c), torch.zeros_like(c), torch.zeros_like(c)
         spacing = min(0.5, LOGIT_SPACING / float(s.detach().max()))
         count = min(math.ceil(NORMAL_CUTOFF / spacing), MAX_LOGIT_NODES)
         for z in torch.linspace(-NORMAL_CUTOFF, NORMAL_CUTOFF, 2 * count + 1, dtype=c.dtype).tolist():

@@ -152,8 +152,8 @@ class IntervalSum:
 
     def box(self, low: Tensor, high: Tensor) -> Tensor:
         """P (n,) for bounds (n, 1), which may be infinite."""
-        centres, reach = self._centres.detach(), FARTHEST * self._width.detach()  # ∞ has no derivatives
-        low, high = (x[:, 0].clamp(centres[0] - reach, centres[-1] + reach) for x in (low, high))
+        reach = FARTHEST * self._width.detach() + self._centres.detach().abs().max()  # ∞ has no derivatives
+        low, high = (x[:, 0].clamp(-reach, reach) for x in (low, high))
         total = self._sum(low, high, NEAR_COMPONENTS)
         rare = (total.detach() < SMALL_PROBABILITY).nonzero()[:, 0]
         return total.index_put((rare,), self._sum(low[rare], high[rare], FAR_COMPONENTS))

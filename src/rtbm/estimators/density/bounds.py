@@ -87,13 +87,15 @@ class Bounds(NamedTuple):
         if outside.any():
             row, column = (int(i) for i in np.argwhere(outside)[0])
             raise InvalidInputError(
-                f"bounds: {int(outside.sum())} values are outside, the first is {x[row, column]:g} in row "
+                f"bounds: {int(outside.sum())} values are not inside, the first is {x[row, column]:g} in row "
                 f"{row} of {names[column]}, whose bounds are ({self.low[column]:g}, {self.high[column]:g}): widen the "
                 "bounds or leave these rows out"
             )
 
     def contact(self, x: Floats) -> Contact:
         """How data (n, d) touch the bounds."""
+        if self.is_trivial:
+            return Contact(np.zeros((2, x.shape[1]), dtype=int), np.full((2, x.shape[1]), np.inf))
         gaps = np.stack([x - self.low, self.high - x])
         return Contact((gaps == 0).sum(axis=1), np.where(gaps > 0, gaps, np.inf).min(axis=1, initial=np.inf))
 
@@ -108,6 +110,8 @@ class Bounds(NamedTuple):
 
     def inside(self, x: Floats) -> Floats:
         """x (n, d) with values on a bound moved inside."""
+        if self.is_trivial:
+            return x
         return np.where(x == self.low, self.first, np.where(x == self.high, self.last, x))
 
     def to_line(self, x: Floats) -> tuple[Floats, Floats]:

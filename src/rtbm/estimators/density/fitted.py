@@ -63,7 +63,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def _prepare(self, X: Any, sample_weight: Any) -> tuple[Floats, Floats]:
         """The rows (n, d) of checked data, and their weights (n,).
 
-        Columns with only one value are refused, or left out if `drop_constant`. Bounds are made and checked.
+        Columns with only one value are refused, or left out if `drop_constant`. Bounds are made and checked, and values
+        on them are moved inside.
         """
         X = check_rows(self, X, ensure_all_finite="allow-nan", ensure_min_samples=2)
         weights = check_weights(sample_weight, X)
@@ -136,7 +137,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             warnings.warn(
                 "bounds: part of the fitted probability lies nearer to a bound than float64 can tell, or beyond its "
                 f"largest number, in {listed(seen)}: the distances from the bound have too many orders of magnitude. "
-                "Look for outliers, and leave them out or move the bound",
+                "Look for outliers, or subtract the bound from the data, since float64 is finest near 0",
                 RuntimeWarning,
                 stacklevel=4,
             )
