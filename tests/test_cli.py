@@ -403,6 +403,11 @@ def test_predictions_imputations_and_quantiles_of_files(tmp_path, plane):
     np.testing.assert_allclose(values, model.conditional({0: 0.5}).quantile([0.1, 0.9]), rtol=1e-8)
     values = [float(line) for line in run("quantile", path, 0.5, "--feature", 0).splitlines()]
     np.testing.assert_allclose(values, model.marginal(0).quantile([0.5]), rtol=1e-8)
+    three = rtbm.RTBMDensity(1, n_init=1, random_state=0).fit(np.column_stack([PLANE, PLANE[::-1, 0]]))
+    rtbm.save(three.set_feature_names(["x", "y", "z"]), tmp_path / "three.rtbm")
+    for feature, given in (("z", "x=0.5"), ("2", "0=0.5")):
+        value = float(run("quantile", tmp_path / "three.rtbm", 0.1, "--feature", feature, "--given", given))
+        assert value == pytest.approx(three.conditional({"x": 0.5}).marginal(["z"]).quantile([0.1])[0], rel=1e-8)
     drawn = run("sample", path, "-n", 2, "--given", "x=0.5", "--seed", 1).splitlines()
     assert drawn[0] == "y"
     assert len(drawn) == 3
@@ -530,6 +535,11 @@ def test_the_explorer_reads_before_it_serves(tmp_path, monkeypatch):
         (("predict", "M", "D", "--target", "y", "--quantiles", "1.5"), "probabilities between 0 and 1"),
         (("sample", "M", "--given", "x"), "COLUMN=NUMBER"),
         (("sample", "M", "--given", "z=1"), "'z' is no column: use one of x, y"),
+        (("sample", "M", "--given", "x=1", "--given", "0=2"), "the same column is given twice, got '0'"),
+        (("fit", "D", "--bounds", "x=0:", "--bounds", "x=1:"), "the same column is given twice, got 'x'"),
+        (("fit", "D", "--bounds", "0:", "--bounds", "1:"), "the same column is given twice"),
+        (("fit", "-c", "x"), "there is no file to choose columns of"),
+        (("quantile", "M", "0.5", "--feature", "x", "--given", "x=1"), "'x' has a given value"),
         (("quantile", "M", "0.5"), "choose one of the 2 columns"),
     ],
 )

@@ -134,6 +134,7 @@ def test_columns_are_chosen_by_name_and_the_others_need_not_be_numbers(tmp_path)
         ("a,b\n1,2\nx,3\n4,y\n", "line 3, column 'a' .*'x'"),
         ('a,b\n"x\ny",1\nz,oops\n', "line 4, column 'b' .*'oops'"),
         ("a,b\nann,2024-01-01\nbob,2024-01-02\n", r"no column holds numbers; left out: a \(text\), b \(text\)"),
+        ("a b\n1 2\n", r"no column holds numbers; .*say what separates cells if it is not ',' \(--separator"),
         (",\n1,2\n", "first row has only empty cells.*--no-header"),
         ("a\n1_0\n", "'1_0' is not a finite number"),
         ("a,b\n", "no rows"),
@@ -194,6 +195,14 @@ def test_text_and_dates_are_left_out_unless_asked_for(tmp_path):
         read_table(path)
     with pytest.raises(FileError, match="block 0, row 2, column 'x': 'oops' is not a finite number"):
         FileRows(path)
+
+
+def test_delimiters_at_the_ends_of_lines_make_no_column(tmp_path):
+    path = write(tmp_path / "data.csv", "x;y;\n1;2;\n3;4;\n")
+    assert read_table(path) == (pytest.approx(np.array([[1, 2], [3, 4]])), ["x", "y"], {"Unnamed: 2": "empty"})
+    assert np.isnan(read_table(path, ["Unnamed: 2"]).values).all()
+    table = read_table(write(path, "x,,y,\n1,,2,\n3,5,4,\n"))
+    assert (table.names, table.left_out) == (["x", "Unnamed: 1", "y"], {"Unnamed: 3": "empty"})
 
 
 def test_large_text_with_newlines_in_quotes(tmp_path):

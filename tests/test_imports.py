@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import rtbm
@@ -22,6 +23,20 @@ def test_layers_and_machines_do_not_import_the_compiler_of_torch():
 
 def test_importing_all_names_imports_no_panel():
     run("import sys, rtbm; [getattr(rtbm, n) for n in rtbm.__all__]; assert not {'panel', 'bokeh'} & set(sys.modules)")
+
+
+def test_a_committee_is_loaded_and_used_without_what_only_fits_and_pictures_need(tmp_path):
+    X = rtbm.datasets.gamma.sample(60)
+    committee = rtbm.RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], cv=2, random_state=0).fit(X)
+    rtbm.save(committee, tmp_path / "m.rtbm")
+    np.save(tmp_path / "x.npy", X)
+    run(
+        "import sys\n"
+        "from rtbm.cli.app import app\n"
+        f"app(['score', {str(tmp_path / 'm.rtbm')!r}, {str(tmp_path / 'x.npy')!r}], standalone_mode=False)\n"
+        "unused = {'sklearn.' + name for name in ('cluster', 'linear_model', 'metrics', 'model_selection')}\n"
+        "assert not (unused | {'matplotlib', 'cma', 'rtbm.plotting', 'rtbm.paper.tables'}) & set(sys.modules)\n"
+    )
 
 
 def test_public_names_are_listed_and_there():

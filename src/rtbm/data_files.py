@@ -8,7 +8,7 @@ Which columns of CSV and Parquet files are numbers:
 - true and false are the numbers 1 and 0.
 - The index of a data frame is left out: the columns that the metadata of a Parquet file calls index, and the columns
   without a name at the beginning of a CSV file. A column without a name is called "Unnamed: 0", with its position, as
-  pandas does.
+  pandas does. If it has no cells either, as delimiters at the ends of lines make it, it is left out.
 
 A column that is asked for is never left out. If it holds anything but numbers, that is an error.
 """
@@ -20,7 +20,7 @@ import itertools
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -186,19 +186,30 @@ def _to_floats(column: Any, decimal: str = ".") -> tuple[Floats, str]:
 
 
 def _collect(
-    path: Path, table: Any, chosen: Sequence[str], left_out: dict[str, str] | None, decimal: str = "."
+    path: Path,
+    table: Any,
+    chosen: Sequence[str],
+    left_out: dict[str, str] | None,
+    decimal: str = ".",
+    nameless: Set[str] = frozenset(),
+    hint: str = "",
 ) -> tuple[Floats, list[str]]:
-    """Columns of an Arrow table as numbers (n, d), and their names. Others are added to `left_out`, unless None."""
+    """Columns of an Arrow table as numbers (n, d), and their names. Others are added to `left_out`, unless None.
+
+    Columns without a name and without a cell are left out too: delimiters at the ends of lines make them.
+    """
     results = {}
     for name in chosen:
         numbers, kind = _to_floats(table.column(name), decimal)
+        if name in nameless and np.isnan(numbers).all():
+            kind = "empty"
         if kind and left_out is not None:
             left_out[name] = kind
         else:
             results[name] = numbers
     if not results:
         raise FileError(
-            f"{path}: no column holds numbers; left out: {reasons(left_out)}; name the columns to read"
+            f"{path}: no column holds numbers; left out: {reasons(left_out)}; name the columns to read{hint}"
             if left_out
             else f"{path}: there are no columns"
         )
@@ -350,8 +361,9 @@ def _read_text(file: _TextFile, columns: Sequence[str] | None, block_bytes: int)
         raise FileError(f"{file.path}: there are names, but no rows")
     width = len(sample[0])
     known = file.names or [str(i) for i in range(width)]
-    nameless = itertools.takewhile(lambda i: known[i] == f"Unnamed: {i}", range(width))
-    chosen, left_out = _choose(file.path, columns, known, [known[i] for i in nameless])
+    nameless = {name for i, name in enumerate(known) if name == f"Unnamed: {i}"}
+    index = list(itertools.takewhile(nameless.__contains__, known))
+    chosen, left_out = _choose(file.path, columns, known, index)
     cells = dict(zip(known, zip(*sample, strict=True), strict=True))
     numeric = {name for name in chosen if all(_is_plain(cell, file.decimal) for cell in cells[name])}
     try:
@@ -360,7 +372,8 @@ def _read_text(file: _TextFile, columns: Sequence[str] | None, block_bytes: int)
         for _ in _rows(file):
             pass  # raises an error if a row has a wrong number of cells
         table = _parse(file, known, chosen, set(), block_bytes, newlines=True)  # slower, but handles all valid files
-    values, names = _collect(file.path, table, chosen, left_out, file.decimal)
+    hint = f", or say what separates cells if it is not {file.separator!r} (--separator; separator=...)"
+    values, names = _collect(file.path, table, chosen, left_out, file.decimal, nameless, hint)
     if np.isinf(values).any():
         _raise_bad_cell(file, [known.index(name) for name in names])
     return FileData(values, names if file.names else None, left_out or {})

@@ -13,7 +13,6 @@ import safetensors
 import safetensors.torch
 import torch
 from sklearn.base import BaseEstimator, clone
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from rtbm import nn
@@ -601,7 +600,9 @@ def _restore_arrays(kind: Any, tensors: Tensors) -> Any:
     return kind(**{name: tensor.numpy() for name, tensor in tensors.items()}) if tensors else None
 
 
-def _restore_head(tensors: Tensors, n_classes: int) -> tuple[Floats, Floats, LogisticRegression]:
+def _restore_head(tensors: Tensors, n_classes: int) -> tuple[Floats, Floats, Any]:
+    from sklearn.linear_model import LogisticRegression
+
     values = {name: tensor.numpy() for name, tensor in tensors.items()}
     logistic = LogisticRegression()
     logistic.coef_, logistic.intercept_, logistic.classes_ = values["coef"], values["intercept"], np.arange(n_classes)

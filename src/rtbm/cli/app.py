@@ -32,6 +32,7 @@ from rtbm.cli.arguments import (
     Seed,
     Separator,
     bounds_of,
+    by_column,
     check_output,
     chosen_columns,
     column_number,
@@ -256,8 +257,7 @@ def sample(
     check_output(output, "--output", ROW_FILES, model)
     known = parse_given(given)
     fitted = _load(model)
-    if known:
-        fitted = fitted.conditional({_feature(fitted, name): value for name, value in known.items()})
+    fitted, _ = _conditional(fitted, known)
     from rtbm.output import counted
 
     _write(output, fitted.sample(number, random_state=seed), _names_of(fitted), counted(number, "row"))
@@ -344,10 +344,11 @@ def quantile(
     levels, known = parse_probabilities(probabilities), parse_given(given)
     fitted = _load(model)
     column = None if feature is None else _feature(fitted, feature)
-    if known:
-        fitted = fitted.conditional({_feature(fitted, name): value for name, value in known.items()})
-    if column is not None and fitted.n_features_in_ > 1:
-        fitted = fitted.marginal(column)
+    fitted, left = _conditional(fitted, known)
+    if column is not None and column not in left:
+        raise typer.BadParameter(f"{feature!r} has a given value", param_hint="--feature")
+    if column is not None and len(left) > 1:
+        fitted = fitted.marginal(left.index(column))
     if fitted.n_features_in_ != 1:
         raise typer.BadParameter(f"choose one of the {fitted.n_features_in_} columns", param_hint="--feature")
     for value in fitted.quantile(levels):
@@ -456,6 +457,13 @@ def _names_of(fitted: Any) -> list[str] | None:
 def _feature(fitted: Any, text: str) -> int:
     """The number of a column of a model, given by its name or its number."""
     return column_number(text, _names_of(fitted), fitted.n_features_in_)
+
+
+def _conditional(fitted: Any, given: list[tuple[str, float]]) -> tuple[Any, list[int]]:
+    """The density given values of some columns, and the numbers of the others."""
+    known = by_column(given, _names_of(fitted), fitted.n_features_in_, "--given")
+    left = [i for i in range(fitted.n_features_in_) if i not in known]
+    return fitted.conditional(known) if known else fitted, left
 
 
 def _is_large(path: Path | None, chosen: list[str] | None) -> bool:

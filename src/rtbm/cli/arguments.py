@@ -6,9 +6,9 @@ As in `app`, numpy and torch are imported only in the functions that need them.
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -70,11 +70,12 @@ Given = Annotated[
 ]
 DecimalPoint = Annotated[Literal[".", ","], typer.Option(help="The decimal point of a CSV file.")]
 Pair = tuple[float | None, float | None]
+Value = TypeVar("Value")
 
 
-def parse_bounds(texts: list[str] | None) -> dict[str | None, Pair]:
-    """The bounds of --bounds by column; those of all other columns by None."""
-    found: dict[str | None, Pair] = {}
+def parse_bounds(texts: list[str] | None) -> list[tuple[str | None, Pair]]:
+    """Columns and bounds of --bounds; None stands for all other columns."""
+    found: list[tuple[str | None, Pair]] = []
     for text in texts or []:
         name, equals, ends = text.rpartition("=")
         try:
@@ -84,20 +85,28 @@ def parse_bounds(texts: list[str] | None) -> dict[str | None, Pair]:
         except ValueError:
             message = f"must be LOW:HIGH or COLUMN=LOW:HIGH with LOW < HIGH, one of which may be empty, got {text!r}"
             raise typer.BadParameter(message, param_hint="--bounds") from None
-        found[name if equals else None] = low, high
+        found.append((name if equals else None, (low, high)))
     return found
 
 
-def bounds_of(given: Mapping[str | None, Pair], names: list[str] | None, n_columns: int) -> Any:
+def bounds_of(given: list[tuple[str | None, Pair]], names: list[str] | None, n_columns: int) -> Any:
     """The bounds as the estimators take them: one pair for all columns, or a list of pairs."""
-    common = given.get(None)
-    if all(name is None for name in given):
-        return common
-    pairs = [common] * n_columns
-    for name, pair in given.items():
-        if name is not None:
-            pairs[column_number(name, names, n_columns)] = pair
-    return pairs
+    found = by_column(given, names, n_columns, "--bounds")
+    common = found.pop(None, None)
+    return [found.get(i, common) for i in range(n_columns)] if found else common
+
+
+def by_column(
+    given: Sequence[tuple[str | None, Value]], names: list[str] | None, n_columns: int, option: str
+) -> dict[int | None, Value]:
+    """Values by the numbers of their columns, each of which may be given once. None stays None."""
+    found: dict[int | None, Value] = {}
+    for name, value in given:
+        number = None if name is None else column_number(name, names, n_columns)
+        if number in found:
+            raise typer.BadParameter(f"the same column is given twice, got {name!r}", param_hint=option)
+        found[number] = value
+    return found
 
 
 def parse_probabilities(texts: list[str]) -> list[float]:
@@ -111,10 +120,10 @@ def parse_probabilities(texts: list[str]) -> list[float]:
     return levels
 
 
-def parse_given(given: list[str] | None) -> dict[str, float]:
-    """The values of --given by column."""
+def parse_given(given: list[str] | None) -> list[tuple[str, float]]:
+    """Columns and values of --given."""
     try:
-        return {name.strip(): float(value) for name, value in (text.rsplit("=", 1) for text in given or [])}
+        return [(name.strip(), float(value)) for name, value in (text.rsplit("=", 1) for text in given or [])]
     except ValueError:
         raise typer.BadParameter(f"must be COLUMN=NUMBER, got {given!r}", param_hint="--given") from None
 
@@ -131,8 +140,10 @@ def column_number(text: str, names: list[str] | None, n_columns: int) -> int:
 
 def chosen_columns(columns: list[str] | None, data: Path | None, text_format: Any) -> list[str] | None:
     """The names of --columns. Commas separate them, unless the whole text is the name of a column."""
-    if not columns or data is None:
+    if not columns:
         return None
+    if data is None:
+        raise typer.BadParameter("there is no file to choose columns of", param_hint="--columns")
     from rtbm.data_files import column_names
 
     known = column_names(data, **text_format) or []

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
 
 from rtbm.common import Floats
 from rtbm.errors import RTBMError
@@ -120,6 +119,8 @@ def _fit_joint(x: Floats, weights: Floats, seed: int) -> list[JointDensity | Non
             data = standardise(x, weights, np.zeros(len(x)), names, has_missing, axis_iter=axis_iter)
         except RTBMError:
             return [None] * len(JOINT)
+        from sklearn.cluster import KMeans
+
         z = np.ascontiguousarray(data.z)
         source = ArraySource(torch.from_numpy(z), torch.from_numpy(weights))
         prior = Prior(1.0, local_widths(z, weights))

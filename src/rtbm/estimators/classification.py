@@ -7,7 +7,6 @@ import joblib
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.linear_model import LogisticRegression
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -211,6 +210,8 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         self, rows: Floats, known: LogLikelihoods, codes: np.ndarray, weights: Floats, fold: np.ndarray
     ) -> None:
         """Fit logistic regressions to all rows, and weigh all predictors by the labels of held-out rows."""
+        from sklearn.linear_model import LogisticRegression  # half a second, which loading and using a density spares
+
         held_out = self._bayes(known)
         self._logistic = {}
         for name, columns in self._columns(rows, known).items():
@@ -314,6 +315,8 @@ def _cross_validated(
 
     C rises until the prediction is worse. Each fit starts from the one before, with the same rows.
     """
+    from sklearn.linear_model import LogisticRegression
+
     options = {"tol": LOGISTIC_TOL, "max_iter": LOGISTIC_ITER, "warm_start": True}
     models = [LogisticRegression(**options) for _ in range(fold.max() + 1)]
     best, found, chosen = -np.inf, np.empty((len(z), n_classes)), STRENGTHS[0]
@@ -331,7 +334,7 @@ def _cross_validated(
     return found, chosen
 
 
-def _log_proba(model: LogisticRegression, z: Floats, n_classes: int) -> Floats:
+def _log_proba(model: Any, z: Floats, n_classes: int) -> Floats:
     scores = model.decision_function(z)
     log_weights = np.full((len(z), n_classes), -np.inf)
     log_weights[:, model.classes_] = np.column_stack([-scores / 2, scores / 2]) if scores.ndim == 1 else scores

@@ -9,7 +9,6 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax, logsumexp, softmax
 from sklearn.base import clone
-from sklearn.model_selection import check_cv
 from sklearn.utils import check_random_state
 
 from rtbm.common import Floats
@@ -532,6 +531,8 @@ def fold_numbers(cv: Any, rows: Floats, y: Any = None) -> np.ndarray:
     >>> fold_numbers([([2, 3], [0, 1]), ([0, 1], [2, 3])], np.zeros((4, 1)))
     array([0, 0, 1, 1])
     """
+    from sklearn.model_selection import check_cv  # half a second, which loading and using a committee spares
+
     numbers, count = np.full(len(rows), -1), np.zeros(len(rows), dtype=np.int64)
     try:
         tests = [np.asarray(test) for _, test in check_cv(cv, y).split(rows, y)]

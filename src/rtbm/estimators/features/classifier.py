@@ -6,7 +6,6 @@ from typing import Any, Self
 import numpy as np
 from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, clone, is_classifier
-from sklearn.linear_model import LogisticRegression
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import has_fit_parameter
 
@@ -164,6 +163,8 @@ class RTBMPatchClassifier(ClassifierMixin, RTBMFeatures):
 
     def _new_classifier(self) -> Any:
         if isinstance(self.classifier, str) and self.classifier in CLASSIFIERS:
+            from sklearn.linear_model import LogisticRegression
+
             return LogisticRegression(max_iter=1000) if self.classifier == "logistic" else None
         is_estimator = isinstance(self.classifier, BaseEstimator) and hasattr(self.classifier, "fit")
         if not is_estimator or not is_classifier(self.classifier):
