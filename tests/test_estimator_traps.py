@@ -332,5 +332,5 @@ def test_dense_machines_have_few_hidden_units_and_diagonal_ones_many():
     with pytest.raises(InvalidInputError, match="n_hidden must be at most 22 for dense machines, got 23: take more"):
         RTBMDensity(23).fit(X)
     RTBMDensity(100, coupling="diagonal", n_init=1, max_iter=500, random_state=0).fit(X)
-    with pytest.raises(InvalidInputError, match="20000 features, n_hidden=1 and n_components=1 have 2e"):
+    with pytest.raises(InvalidInputError, match="n_hidden=1 and n_components=1 with 20000 or more features have 2e"):
         Family(20_000, 1)

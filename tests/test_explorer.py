@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,6 +152,18 @@ def test_code_does_the_same(tmp_path, monkeypatch):
     names = {}
     exec(python_code(iris, FitOptions(tuple(iris.columns[:2]), n_hidden=1)), names)
     assert rtbm.load("model.rtbm").n_features_in_ == 2
+
+
+def test_code_reads_a_file_as_it_was_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("data.csv").write_text("x;height, in m;z\n" + "".join(f"{i},5;{i * i};{-(i**3)}\n" for i in range(20)))
+    table = open_source("data.csv", header=None, separator=None, decimal=",").table
+    options, names = FitOptions(tuple(table.columns[:2]), n_hidden=1), {}
+    exec(python_code(table, options).rsplit("\nmodel", 1)[0], names)
+    assert np.array_equal(names["X"], table.rows[:, :2])
+    assert command_line(table, options).startswith(
+        "rtbm fit data.csv --decimal , --columns x --columns 'height, in m' --n-hidden 1"
+    )
 
 
 def test_uploads_are_read_like_files_and_not_kept(tmp_path, monkeypatch):

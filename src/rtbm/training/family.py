@@ -44,7 +44,8 @@ def check_sizes(n_visible: Any, n_hidden: Any, n_components: Any, coupling: Any)
             'coupling="diagonal"'
         )
     number = n_components * count(n_visible, n_hidden, coupling)
-    check_parameter_count(number, f"{n_visible} features, n_hidden={n_hidden} and n_components={n_components}")
+    sizes = f"n_hidden={n_hidden} and n_components={n_components} with {n_visible} or more features"
+    check_parameter_count(number, sizes)
     return n_visible, n_hidden, n_components
 
 
