@@ -130,8 +130,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit densities and predictors to data (n_samples, n_features) and labels (n_samples,).
 
-        NaN entries are missing.
-        A weight of k equals repeating the row k times; a weight of 0 drops it.
+        NaN entries are missing. A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
         if isinstance(self.cv, int | np.integer):
             check_integer(self.cv, "cv", 2)

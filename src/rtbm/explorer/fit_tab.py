@@ -43,7 +43,6 @@ from rtbm.explorer.tables import TABLES, DataTable, Opened, csv_bytes, read_uplo
 from rtbm.output import summary_rows
 from rtbm.plotting import MarginalDensities
 
-COMMITTEE = "a committee, whose sizes cross-validation chooses"
 MANY_COLUMNS = 4
 """Tables with more columns begin with so many of them chosen."""
 SAMPLE_ROWS = 1000
@@ -58,7 +57,8 @@ class FitTab:
         self.source = pn.widgets.Select(name="Data", options=[opened.table.name, *TABLES], **wide)
         self.upload = upload_box(self._take_upload)
         self.columns = pn.widgets.MultiChoice(name="Columns", **wide)
-        self.committee = pn.widgets.CheckBoxGroup(options=[COMMITTEE], **wide)  # a click on the text ticks these
+        # a group, since a click on the text of a single Checkbox does not tick it
+        self.committee = pn.widgets.CheckBoxGroup(options=["a committee, whose sizes cross-validation chooses"], **wide)
         self.n_hidden = pn.widgets.IntSlider(name="hidden units", start=1, end=6, value=2, **wide)
         self.n_components = pn.widgets.IntSlider(name="machines in the mixture", start=1, end=8, value=1, **wide)
         self._controls = JobControls("Start", self._begin, self._follow)

@@ -374,6 +374,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return self._check_all(X, allow_nan)[:, self._kept]
 
     def _check_all(self, X: Any, allow_nan: bool = True) -> Floats:
+        """All columns of checked rows."""
         check_is_fitted(self)
         finite = "allow-nan" if allow_nan else True
         with warnings.catch_warnings():

@@ -96,8 +96,8 @@ class RTBMPatchClassifier(ClassifierMixin, RTBMFeatures):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # type: ignore[override]
         """Fit densities and classifier to data (n_samples, n_features) and labels (n_samples,).
 
-        NaN entries are missing, and are integrated out.
-        A weight of k equals repeating the row k times, if the classifier treats weights so; a weight of 0 drops it.
+        NaN entries are missing, and are integrated out. A weight of k equals repeating the row k times, if the
+        classifier treats weights so; a weight of 0 drops it.
         """
         self._check_parameters()
         classifier = self._new_classifier()

@@ -132,8 +132,8 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the densities to data (n_samples, n_features), and to labels (n_samples,) if `supervised`.
 
-        NaN entries are missing, and are integrated out.
-        A weight of k equals repeating the row k times; a weight of 0 drops it.
+        NaN entries are missing, and are integrated out. A weight of k equals repeating the row k times; a weight of 0
+        drops it.
         """
         self._check_parameters()
         forget(self, "_log_prior")
