@@ -119,20 +119,22 @@ def _add_residuals(own, terms, weight, delta, y, slopes, basis, n_missing, mean,
     square = at + d + d * g
     for a in range(d):
         own[at + a] += total * noise[a]
-        own[square + a * d + a] += total
         for i in range(g):
             cross = noise[a] * mean[i]
             for j in range(g):
                 cross -= slopes[a, j] * second[j, i]
             own[at + d + a * g + i] += cross
-        for b in range(d):
-            value = total * (noise[a] * noise[b] - (1.0 if a == b else 0.0))
+        for b in range(a + 1):
+            value = noise[a] * noise[b]
             for i in range(n_missing):
-                value += total * basis[i, a] * basis[i, b]
+                value += basis[i, a] * basis[i, b]
+            value *= total
             for i in range(g):
                 for j in range(g):
                     value += slopes[a, i] * second[i, j] * slopes[b, j]
             own[square + a * d + b] += value
+            if b < a:
+                own[square + b * d + a] += value
 
 
 @compiled
