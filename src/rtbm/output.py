@@ -15,6 +15,7 @@ from rich.text import Text
 from rtbm.common import Floats
 from rtbm.data_files import reasons
 from rtbm.distributions import BoundedDistribution
+from rtbm.estimators.checks import listed
 from rtbm.estimators.density.fitted import components
 from rtbm.paths import write_whole
 from rtbm.training import SOLVERS
@@ -35,7 +36,7 @@ def summary_rows(model: Any) -> list[tuple[str, str]]:
 
 def _features(model: Any) -> str:
     names = [str(name) for name in getattr(model, "feature_names_in_", [])]
-    return f"{model.n_features_in_}" + (f" ({', '.join(names)})" if names else "")
+    return f"{model.n_features_in_}" + (f" ({listed(names)})" if names else "")
 
 
 STOP_REASONS = {"max_iter": "stopped by the limit on iterations", "schedule completed": "all that were asked for"}
@@ -93,7 +94,7 @@ def _density_rows(model: Any) -> list[tuple[str, str]]:
     if isinstance(distribution, BoundedDistribution):
         ends = list(map(_interval, distribution.low.tolist(), distribution.high.tolist()))
         same = len(set(ends)) == 1 and len(ends) > 1
-        rows.append(("bounds", f"{ends[0]}, every feature" if same else ", ".join(ends)))
+        rows.append(("bounds", f"{ends[0]}, every feature" if same else listed(ends)))
     elif model.n_features_in_ <= 10:
         rows += [("mean", _numbers(distribution.mean)), ("standard deviation", _numbers(distribution.stddev))]
     return rows

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.distributions.missing import missing_patterns
 from rtbm.training.coordinates import Moments
 from rtbm.training.statistics import ArraySource, Block, Evaluation, dense
 from rtbm.training.statistics.sums import TableSums
@@ -21,6 +20,8 @@ GAUSSIAN_MAX_ITER, GAUSSIAN_TOL = 500, 1e-5
 """Iterations of expectation maximisation, and the gain in mean log P that ends it. A smaller one takes longer."""
 STRENGTHS = np.geomspace(1e-6, 1e4, 61)
 """Strengths of the prior for independence that are compared, for each observation."""
+FILLED_AT_ONCE = 10**6
+"""Entries of the covariances of rows with gaps that are in memory at the same time."""
 MANY_ROWS = 20
 """With more observations than this for each feature there is no such prior: the Gaussian has maximum likelihood."""
 
@@ -134,9 +135,9 @@ def gaussian_moments(x: Floats, weights: Floats, of: Moments) -> tuple[Moments, 
     z, correlation = (x - of.mean) / scale, of.covariance / np.outer(scale, scale)
     total, size = float(weights.sum()), _effective_size(z, weights)
     if not np.isnan(z).any():
-        smallest = float(np.linalg.eigvalsh(correlation)[0])
-        covariance = _shrink(correlation, _best_strength(correlation, size) * size / total)
-        return Moments(of.mean, covariance * np.outer(scale, scale)), smallest
+        eigenvalues = np.linalg.eigvalsh(correlation)
+        covariance = _shrink(correlation, _best_strength(eigenvalues, size) * size / total)
+        return Moments(of.mean, covariance * np.outer(scale, scale)), float(eigenvalues[0])
     within, smallest = _expect_gaps(z, weights / total, size, total)
     return Moments(of.mean + scale * within.mean, within.covariance * np.outer(scale, scale)), smallest
 
@@ -158,7 +159,8 @@ def _expect_gaps(z: Floats, weights: Floats, size: float, total: float) -> tuple
         if abs(value - previous) < GAUSSIAN_TOL:
             if has_evidence:
                 break
-            strength = max(_best_strength(correlation, size), float(STRENGTHS[0])) * size / total
+            eigenvalues = np.linalg.eigvalsh(correlation)
+            strength = max(_best_strength(eigenvalues, size), float(STRENGTHS[0])) * size / total
             has_evidence = True
         covariance = _shrink(square, strength)
         gaussian = Gaussians(np.zeros(1), means, np.linalg.cholesky(covariance)[None])
@@ -181,12 +183,12 @@ def _effective_size(z: Floats, weights: Floats) -> float:
     return max(float(counts.mean()) / (1 + max(kurtosis, 0.0) / 3), 1.0)
 
 
-def _best_strength(correlation: Floats, size: float) -> float:
-    """ν/size with the highest evidence, for a correlation matrix of this number of observations."""
-    d = len(correlation)
+def _best_strength(eigenvalues: Floats, size: float) -> float:
+    """ν/size with the highest evidence, for the eigenvalues of the correlations of this number of observations."""
+    d = len(eigenvalues)
     if size > MANY_ROWS * d:
         return 0.0
-    values = np.maximum(np.linalg.eigvalsh(correlation), 0.0)
+    values = np.maximum(eigenvalues, 0.0)
     prior = STRENGTHS * size
     degrees = torch.from_numpy(prior + d + 1)
     gammas = torch.mvlgamma((degrees + size) / 2, d) - torch.mvlgamma(degrees / 2, d)
@@ -203,6 +205,8 @@ def _best_strength(correlation: Floats, size: float) -> float:
 def fill_gaps(x: Floats, of: Moments, seed: int) -> Floats:
     """x with gaps filled by draws from a Gaussian, given what is present in a row.
 
+    A draw z of the whole row becomes one given what is present: z + Cov(·, p) Cov(p, p)⁻¹ (x_p − z_p).
+
     Examples
     --------
     >>> nearly_equal = Moments(np.zeros(2), np.ones((2, 2)) + 1e-12 * np.eye(2))
@@ -210,16 +214,15 @@ def fill_gaps(x: Floats, of: Moments, seed: int) -> Floats:
     array([[1., 1.],
            [2., 3.]])
     """
-    filled, rng = x.copy(), np.random.default_rng(seed)
-    for rows, present, points in missing_patterns(torch.from_numpy(x)):
-        known, gaps = present.numpy(), np.flatnonzero(~np.isin(np.arange(x.shape[1]), present.numpy()))
-        if not len(gaps):
-            continue
-        gain = np.linalg.solve(of.covariance[np.ix_(known, known)], of.covariance[np.ix_(known, gaps)])
-        left = of.covariance[np.ix_(gaps, gaps)] - of.covariance[np.ix_(gaps, known)] @ gain
-        values, vectors = np.linalg.eigh(left)
-        noise = rng.standard_normal((len(rows), len(gaps))) * np.sqrt(np.maximum(values, 0.0))
-        filled[np.ix_(rows.numpy(), gaps)] = (
-            of.mean[gaps] + (points.numpy() - of.mean[known]) @ gain + noise @ vectors.T
-        )
+    present = ~np.isnan(x)
+    values, vectors = np.linalg.eigh(of.covariance)
+    rng = np.random.default_rng([seed, *x.shape])  # not the numbers that data of the same seed are made of
+    draws = of.mean + (rng.standard_normal(x.shape) * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    filled, difference = np.where(present, x, draws), np.where(present, x - draws, 0.0)
+    rows = np.flatnonzero(~present.all(axis=1))
+    for part in np.array_split(rows, 1 + len(rows) * x.shape[1] ** 2 // FILLED_AT_ONCE):
+        both = present[part, :, None] & present[part, None]
+        known = np.where(both, of.covariance, np.eye(x.shape[1]))  # of what is present; gaps stay apart
+        change = np.linalg.solve(known, difference[part, :, None])[:, :, 0] @ of.covariance
+        filled[part] += np.where(present[part], 0.0, change)
     return filled

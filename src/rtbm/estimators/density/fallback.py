@@ -51,18 +51,20 @@ def find_simpler(
     """
     if fallback is None or not task.solver.maximises_likelihood:
         return vector, 0
-    family, objective, chosen = task.family, task.objective(), _one_gaussian(task)
-    source, weights, n = task.source, objective.weights, total or objective.total
-    n_pairs = n * _share_of_pairs(task)
+    family, chosen, n = task.family, _one_gaussian(task), total or task.source.total
+    is_kept, are_several = not _has_too_few_rows(task, fallback, n), fallback == "gaussians" and family.n_components > 1
+    if not (is_kept or are_several):
+        return _to_vector(task, chosen), 1
+    objective, source, n_pairs = task.objective(), task.source, n * _share_of_pairs(task)
+    weights = objective.weights
     with torch.no_grad():
         log_prob, simple = objective.likelihood.log_prob(vector), chosen.log_prob(source)
         gain = float(weights @ (log_prob - simple)) if whole is None else whole.log_prob - whole.gaussian
-        if fallback == "gaussians" and family.n_components > 1:
+        if are_several:
             several = _several_gaussians(task, objective, vector)
             theirs = several.log_prob(source)
             if _is_better(n * float(weights @ (theirs - simple)), _degrees_of_freedom(several), chosen, n_pairs):
                 chosen, gain = several, float(weights @ (log_prob - theirs))
-        is_kept = not _has_too_few_rows(task, fallback, n)
         better = is_kept and _is_better(n * gain, family.n_degrees_of_freedom, chosen, n_pairs)
         return (vector, 0) if better else (_to_vector(task, chosen), len(chosen.means))
 

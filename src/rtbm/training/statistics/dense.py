@@ -123,15 +123,16 @@ def _log_triangle(root: Floats) -> Floats:
 
 @compiled
 def invert_triangle(L, inverse):
-    """The inverse of a lower triangular matrix."""
-    n = len(L)
-    for j in range(n):
-        inverse[j, j] = 1 / L[j, j]
-        for i in range(j + 1, n):
-            total = 0.0
-            for m in range(j, i):
-                total -= L[i, m] * inverse[m, j]
-            inverse[i, j] = total / L[i, i]
+    """The inverse of a lower triangular matrix, in the lower triangle of `inverse`."""
+    for i in range(len(L)):
+        for j in range(i):
+            inverse[i, j] = 0.0
+        for m in range(i):
+            for j in range(m + 1):
+                inverse[i, j] -= L[i, m] * inverse[m, j]
+        for j in range(i):
+            inverse[i, j] /= L[i, i]
+        inverse[i, i] = 1 / L[i, i]
 
 
 @compiled
@@ -206,8 +207,8 @@ def complete_moments(sums, view, total, mean, scatter):
         sums[at + i] = total * difference[i]
     half = np.zeros((p, p))
     for i in range(p):
-        for j in range(p):
-            for m in range(i + 1):
+        for m in range(i + 1):
+            for j in range(p):
                 half[i, j] += inverse[0, i, m] * scatter[m, j]
     for i in range(p):
         for j in range(p):
@@ -252,6 +253,14 @@ def add_sums(sums, log_scales, view, wants_sums, result):
                 square[i, j] = own[head + p + p * g + i * p + j]
                 for a in range(g):  # Σ yyᵀ − Σ yδᵀGᵀ − G Σ δ(y − Gδ)ᵀ
                     square[i, j] -= own[head + p + i * g + a] * slopes[k, j, a] + slopes[k, i, a] * cross[j, a]
+        if p == d:  # the basis is the identity
+            for i in range(d):
+                residuals[head + i] += first[i]
+                for a in range(g):
+                    residuals[head + d + i * g + a] += cross[i, a]
+                for j in range(d):
+                    residuals[head + d + d * g + i * d + j] += square[i, j]
+            continue
         for i in range(d):
             for m in range(p):
                 residuals[head + i] += basis[k, i, m] * first[m]
@@ -338,11 +347,12 @@ def add_penalty(machines, strength, widths, rigidity, stiffness, gradient):
     value = 0.0
     for k in range(n_machines):
         invert_triangle(L[k], inverse)
-        for i in range(d):
-            for j in range(d):
-                precision[i, j] = 0.0
-                for m in range(max(i, j), d):
+        precision[:] = 0.0
+        for m in range(d):
+            for i in range(m + 1):
+                for j in range(i + 1):  # the lower triangle is enough
                     precision[i, j] += inverse[m, i] * inverse[m, j]
+        for i in range(d):
             value += strength * widths[i] ** 2 * precision[i, i]
         at = k * size
         for i in range(g):
