@@ -193,6 +193,14 @@ def test_the_summary_says_which_columns_are_left_out(tmp_path):
     assert command("fit", tmp_path / "frame.csv", "-c", "x,who").stderr.count("column 'who' (4): 'ann'") == 1
 
 
+def test_the_summary_of_many_columns_is_short(tmp_path):
+    file, names = tmp_path / "wide.csv", [f"c{i}" for i in range(150)]
+    pd.DataFrame(np.random.default_rng(0).normal(size=(3, 150)), columns=names).to_csv(file, index=False)
+    shown = unwrapped(command("fit", file, "--n-hidden", 1, "--output", tmp_path / "wide.rtbm").stdout)
+    assert "c9 and 140 more" in shown
+    assert "c10" not in shown
+
+
 def test_decimal_commas_separators_and_compression(tmp_path, plane):
     frame = pd.DataFrame(PLANE, columns=["x", "y"])
     frame.to_csv(tmp_path / "comma.csv.gz", index=False, sep=";", decimal=",")
