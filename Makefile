@@ -67,7 +67,7 @@ certify: $(READY)-test
 	$(BIN)/python tests/certify.py
 
 report: $(READY)-bench
-	$(BIN)/rtbm reproduce all --quick
+	$(BIN)/python -m experiments all --quick
 
 bench: $(READY)-bench
 	mkdir -p build

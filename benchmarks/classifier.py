@@ -20,10 +20,10 @@ from sklearn.model_selection import StratifiedKFold  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
 from sklearn.preprocessing import StandardScaler  # noqa: E402
 
+from experiments.tables.classifiers import METHODS, evaluate  # noqa: E402
+from experiments.tables.comparison import Rows, load_table  # noqa: E402
+from experiments.verdicts import Difference  # noqa: E402
 from rtbm import RTBMClassifier  # noqa: E402
-from rtbm.paper.classifiers import METHODS, evaluate  # noqa: E402
-from rtbm.paper.tables import Rows, load_table  # noqa: E402
-from rtbm.paper.verdicts import Difference  # noqa: E402
 
 PAIR = ("RTBMClassifier", "logistic regression")
 

@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 
+from experiments import baselines
+from experiments.paper.table1 import PAPER_TABLE, bin_centres
 from rtbm import RTBMDensity, datasets
-from rtbm.paper import baselines
-from rtbm.paper.table1 import PAPER_TABLE, bin_centres
 
 SHARP = {"regularization": 0.01, "tol": 1e-6}
 MACHINES: dict[str, dict[str, dict[str, Any]]] = {

@@ -27,9 +27,9 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
+from experiments.tables.comparison import load_table
 from rtbm import RTBMDensity, RTBMDensityCV, RTBMFeatures, datasets
 from rtbm.estimators.density.standardise import standardise
-from rtbm.paper.tables import load_table
 from rtbm.training import ArraySource, Family, Objective, Prior, make_solver, make_start
 from rtbm.training.coordinates import local_widths
 from rtbm.training.solvers import Monitor

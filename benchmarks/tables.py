@@ -3,7 +3,7 @@
     pip install ".[bench]"  # in a checkout
     python benchmarks/tables.py --seeds 5
 
-`rtbm reproduce realdata` is the same for tables that played no part in that choice.
+`python -m experiments realdata` is the same for tables that played no part in that choice.
 """
 
 import argparse
@@ -11,9 +11,9 @@ import argparse
 from rich.console import Console
 from rich.table import Table
 
-from rtbm.paper.experiment import ResultTable
-from rtbm.paper.realdata import COMPARISON, IN_VIEW
-from rtbm.paper.runner import run_jobs
+from experiments.experiment import ResultTable
+from experiments.runner import run_jobs
+from experiments.tables.realdata import COMPARISON, IN_VIEW
 
 
 def show(table: ResultTable) -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from experiments import baselines
 from rtbm import datasets
-from rtbm.paper import baselines
 
 
 @pytest.mark.slow

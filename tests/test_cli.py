@@ -316,10 +316,16 @@ def test_models_and_data_must_match(tmp_path, plane):
 
 def test_help_and_version():
     listed = run("--help").split("Commands:")[1]
-    for name in ("fit", "score", "sample", "predict", "impute", "quantile", "info", "plot", "explore", "reproduce"):
+    for name in ("fit", "score", "sample", "predict", "impute", "quantile", "info", "plot", "explore"):
         assert name in listed
         assert "Usage" in run(name, "--help")
     assert rtbm.__version__ in run("--version")
+
+
+def test_the_former_command_of_the_experiments_says_where_they_are():
+    result = command("reproduce", "all", "--quick")
+    assert result.returncode == 1
+    assert "python -m experiments" in result.stderr
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

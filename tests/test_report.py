@@ -8,14 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from browser import CHROMIUM, visit
-from experiments import finish
-from rtbm.cli.app import app
-from rtbm.cli.reproduce import Options, reproduce_experiments
+from experiments import report, runner
+from experiments.__main__ import Options, app, reproduce_experiments
+from experiments.experiment import Experiment, Job, Picture, ResultTable
+from experiments.runner import Parts, Run
+from experiments.verdicts import Status, Verdict
 from rtbm.errors import FileError, InvalidInputError
-from rtbm.paper import report, runner
-from rtbm.paper.experiment import Experiment, Job, Picture, ResultTable
-from rtbm.paper.runner import Parts, Run
-from rtbm.paper.verdicts import Status, Verdict
+from runs import finish
 
 
 def square(x: int) -> int:
@@ -46,7 +45,7 @@ def page(tmp_path_factory):
     """A report that the command has written, of two experiments."""
     folder = tmp_path_factory.mktemp("paper")
     for name in ("iris", "conditionals"):
-        arguments = ["reproduce", name, "--quick", "--seeds", "2", "-j", "1", "-o", str(folder)]
+        arguments = [name, "--quick", "--seeds", "2", "-j", "1", "-o", str(folder)]
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output
     return folder / report.PAGE
@@ -80,7 +79,13 @@ def test_the_browser_sees_what_is_wrong(tmp_path):
 
 def test_the_page_says_how_numbers_came_about(page):
     text = page.read_text()
-    for expected in ("rtbm reproduce iris --quick --seeds 2", "torch", "0 to 1", "beyond the paper", "In the paper"):
+    for expected in (
+        "python -m experiments iris --quick --seeds 2",
+        "torch",
+        "0 to 1",
+        "beyond the paper",
+        "In the paper",
+    ):
         assert expected in text
     assert "http" not in text.replace("https://arxiv.org/abs/1712.07581", "")
 
@@ -89,7 +94,7 @@ def test_text_is_escaped_and_the_best_is_marked():
     record = {
         "outcome": {"seeds": 2, "quick": True, "squares": [0, 1]},
         "seconds": 500.0,
-        "command": "rtbm reproduce toy",
+        "command": "python -m experiments toy",
         "seeds": "0 to 1",
         "versions": {"rtbm": "1"},
         "finished": "now",

@@ -1,4 +1,4 @@
-"""The commands `rtbm fit | score | sample | predict | impute | quantile | info | plot | explore | reproduce`.
+"""The commands `rtbm fit | score | sample | predict | impute | quantile | info | plot | explore`.
 
 Exit codes: 0 for success, 1 for a failure, 2 for wrong usage. Modules that need numpy or torch are imported in the
 functions that use them, so that help and usage errors appear at once.
@@ -41,7 +41,6 @@ from rtbm.cli.arguments import (
     parse_probabilities,
 )
 from rtbm.errors import FileError, InvalidInputError, RTBMError
-from rtbm.paper import ExperimentName
 from rtbm.paths import existing_file, existing_table, table_kind
 
 if TYPE_CHECKING:
@@ -416,38 +415,10 @@ def explore(
     serve(source, port, browser, header=header, separator=separator, decimal=decimal)
 
 
-@app.command()
-def reproduce(
-    experiment: Annotated[Literal[ExperimentName, "all"], typer.Argument(help="The experiment, or all of them.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, starts and iterations.")] = False,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            help="Seeds or splits; by default 12 for table1, 20 for timeseries and conditionals, 100 for iris, 10 "
-            "for jets and digits, 5 for realdata, regression and classifiers. The figures take one.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="A folder for report.html, numbers and pictures; build/paper or build/paper-quick."
-        ),
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run finished jobs again, too.")] = False,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes; -1 for one for each core.")] = -1,
-) -> None:
-    """Run the paper's experiments, and write a report.
-
-    The report is one page, report.html, of all results in the folder beside the paper's numbers and figures. An
-    interrupted run continues where it stopped.
-    """
-    if jobs == 0:
-        raise typer.BadParameter("must be a number other than 0", param_hint="--jobs")
-    from rtbm.cli.reproduce import RESULT_FOLDERS, Options, reproduce_experiments
-
-    names = [] if experiment == "all" else [experiment]
-    reproduce_experiments(names, Options(seeds, quick, fresh, jobs, output or RESULT_FOLDERS[quick]))
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def reproduce() -> None:
+    """Say where the paper's experiments have gone."""
+    raise FileError("the paper's experiments are run from a checkout: make report, or python -m experiments NAME")
 
 
 def _names_of(fitted: Any) -> list[str] | None:

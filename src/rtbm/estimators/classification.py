@@ -117,7 +117,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
 
     @staticmethod
     def paper(**options: Any) -> RTBMPatchClassifier:
-        """The classifier of the paper's section 6, with the arguments of `RTBMPatchClassifier`.
+        """The classifier of the paper's section 5, with the arguments of `RTBMPatchClassifier`.
 
         Examples
         --------

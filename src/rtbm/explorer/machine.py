@@ -10,7 +10,6 @@ import torch
 
 from rtbm.common import Floats
 from rtbm.distributions import DiscreteGaussian, RTBMDistribution
-from rtbm.paper.figures import DENSITY_MACHINES, EXPECTATION_MACHINES
 from rtbm.plotting import SMALLEST_COMPONENT, Component
 
 Size = tuple[int, int]
@@ -30,6 +29,32 @@ LINE_POINTS, PLANE_POINTS = 300, 64
 WIDTHS = 5.0
 """Standard deviations on either side of the mean that pictures show."""
 SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
+DENSITY_MACHINES: dict[str, list[Any]] = {
+    "I": [
+        ([[1.0]], [[3.0]], [[12.0]], [0.0], [6.0]),
+        ([[2.0]], [[4.0, 2.0]], [[12.0, 1.0], [1.0, 6.0]], [0.0], [2.0, -1.0]),
+        ([[4.0]], [[6.0, 3.0]], [[11.0, 4.0], [4.0, 5.0]], [0.0], [3.0, 0.5]),
+    ],
+    "II": [
+        ([[0.3]], [[2.5]], [[1.5]], [0.0], [0.5]),
+        ([[0.2]], [[1.5, 3.5]], [[2.5, 0.5], [0.5, 2.0]], [0.0], [0.3, 1.0]),
+        ([[0.15]], [[1.0, 4.0]], [[1.6, -0.6], [-0.6, 2.4]], [0.1], [1.5, 0.0]),
+    ],
+}
+"""T, W, Q, b_v, b_h of the machines whose density is drawn, by phase."""
+EXPECTATION_MACHINES: dict[str, list[Any]] = {
+    "I": [
+        ([[1.0]], [[1.0]], [[4.0]], [0.0], [0.0]),
+        ([[1.0]], [[3.0]], [[24.0]], [0.0], [1.0]),
+        ([[6.0]], [[6.0, 2.0]], [[14.0, 4.0], [4.0, 10.0]], [0.0], [0.0, 2.0]),
+    ],
+    "II": [
+        ([[1.0]], [[1.0]], [[2.0]], [0.0], [0.0]),
+        ([[1.0]], [[1.5]], [[6.0]], [0.0], [1.0]),
+        ([[1.0]], [[1.0, 2.0]], [[2.5, 1.0], [1.0, 3.0]], [0.0], [0.0, 1.0]),
+    ],
+}
+"""T, W, Q, b_v, b_h of the machines whose expectations are drawn, by phase."""
 
 
 class Parameter(NamedTuple):
@@ -99,7 +124,7 @@ def values_of(machine: RTBMDistribution, kind: str) -> dict[str, float]:
 
 @cache
 def presets() -> dict[str, RTBMDistribution]:
-    """The machines of the paper's first two figures, and two in two dimensions."""
+    """Machines as in the paper's first two figures, with parameters of our own, and two in two dimensions."""
     found = {}
     for figure, machines in (("P(v)", DENSITY_MACHINES), ("E(h|v)", EXPECTATION_MACHINES)):
         for phase, row in machines.items():

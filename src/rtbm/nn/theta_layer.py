@@ -25,7 +25,7 @@ PAPER_RANGE = (2.0, 18.0)
 
 
 class ThetaLayer(nn.Module):
-    """A layer of units E(h|v), which replaces a linear map with a fixed nonlinearity (the paper's section 5)::
+    """A layer of units E(h|v), which replaces a linear map with a fixed nonlinearity (the paper's section 4)::
 
         u = W v + b,    E(h|v) = −∇_u log θ̃(u|Q)  (phase I),    −∇_u log θ̃(iu|Q)  (phase II)
 

@@ -1,4 +1,4 @@
-"""A classifier on the features of machines that were fitted to patches of the data (the paper's section 6)."""
+"""A classifier on the features of machines that were fitted to patches of the data (the paper's section 5)."""
 
 from collections.abc import Callable
 from typing import Any, Self

@@ -1,4 +1,4 @@
-"""Features from densities of patches of columns: expectations of hidden units, log-likelihoods (paper, section 6)."""
+"""Features from densities of patches of columns: expectations of hidden units, log-likelihoods (paper, section 5)."""
 
 import warnings
 from collections.abc import Callable, Iterator

@@ -189,7 +189,7 @@ class ThetaNet(BaseEstimator):
 
 
 class ThetaNetRegressor(RegressorMixin, ThetaNet):
-    """Regression by a network of theta units (the paper's section 5), or of theta and ordinary layers.
+    """Regression by a network of theta units (the paper's section 4), or of theta and ordinary layers.
 
     The squared error is minimised from several starts. Features are standardised, and targets too if the output layer
     is linear; the trained network has this built in.
@@ -295,7 +295,7 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
 
 
 class ThetaNetClassifier(ClassifierMixin, ThetaNet):
-    """Classification by a network of theta units (the paper's section 5), or of theta and ordinary layers.
+    """Classification by a network of theta units (the paper's section 4), or of theta and ordinary layers.
 
     Two classes need one output, more need one each. The log-loss of their logistic function or softmax is minimised;
     or, with loss="squared_error", the distance of the outputs from 0 and 1, and the largest one wins.

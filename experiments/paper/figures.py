@@ -9,48 +9,22 @@ from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
+from experiments.experiment import Experiment, Job, Outcome, Picture, ResultTable
+from experiments.paper import iris, jets, timeseries
+from experiments.paper.table1 import PAPER_TABLE, draw_six, mean_squared_error, names_with
+from experiments.verdicts import Status, Verdict
 from rtbm import datasets, plotting
 from rtbm.common import Floats
 from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.estimators import RTBMDensity
 from rtbm.estimators.density.fitted import components
-from rtbm.paper import iris, jets, timeseries
-from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable
-from rtbm.paper.table1 import PAPER_TABLE, draw_six, mean_squared_error, names_with
-from rtbm.paper.verdicts import Status, Verdict
+from rtbm.explorer.machine import DENSITY_MACHINES, EXPECTATION_MACHINES
 from rtbm.training.family import Density
 
 FIGURE_REPETITIONS = 20
 """Repetitions in the figure of Iris; more make smoother curves."""
 FIGURE_JETS = 2000
 """Jets that the machine in the figure of the classifier is fitted to."""
-
-DENSITY_MACHINES: dict[str, list[Any]] = {
-    "I": [
-        ([[1.0]], [[3.0]], [[12.0]], [0.0], [6.0]),
-        ([[2.0]], [[4.0, 2.0]], [[12.0, 1.0], [1.0, 6.0]], [0.0], [2.0, -1.0]),
-        ([[4.0]], [[6.0, 3.0]], [[11.0, 4.0], [4.0, 5.0]], [0.0], [3.0, 0.5]),
-    ],
-    "II": [
-        ([[0.3]], [[2.5]], [[1.5]], [0.0], [0.5]),
-        ([[0.2]], [[1.5, 3.5]], [[2.5, 0.5], [0.5, 2.0]], [0.0], [0.3, 1.0]),
-        ([[0.15]], [[1.0, 4.0]], [[1.6, -0.6], [-0.6, 2.4]], [0.1], [1.5, 0.0]),
-    ],
-}
-"""T, W, Q, b_v, b_h of the machines whose density is drawn, by phase."""
-EXPECTATION_MACHINES: dict[str, list[Any]] = {
-    "I": [
-        ([[1.0]], [[1.0]], [[4.0]], [0.0], [0.0]),
-        ([[1.0]], [[3.0]], [[24.0]], [0.0], [1.0]),
-        ([[6.0]], [[6.0, 2.0]], [[14.0, 4.0], [4.0, 10.0]], [0.0], [0.0, 2.0]),
-    ],
-    "II": [
-        ([[1.0]], [[1.0]], [[2.0]], [0.0], [0.0]),
-        ([[1.0]], [[1.5]], [[6.0]], [0.0], [1.0]),
-        ([[1.0]], [[1.0, 2.0]], [[2.5, 1.0], [1.0, 3.0]], [0.0], [0.0, 1.0]),
-    ],
-}
-"""T, W, Q, b_v, b_h of the machines whose expectations are drawn, by phase."""
 
 
 def jobs(seeds: int, quick: bool) -> list[Job]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from experiments.experiment import Job, Outcome, ResultTable
 from rtbm.common import Floats
-from rtbm.paper.experiment import Job, Outcome, ResultTable
 
 
 def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:

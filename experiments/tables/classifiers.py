@@ -14,8 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from rtbm.estimators import RTBMClassifier
-from rtbm.paper.tables import (
+from experiments.tables.comparison import (
     BINARY,
     MAX_ROWS,
     MULTICLASS,
@@ -26,6 +25,7 @@ from rtbm.paper.tables import (
     available,
     load_table,
 )
+from rtbm.estimators import RTBMClassifier
 
 TABLES = (*BINARY, *MULTICLASS, "wine", "breast_cancer", "digits", "jets")
 SMALLEST_CLASS = 10

@@ -1,4 +1,4 @@
-"""The experiments of the paper's section 6 on another task: ten handwritten digits of 8×8 pixels."""
+"""The experiments of the paper's section 5 on another task: ten handwritten digits of 8×8 pixels."""
 
 from typing import Any
 
@@ -12,10 +12,17 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from experiments.experiment import Outcome, Picture
+from experiments.paper.classification import (
+    Comparison,
+    Method,
+    OverMaximum,
+    compare,
+    draw_images_and_scores,
+    logistic_cv,
+)
+from experiments.verdicts import Verdict
 from rtbm.estimators import RTBMFeatures, RTBMPatchClassifier, ThetaNetClassifier
-from rtbm.paper.classification import Comparison, Method, OverMaximum, compare, draw_images_and_scores, logistic_cv
-from rtbm.paper.experiment import Outcome, Picture
-from rtbm.paper.verdicts import Verdict
 
 
 def _machines(seed: int, n_hidden: int, patch_size: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The command `rtbm reproduce`: run the paper's experiments, and write a report of their numbers beside the paper's."""
+"""The command `python -m experiments`: run experiments, and write a report of their numbers beside the paper's."""
 
 import contextlib
 import datetime
@@ -8,21 +8,22 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import joblib
 import matplotlib
 import matplotlib.pyplot as plt
+import typer
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from experiments import MODULES, load_experiments, report
+from experiments.experiment import Job, ResultTable
+from experiments.runner import Part, Parts, Run, fingerprint, run_jobs, take_parts, versions
 from rtbm.errors import FileError
 from rtbm.output import counted
-from rtbm.paper import load_experiments, report
-from rtbm.paper.experiment import Job, ResultTable
-from rtbm.paper.runner import Part, Parts, Run, fingerprint, run_jobs, take_parts, versions
 from rtbm.paths import write_whole
 
 MIN_WIDTH = 126
@@ -44,7 +45,7 @@ class Options(NamedTuple):
 
     def command(self, name: str) -> str:
         """The command that does the same for one experiment."""
-        words = ["rtbm reproduce", name] + ["--quick"] * self.quick
+        words = ["python -m experiments", name] + ["--quick"] * self.quick
         return " ".join(words + ([f"--seeds {self.seeds}"] if self.seeds else []))
 
     def parts_folder(self, name: str) -> Path:
@@ -169,3 +170,39 @@ def _print_table(table: ResultTable, console: Console) -> None:
         result.add_row(*row)
     natural = console.measure(result, options=console.options.update_width(10_000)).maximum
     Console(markup=False, width=max(console.width, natural)).print(result)
+
+
+def main(
+    experiment: Annotated[
+        Literal[(*MODULES, "all")],  # type: ignore[valid-type]
+        typer.Argument(help="The experiment, or all of them."),
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer seeds, starts and iterations.")] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=2, help="Seeds or splits; each experiment has its own default.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="A folder for report.html, numbers and pictures; build/paper or build/paper-quick."
+        ),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run finished jobs again, too.")] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes; -1 for one for each core.")] = -1,
+) -> None:
+    """Run the paper's experiments, and write a report.
+
+    The report is one page, report.html, of all results in the folder beside the paper's numbers and figures. An
+    interrupted run continues where it stopped.
+    """
+    if jobs == 0:
+        raise typer.BadParameter("must be a number other than 0", param_hint="--jobs")
+    names = [] if experiment == "all" else [experiment]
+    reproduce_experiments(names, Options(seeds, quick, fresh, jobs, output or RESULT_FOLDERS[quick]))
+
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app.command()(main)
+
+if __name__ == "__main__":
+    app(prog_name="python -m experiments")

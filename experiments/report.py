@@ -9,10 +9,10 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rtbm.paper import load_experiments
-from rtbm.paper.experiment import Experiment, Picture, ResultTable
-from rtbm.paper.runner import fingerprint
-from rtbm.paper.verdicts import Status
+from experiments import load_experiments
+from experiments.experiment import Experiment, Picture, ResultTable
+from experiments.runner import fingerprint
+from experiments.verdicts import Status
 
 PAGE = "report.html"
 """File name of the report."""

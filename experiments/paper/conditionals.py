@@ -7,12 +7,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import norm, t
 
+from experiments.experiment import Experiment, Outcome, Picture, ResultTable
+from experiments.records import seeded, values, with_error
+from experiments.verdicts import Difference, Status, Verdict
 from rtbm import plotting
 from rtbm.common import Floats
 from rtbm.estimators import RTBMDensity
-from rtbm.paper.experiment import Experiment, Outcome, Picture, ResultTable
-from rtbm.paper.records import seeded, values, with_error
-from rtbm.paper.verdicts import Difference, Status, Verdict
 
 STUDENT = "Student's t"
 FREEDOM = 6.0

@@ -5,9 +5,9 @@ import functools
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
+from experiments import baselines
+from experiments.tables.comparison import MAX_ROWS, QUICK_ROWS, Rows, Score, TableComparison, available, load_table
 from rtbm.estimators.checks import spike_of
-from rtbm.paper import baselines
-from rtbm.paper.tables import MAX_ROWS, QUICK_ROWS, Rows, Score, TableComparison, available, load_table
 
 REGRESSION_TABLES = (
     *("mortgage", "treasury", "wankara", "real_estate_valuation", "ccpp", "laser", "qsar_fish_toxicity", "airfoil"),

@@ -16,16 +16,16 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 import rtbm
+from experiments.experiment import Experiment, Job, Outcome
+from experiments.records import timed
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.parallel import in_parallel
-from rtbm.paper.experiment import Experiment, Job, Outcome
-from rtbm.paper.records import timed
 from rtbm.paths import write_whole
 
 NUMERICAL_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "zuko")
 """Packages that results depend on. Another version of any of them makes finished jobs run again."""
-PRESENTATION = ("cli", "explorer", "output.py", "plotting.py", "paper/report.py")
-"""Files of the library that no result depends on. Changes to them leave finished jobs valid."""
+PRESENTATION = ("cli", "explorer", "output.py", "plotting.py", "__main__.py", "report.py")
+"""Files that no result depends on. Changes to them leave finished jobs valid."""
 
 Part = dict[str, Any]
 """The result of a job under "result", and how many seconds it took under "seconds"."""
@@ -45,12 +45,12 @@ def versions() -> dict[str, str]:
 
 @cache
 def fingerprint() -> str:
-    """A hash of the versions and of all code of the library except its presentation."""
-    folder = Path(rtbm.__file__).parent
+    """A hash of the versions and of all code of the library and the experiments, except for presentation."""
     digest = hashlib.sha256(json.dumps(versions()).encode())
-    for path in sorted(folder.rglob("*.py")):
-        if not path.relative_to(folder).as_posix().startswith(PRESENTATION):
-            digest.update(path.read_bytes())
+    for folder in (Path(rtbm.__file__).parent, Path(__file__).parent):
+        for path in sorted(folder.rglob("*.py")):
+            if not path.relative_to(folder).as_posix().startswith(PRESENTATION):
+                digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The paper's section 5: a network of 38 parameters learns a trend with two waves from noisy points."""
+"""The paper's section 4: a network of 38 parameters learns a trend with two waves from noisy points."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,13 +9,13 @@ import torch
 from matplotlib.figure import Figure
 from scipy.optimize import least_squares
 
+from experiments.experiment import Experiment, Job, Outcome, Picture, ResultTable
+from experiments.records import collect_records, seeded_jobs, timed, values
+from experiments.verdicts import Status, Verdict
 from rtbm import datasets, plotting
 from rtbm.common import Floats
 from rtbm.estimators import ThetaNetRegressor
 from rtbm.nn.feedforward import make_network
-from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable
-from rtbm.paper.records import collect_records, seeded_jobs, timed, values
-from rtbm.paper.verdicts import Status, Verdict
 
 PAPER_ERRORS = {"inside": 3.6e-2, "beyond": 3.8e-2}
 """The paper's errors, of one run: on [0, 100], where the points lie, and on [100, 200]."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from rtbm.paper.runner import Run, run_jobs, take_parts
+from experiments.runner import Run, run_jobs, take_parts
 
 
 def finish(run: Run, advance: Callable[[str], None] = lambda key: None, n_jobs: int | None = 1) -> dict[str, Any]:

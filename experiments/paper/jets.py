@@ -1,4 +1,4 @@
-"""The paper's section 6: is a jet a W boson? Three experiments of the paper, and other classifiers.
+"""The paper's section 5: is a jet a W boson? Three experiments of the paper, and other classifiers.
 
 The name of a method ends with its inputs: pixels over the largest one (the paper's protocol for logistic regression),
 100 principal components of the pixels (the paper's 10×10), or features of machines on these components.
@@ -14,14 +14,14 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
+from experiments.experiment import Outcome, Picture
+from experiments.paper import classification
+from experiments.paper.classification import Comparison, Method, OverMaximum, compare, logistic_cv
+from experiments.records import values
+from experiments.verdicts import Status, Verdict
 from rtbm import datasets
 from rtbm.common import Floats
 from rtbm.estimators import RTBMFeatures, ThetaNetClassifier
-from rtbm.paper import classification
-from rtbm.paper.classification import Comparison, Method, OverMaximum, compare, logistic_cv
-from rtbm.paper.experiment import Outcome, Picture
-from rtbm.paper.records import values
-from rtbm.paper.verdicts import Status, Verdict
 
 PAPER_FEATURES, FINE_FEATURES = "50 RTBMs (2, 2)", "100 RTBMs (1, 4)"
 """Numbers of machines, and of visible and hidden units of each: the paper's choice, and a better one."""

@@ -14,9 +14,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
+from experiments.tables.comparison import MAX_ROWS, QUICK_ROWS, Rows, Score, TableComparison, available, load_table
 from rtbm.common import Floats
 from rtbm.estimators import RTBMDensity, RTBMRegressor
-from rtbm.paper.tables import MAX_ROWS, QUICK_ROWS, Rows, Score, TableComparison, available, load_table
 
 TABLES = (
     "airfoil",

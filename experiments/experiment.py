@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from rtbm.paper.verdicts import MIN_PAIRS, Status, Verdict
+from experiments.verdicts import MIN_PAIRS, Status, Verdict
 
 Outcome = dict[str, Any]
 """The numbers of a run, as JSON holds them: "seeds", "quick", and those of the experiment."""

@@ -11,11 +11,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, precision_score, roc_auc_score
 from sklearn.model_selection import GridSearchCV, train_test_split
 
+from experiments.experiment import Experiment, Job, Outcome, Picture, ResultTable
+from experiments.records import collect_records, seeded_jobs, timed, values, with_deviation
+from experiments.verdicts import MIN_PAIRS, Difference, Status, Verdict
 from rtbm import plotting
 from rtbm.common import Floats
-from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable
-from rtbm.paper.records import collect_records, seeded_jobs, timed, values, with_deviation
-from rtbm.paper.verdicts import MIN_PAIRS, Difference, Status, Verdict
 
 QUICK_FEATURE_ITERATIONS = 5
 """Iterations of each machine that makes features, in quick runs."""

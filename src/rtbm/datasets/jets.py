@@ -1,28 +1,24 @@
 """Jet images: is a jet a W boson that decayed to two quarks (label 1), or an ordinary quark or gluon (label 0)?
 
-The paper's section 6 uses the images of Baldi et al. (arXiv:1603.09349). This set follows the same recipe with the same
-kinds of tools; a sample comes with the library, and `generate` makes others.
+The paper's section 5 uses the images of Baldi et al. (arXiv:1603.09349). Those that come with the library are simulated
+after the same recipe.
 """
 
+import importlib
 import os
-from collections.abc import Callable
 from importlib.resources import files
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rtbm.common import Floats
-from rtbm.datasets.jets.simulation import POOL_EVENTS, collide, import_tool, make_images
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.paths import existing_file
 from rtbm.validation import check_choice, check_integer
 
 N_TRAIN = 5000
 """Number of training images at the beginning of the sample; the other 2500 are for testing. Published scores use it."""
-SAMPLE = "sample.npz"
-LARGEST_SEED = 89_999_999
-"""Pythia takes seeds up to 900,000,000, and `generate` uses ten of them for each of its own."""
+SAMPLE = "jets.npz"
 
 
 class JetImages(NamedTuple):
@@ -46,7 +42,7 @@ class JetImages(NamedTuple):
 
 
 def load(part: str = "all") -> JetImages:
-    """The images that come with the library: `generate(7500, seed=1)`.
+    """The 7,500 images that come with the library; `experiments/paper/jet_simulation.py` made them.
 
     Parameters
     ----------
@@ -60,40 +56,19 @@ def load(part: str = "all") -> JetImages:
     ((5000, 32, 32), (5000, 1024), 2507)
     """
     check_choice(part, "part", ("train", "test", "all"))
-    with files(__name__).joinpath(SAMPLE).open("rb") as file, np.load(file) as sample:
+    with files("rtbm.datasets").joinpath(SAMPLE).open("rb") as file, np.load(file) as sample:
         images, labels = sample["images"].astype(np.float64), sample["labels"].astype(np.int64)
     chosen = {"train": slice(N_TRAIN), "test": slice(N_TRAIN, None), "all": slice(None)}[part]
     return JetImages(images[chosen], labels[chosen])
 
 
-def generate(n: int, seed: int = 0, pile_up: float = 0.0, advance: Callable[[int], None] | None = None) -> JetImages:
-    """Make n images, half of them of W bosons, with Pythia and fastjet (the extra `jets`): minutes for thousands.
-
-    The same seed gives the same images with the same versions of both on the same kind of machine.
-
-    Parameters
-    ----------
-    n : int
-        An even number of images.
-    seed : int
-        From 0 to 89,999,999.
-    pile_up : float
-        The mean number of other collisions in each event; 50 in the paper's noisier variant.
-    advance : callable
-        Called with the number of images that were just made.
-    """
-    check_integer(n, "n", 2)
-    check_integer(seed, "seed", 0)
-    if n % 2:
-        raise InvalidInputError(f"n must be even, for as many images of each label, got {n}")
-    if seed > LARGEST_SEED:
-        raise InvalidInputError(f"seed must be at most {LARGEST_SEED}, for Pythia, got {seed}")
-    if not isinstance(pile_up, Real) or isinstance(pile_up, bool) or not 0 <= float(pile_up) <= 1000:
-        raise InvalidInputError(f"pile_up must be a number from 0 to 1000, got {pile_up!r}")
-    pool = next(collide("pile-up", 10 * seed + 3, POOL_EVENTS)) if pile_up else None
-    parts = [make_images(n // 2, label, seed, pile_up, pool, advance or (lambda done: None)) for label in (0, 1)]
-    order = np.random.default_rng(seed).permutation(n)
-    return JetImages(np.concatenate(parts)[order], np.repeat([0, 1], n // 2)[order])
+def import_tool(name: str) -> Any:
+    """Import a package of the extra `jets`, or raise an error that says how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        message = f'{name} is missing, which jets need: pip install ".[jets]" in a checkout of rtbm'
+        raise ImportError(message) from error
 
 
 def read_hdf5(path: Any, start: int = 0, stop: int | None = None) -> JetImages:

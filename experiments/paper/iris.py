@@ -1,4 +1,4 @@
-"""The paper's section 5: Iris by a single layer 4:3, of theta units or of tanh, trained by full-batch Adam.
+"""The paper's section 4: Iris by a single layer 4:3, of theta units or of tanh, trained by full-batch Adam.
 
 Outputs are trained towards 1 for the class and 0 for the others; the largest output is the prediction.
 """
@@ -16,12 +16,12 @@ from sklearn.metrics import precision_score
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+from experiments.experiment import Experiment, Job, Outcome, Picture, ResultTable
+from experiments.records import with_deviation
+from experiments.verdicts import MIN_PAIRS, Difference, Status, Verdict
 from rtbm import plotting
 from rtbm.nn import theta_unit
 from rtbm.nn.theta_layer import PAPER_RANGE
-from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable
-from rtbm.paper.records import with_deviation
-from rtbm.paper.verdicts import MIN_PAIRS, Difference, Status, Verdict
 from rtbm.training.networks import LOSSES
 
 UNIT_KINDS = ("theta", "tanh")

@@ -13,9 +13,9 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.neighbors import KernelDensity
 from torch import Tensor
 
+from experiments.records import timed
 from rtbm.common import Floats
 from rtbm.estimators import RTBMDensityCV
-from rtbm.paper.records import timed
 
 HAS_FLOW = importlib.util.find_spec("zuko") is not None
 """Whether the spline flow can be fitted: `pip install ".[bench]"` in a checkout."""

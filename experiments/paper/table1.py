@@ -7,14 +7,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments import baselines
+from experiments.experiment import Experiment, Outcome, Picture, ResultTable
+from experiments.records import method_names, seconds_table, seeded, values, with_error
+from experiments.verdicts import MIN_PAIRS, Difference, Status, Verdict
 from rtbm import datasets, plotting
 from rtbm.common import Floats
 from rtbm.datasets import TargetDensity
 from rtbm.estimators import RTBMDensity
-from rtbm.paper import baselines
-from rtbm.paper.experiment import Experiment, Outcome, Picture, ResultTable
-from rtbm.paper.records import method_names, seconds_table, seeded, values, with_error
-from rtbm.paper.verdicts import MIN_PAIRS, Difference, Status, Verdict
 
 HISTOGRAM_BINS = 50
 """Bins along each axis, as in the paper; errors at other points are not comparable with its numbers."""

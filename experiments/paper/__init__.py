@@ -1,0 +1,1 @@
+"""The experiments of arXiv:1712.07581, and some beside them."""

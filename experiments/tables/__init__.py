@@ -1,0 +1,1 @@
+"""Comparisons with other methods on real tables."""
