@@ -66,6 +66,8 @@ def test_lattice_forms_name_the_argument(change: dict, message: str) -> None:
         (lambda m: m.box_probability([float("nan")], [0.0]), "low must not hold NaN"),
         (lambda m: m.box_probability([[0.0]] * 2, [[0.0]] * 3), "low and high must have leading shapes that broadcast"),
         (lambda m: m.hidden_log_prob([[0.5]]), "h must hold integers"),
+        (lambda m: m.visible_given([[0.5]]), "h must hold integers"),
+        (lambda m: m.energy([[0.0]] * 2, [[0.0]] * 3), "v and h must have leading shapes that broadcast"),
         (lambda m: m.hidden_log_prob([[0.0]] * 2, [[0.0]] * 3), "h and v must have leading shapes that broadcast"),
         (lambda m: m.cumulant(0), "order must be an integer of at least 1, got 0"),
         (lambda m: m.kl("normal"), "other must be one distribution over vectors of length 1, got 'normal'"),

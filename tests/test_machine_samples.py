@@ -100,6 +100,12 @@ def test_the_same_seed_gives_the_same_draws(machine) -> None:
 
 def test_the_second_phase_has_no_hidden_probabilities() -> None:
     machine = dense(1, 1, phase="II")
-    for call in (lambda: machine.sample_joint((1,)), lambda: machine.hidden_log_prob([[0.0]])):
+    for call in (
+        lambda: machine.sample_joint((1,)),
+        lambda: machine.hidden_log_prob([[0.0]]),
+        lambda: machine.energy([0.0], [0.0]),
+        lambda: machine.joint_log_prob([0.0], [0.0]),
+        lambda: machine.visible_given([0.0]),
+    ):
         with pytest.raises(InvalidInputError, match=r"needs phase I.*\.to_phase\(\"I\"\)"):
             call()

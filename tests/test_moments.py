@@ -259,11 +259,43 @@ def test_hidden_mean_is_a_sum_over_states(phase: str) -> None:
 def test_hidden_probabilities(machine: RTBMDistribution) -> None:
     """P(h)P(v|h) = P(h|v)P(v), and P(h) is what the lattice form says."""
     v, h = machine.sample_joint((200,), torch.Generator().manual_seed(0))
-    A, a, F, mean, covariance = machine.lattice
-    given_h = MultivariateNormal(mean + h @ F.mT, covariance).log_prob(v)
-    joint = machine.hidden_log_prob(h) + given_h
+    A, a = machine.lattice[:2]
+    joint = machine.joint_log_prob(v, h)
+    assert torch.allclose(joint, machine.hidden_log_prob(h) + machine.visible_given(h).log_prob(v), atol=LOG_PROB * 10)
     assert torch.allclose(joint, machine.hidden_log_prob(h, v) + machine.log_prob(v), atol=LOG_PROB * 10)
     ratio = machine.hidden_log_prob(h[1:]) - machine.hidden_log_prob(h[:-1])
     energy = -0.5 * ((h @ A) * h).sum(1) - h @ a
     assert torch.allclose(ratio, energy.diff(), atol=MOMENTS * 10)
     assert machine.hidden_log_prob(h[:3, None], v[:4]).shape == (3, 4)
+
+
+@pytest.mark.parametrize("machine", [dense(2, 2), dense(1, 1, 4), diagonal(2, 2, phase="I"), diagonal(1, 5, phase="I")])
+def test_energy_and_joint_probability(machine: RTBMDistribution) -> None:
+    """P(v, h) = exp(−E)/Z, with E as printed; P(v|h) is its normal distribution in v."""
+    v, h = machine.sample_joint((200,), torch.Generator().manual_seed(0))
+    T, W, Q, b_v, b_h, _ = machine.natural
+    Q = torch.diag(Q) if Q.ndim == 1 else Q
+    x, A, B = torch.cat([h, v], 1), torch.cat([torch.cat([Q, W.mT], 1), torch.cat([W, T], 1)]), torch.cat([b_h, b_v])
+    energy = 0.5 * ((x @ A) * x).sum(1) + x @ B
+    size = WORSE * float(((x.abs() @ A.abs()) * x.abs()).sum(1).max())
+    assert torch.allclose(machine.energy(v, h), energy, atol=size)
+    assert torch.allclose(machine.joint_log_prob(v, h), -energy - machine.log_normalizer, atol=size)
+    given = machine.visible_given(h)
+    assert torch.allclose(given.mean, -(b_v + h @ W.mT) @ torch.linalg.inv(T), atol=size)
+    assert torch.allclose(given.covariance_matrix, torch.linalg.inv(T).expand(200, -1, -1), atol=WORSE)
+    assert machine.energy(v[:3, None], h[:4]).shape == machine.joint_log_prob(v[:3, None], h[:4]).shape == (3, 4)
+
+
+def test_joint_probabilities_have_derivatives_and_a_dtype() -> None:
+    machine = dense(2, 2)
+    v, h = machine.sample_joint((5,), torch.Generator().manual_seed(0))
+    A, a, F, mean, covariance = machine.lattice
+
+    def function(L_A, a, F, L, v):
+        again = RTBMDistribution.from_lattice(L_A @ L_A.mT, a, F, mean, L @ L.mT)
+        return again.energy(v, h), again.joint_log_prob(v, h), again.visible_given(h).log_prob(v)
+
+    inputs = torch.linalg.cholesky(A), a, F, torch.linalg.cholesky(covariance), v
+    assert gradcheck(function, [part.clone().requires_grad_() for part in inputs])
+    small = machine.to(dtype=torch.float32)
+    assert small.joint_log_prob(v.float(), h.float()).dtype == small.visible_given(h).mean.dtype == torch.float32

@@ -136,3 +136,9 @@ def test_the_continuous_machine_of_appendix_a() -> None:
     exponent = exponent - 0.5 * B @ torch.linalg.solve(full, B) + 0.5 * s.b_h @ Q_inverse @ s.b_h
     expected = exponent + 0.5 * torch.logdet(precision / (2 * torch.pi))
     assert torch.allclose(machine.log_prob(s.v), expected, atol=WORSE)
+    log_Z = 2 * torch.log(torch.tensor(2 * torch.pi, dtype=D)) - 0.5 * torch.logdet(full)
+    assert torch.allclose(machine.log_normalizer, log_Z + 0.5 * B @ torch.linalg.solve(full, B), atol=WORSE)
+    u = s.W.mT @ s.v + s.b_h
+    F = 0.5 * s.v @ s.T @ s.v + s.b_v @ s.v - torch.log(torch.tensor(2 * torch.pi, dtype=D))
+    F = F + 0.5 * torch.logdet(s.Q) - 0.5 * u @ Q_inverse @ u
+    assert torch.allclose(machine.free_energy(s.v), F, atol=WORSE)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
+from rtbm.common import TWO_PI
 from rtbm.distributions.arguments import check_natural
 from rtbm.parameters import Lattice, continuous_limit, dense_hidden, inverse, lattice_to_natural, solve, symmetric
 from rtbm.validation import as_real, as_shape, check_positive_definite, check_vectors
@@ -59,6 +60,33 @@ class ContinuousBoltzmannMachine(MultivariateNormal):
     def log_prob(self, value: Any) -> Tensor:
         """log P(v) (...) for v (..., Nv)."""
         return super().log_prob(check_vectors(as_real(value, "value"), "value", len(self.T)))
+
+    @property
+    def log_normalizer(self) -> Tensor:
+        """log Z = ½(Nv + Nh) log 2π − ½ log det A + ½BᵀA⁻¹B, with A all couplings and B all biases (appendix A).
+
+        Examples
+        --------
+        >>> ContinuousBoltzmannMachine([[1.0]], [[0.0]], [[1.0]], [0.0], [0.0]).log_normalizer  # log 2π
+        tensor(1.8379, dtype=torch.float64)
+        """
+        return -self.free_energy(self.loc) - self.log_prob(self.loc)  # P = exp(−F)/Z at any point
+
+    def free_energy(self, value: Any) -> Tensor:
+        """F(v) = −log ∫ exp(−E(v, h)) dh (...) for v (..., Nv), so that P = exp(−F)/Z (appendix A)::
+
+            F(v) = ½vᵀTv + b_vᵀv − ½Nh log 2π + ½ log det Q − ½uᵀQ⁻¹u,   u = Wᵀv + b_h
+
+        Examples
+        --------
+        >>> machine = ContinuousBoltzmannMachine([[2.0]], [[1.0]], [[4.0]], [1.0], [0.0])
+        >>> bool((machine.log_prob([1.0]) + machine.free_energy([1.0]) + machine.log_normalizer).abs() < 1e-12)
+        True
+        """
+        v = check_vectors(as_real(value, "value"), "value", len(self.T))
+        u = v @ self.W + self.b_h
+        energy = 0.5 * ((v @ self.T) * v).sum(-1) + v @ self.b_v - 0.5 * ((u @ inverse(self.Q)) * u).sum(-1)
+        return energy + 0.5 * torch.logdet(self.Q / TWO_PI)
 
     def hidden_mean(self, value: Any) -> Tensor:
         """E(h|v) = −Q⁻¹(Wᵀv + b_h) (..., Nh) for v (..., Nv): the straight line that an RTBM's steps follow.

@@ -283,6 +283,65 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         value = value + (first._free_energy(v) - self._free_energy(v))[0]  # exp(−F)/Z is the same in both phases
         return Estimate(value.to(self._dtype), error.to(self._dtype))
 
+    def energy(self, v: Any, h: Any) -> Tensor:
+        """E(v, h) = ½vᵀTv + ½hᵀQh + vᵀWh + b_vᵀv + b_hᵀh (...) for v (..., Nv) and integers h (..., Nh) (phase I only).
+
+        Examples
+        --------
+        >>> machine = RTBMDistribution([[0.5]], [[0.9]], [[2.0]], [0.0], [0.3])
+        >>> machine.energy([2.0], [[0.0], [1.0]])
+        tensor([1.0000, 4.1000], dtype=torch.float64)
+        """
+        points, states, shape = self._pairs(v, h, "energy")
+        T, W, Q, b_v, b_h, _ = self._natural
+        hidden = states * Q if Q.ndim == 1 else states @ Q
+        energy = 0.5 * ((points @ T) * points).sum(1) + points @ b_v
+        energy = energy + ((0.5 * hidden + points @ W + b_h) * states).sum(1)
+        return self._shape(energy, shape, v, h)
+
+    def joint_log_prob(self, v: Any, h: Any) -> Tensor:
+        """log P(v, h) = −E(v, h) − log Z (...) for v (..., Nv) and integers h (..., Nh) that broadcast (phase I only).
+
+        Examples
+        --------
+        >>> machine = RTBMDistribution([[0.5]], [[0.9]], [[2.0]], [0.0], [0.3])
+        >>> joint = machine.joint_log_prob([1.0], torch.arange(-20.0, 21.0)[:, None])
+        >>> bool((joint.logsumexp(0) - machine.log_prob([1.0])).abs() < 1e-12)  # the sum over h is P(v)
+        True
+        """
+        points, states, shape = self._pairs(v, h, "joint_log_prob")
+        log_prob = self._evaluator.hidden_log_prob(states, None) + self._normals(states).log_prob(points)
+        return self._shape(log_prob, shape, v, h)
+
+    def visible_given(self, h: Any) -> MultivariateNormal:
+        """P(v|h) for integers h (..., Nh): normal with mean −T⁻¹(b_v + Wh) and covariance T⁻¹ (phase I only).
+
+        Examples
+        --------
+        >>> machine = RTBMDistribution([[0.5]], [[0.9]], [[2.0]], [0.0], [0.3])
+        >>> machine.visible_given([[0.0], [1.0]]).mean
+        tensor([[ 0.0000],
+                [-1.8000]], dtype=torch.float64)
+        """
+        self._needs_first_phase("visible_given")
+        states = check_integers(check_points(h, "h", self.n_hidden, self._device), "h")
+        normal = self._normals(states)
+        return MultivariateNormal(
+            normal.loc.to(self._dtype), scale_tril=normal.scale_tril.to(self._dtype), validate_args=False
+        )
+
+    def _normals(self, states: Tensor) -> MultivariateNormal:
+        """P(v|h) in float64."""
+        _, _, F, mean, covariance = self._evaluator.lattice
+        return MultivariateNormal(mean + states @ F.mT, covariance, validate_args=False)
+
+    def _pairs(self, v: Any, h: Any, method: str) -> tuple[Tensor, Tensor, Sequence[int]]:
+        """Rows v (n, Nv) and h (n, Nh) of arguments that broadcast, and the shape of the results."""
+        self._needs_first_phase(method)
+        points = check_points(v, "v", self.n_visible, self._device)
+        states = check_integers(check_points(h, "h", self.n_hidden, self._device), "h")
+        return broadcast(points, states, "v and h")
+
     def hidden_mean(self, value: Any) -> Tensor:
         """E(h|v) (..., Nh) for v (..., Nv): the learned activation function (the paper's E(h_i|v))::
 
