@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 MODULES = {
     "table1": "paper.table1",
+    "sizes": "paper.sizes",
     "figures": "paper.figures",
     "timeseries": "paper.timeseries",
     "iris": "paper.iris",

@@ -30,6 +30,8 @@ MIN_WIDTH = 126
 """Fewest columns of the console; a narrower one would wrap verdicts."""
 RESULT_FOLDERS = (Path("build/paper"), Path("build/paper-quick"))
 """Where results of full and of quick runs go by default."""
+PUBLISHED = Path(__file__).parent.parent / "docs" / "reproduction" / "results"
+"""Where the documents have the tables of published runs."""
 PARTS_FOLDER = "parts"
 """Subfolder for the results of finished jobs."""
 
@@ -42,6 +44,7 @@ class Options(NamedTuple):
     fresh: bool
     n_jobs: int
     folder: Path
+    publish: bool = False
 
     def command(self, name: str) -> str:
         """The command that does the same for one experiment."""
@@ -116,6 +119,8 @@ def _reproduce(
     for picture in run.experiment.pictures:
         write_whole(report.picture_path(options.folder, name, picture), _png(picture.draw(outcome)))
     write_whole(options.folder / f"{name}.json", json.dumps(record).encode())
+    if options.publish:
+        write_whole(PUBLISHED / f"{name}.md", report.to_markdown(run.experiment, record).encode())
 
 
 def _write_report(folder: Path, console: Console) -> Path:
@@ -189,6 +194,7 @@ def main(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run finished jobs again, too.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Processes; -1 for one for each core.")] = -1,
+    publish: Annotated[bool, typer.Option("--publish", help="Write verdicts and tables into the documents.")] = False,
 ) -> None:
     """Run the paper's experiments, and write a report.
 
@@ -197,8 +203,10 @@ def main(
     """
     if jobs == 0:
         raise typer.BadParameter("must be a number other than 0", param_hint="--jobs")
+    if publish and quick:
+        raise typer.BadParameter("the documents have full runs only", param_hint="--publish")
     names = [] if experiment == "all" else [experiment]
-    reproduce_experiments(names, Options(seeds, quick, fresh, jobs, output or RESULT_FOLDERS[quick]))
+    reproduce_experiments(names, Options(seeds, quick, fresh, jobs, output or RESULT_FOLDERS[quick], publish))
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -1,4 +1,4 @@
-"""One self-contained HTML page with the results of the experiments beside those of the paper."""
+"""The results of the experiments beside those of the paper: one HTML page, and parts of the documents."""
 
 import base64
 import itertools
@@ -173,6 +173,24 @@ def _how(section: Section) -> str:
         "finished": escape(record["finished"]),
     }
     return "<dl>" + "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in items.items()) + "</dl>"
+
+
+def to_markdown(experiment: Experiment, record: dict[str, Any]) -> str:
+    """The verdicts and tables of an experiment, and how they came about, as a part of the documents."""
+    outcome = record["outcome"]
+    lines = [f"% Written by `{record['command']} --publish`.", ""]
+    lines += [f"- **{status}**: {text}" for status, text in experiment.judge(outcome)]
+    for table in experiment.tables(outcome):
+        lines += ["", f"**{table.title}**", "", _markdown_row(table.columns), "|---" * len(table.columns) + "|"]
+        for row, best in zip(table.rows, table.best or itertools.repeat(-1), strict=False):
+            lines.append(_markdown_row([f"**{cell}**" if i == best else cell for i, cell in enumerate(row)]))
+    versions = ", ".join(f"{package} {version}" for package, version in record["versions"].items())
+    how = f"`{record['command']}`, seeds {record['seeds']}, {duration(record['seconds'])} of computing"
+    return "\n".join([*lines, "", f"{how}, {record['finished']}; {versions}.", ""])
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _text(text: str) -> str:

@@ -13,11 +13,16 @@ MIN_PAIRS = 5
 
 
 class Status(StrEnum):
-    """The status of a claim of the paper; NOTED is for results that the paper does not report."""
+    """The status of a claim of the paper.
+
+    NOT_COMPARABLE is for numbers whose definition or data the paper does not give, NOTED for results that it does not
+    report.
+    """
 
     BEATEN = "beaten"
     REPRODUCED = "reproduced"
     NOT_REACHED = "not reached"
+    NOT_COMPARABLE = "not comparable"
     TOO_FEW = "too few seeds"
     NOTED = "beyond the paper"
 

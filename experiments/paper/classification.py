@@ -19,8 +19,8 @@ from rtbm.common import Floats
 
 QUICK_FEATURE_ITERATIONS = 5
 """Iterations of each machine that makes features, in quick runs."""
-PRECISION_TOLERANCE = 0.01
-"""Largest difference at which a precision counts as equal to the paper's."""
+SIMILAR = 0.01
+"""Largest difference in accuracy at which two methods count as equally good."""
 CLASSIFIER_SCORES = ("precision", "accuracy", "auc")
 """The precision is the average over the classes, weighted by their frequency."""
 
@@ -136,12 +136,27 @@ def difference(outcome: Outcome, first: str, second: str) -> Difference:
     return Difference.paired(ours, theirs, outcome["n_test"] / outcome["n_train"])
 
 
-def against_paper(outcome: Outcome, name: str, paper: float) -> Verdict:
-    """The precision of a method beside the paper's."""
+def beside_paper(outcome: Outcome, name: str, paper: float) -> Verdict:
+    """The precision of a method beside that of the paper on other images."""
     precision = float(values(outcome["records"][name], "precision").mean())
-    status = Status.BEATEN if precision > paper else Status.NOT_REACHED
-    status = Status.REPRODUCED if abs(precision - paper) < PRECISION_TOLERANCE else status
-    return Verdict(status, f"{name}: precision {100 * precision:.1f} %, paper {100 * paper:.0f} %.")
+    text = f"{name}: precision {100 * precision:.1f} %; {100 * paper:.0f} % on the paper's images."
+    return Verdict(Status.NOT_COMPARABLE, text)
+
+
+def order(outcome: Outcome, better: str, worse: str) -> Verdict:
+    """Whether one method is clearly better than another, as in the paper."""
+    mean, error, _ = found = difference(outcome, better, worse)
+    status = Status.REPRODUCED if mean > 0 and found.is_clear else Status.NOT_REACHED
+    text = f"{better} ahead of {worse}, as in the paper: {100 * mean:+.1f} ± {100 * error:.1f} points of accuracy."
+    return Verdict(status, text)
+
+
+def similar(outcome: Outcome, first: str, second: str, claim: str) -> Verdict:
+    """Whether two methods are as good as each other, up to SIMILAR, as the paper says."""
+    mean, error, _ = difference(outcome, first, second)
+    status = Status.REPRODUCED if abs(mean) < SIMILAR else Status.NOT_REACHED
+    text = f"{claim[0].upper()}{claim[1:]}: {first} beside {second}, {100 * mean:+.1f} ± {100 * error:.1f} points."
+    return Verdict(status, text)
 
 
 def compare(outcome: Outcome, first: str, second: str) -> Verdict:

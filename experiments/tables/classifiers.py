@@ -98,4 +98,4 @@ COMPARISON = TableComparison(
     others=(Score("calibration", "calibration error"),),
     stratify=True,
 )
-EXPERIMENT = COMPARISON.experiment(seeds=(5, 2), seconds=(900, 14))
+EXPERIMENT = COMPARISON.experiment(seeds=(10, 2), seconds=(1800, 14))

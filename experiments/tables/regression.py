@@ -200,4 +200,4 @@ COMPARISON = TableComparison(
     ),
     others=(Score("coverage", "share of targets within the 90 % interval"),),
 )
-EXPERIMENT = COMPARISON.experiment(seeds=(5, 2), seconds=(1900, 16))
+EXPERIMENT = COMPARISON.experiment(seeds=(10, 2), seconds=(3800, 16))
