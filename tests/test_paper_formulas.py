@@ -1,22 +1,16 @@
-"""The gradients of appendix B and the moments of appendix C, as printed, against autograd and the library.
+"""The paper's formulas, as printed, against autograd, integrals and the library (docs/reproduction/errata.md).
 
 The paper's ∇ acts on z/2πi, so that (2πi)⁻¹∇ is plain ∂/∂z, and its derivatives by a matrix are those by the
-independent entries of a symmetric matrix. Slips that these tests found:
-
-- ∂P/∂W lacks the factor 1/2πi in its first two terms, those with ∇_jθ_a/θ_a and ∇_jθ_b/θ_b.
-- H_b with its factor (1+δ)⁻¹ makes ∂P/∂W and ∂P/∂T right for one hidden unit only: for more, its off-diagonal entries
-  count twice. Right is ½∇∇θ_b/θ_b for all entries.
-- Appendix A: P(v) lacks the term −B_vᵀv in its exponent, F(v) has −½ log det Q in place of +½ log det Q, and the
-  determinant of A is det(Q) det(T − WQ⁻¹Wᵀ), not with WᵀQ⁻¹W.
-- The other formulas, κ and ρ of the expectation and both moments among them, are right as printed.
+independent entries of a symmetric matrix.
 """
 
+import numpy as np
 import pytest
 import torch
 
 from families import PHASES
 from machines import D, dense, integral
-from rtbm import ContinuousBoltzmannMachine, RTBMDistribution, theta_moments
+from rtbm import ContinuousBoltzmannMachine, RTBMDistribution, datasets, theta_moments
 from tolerances import INTEGRAL, WORSE
 
 
@@ -142,3 +136,34 @@ def test_the_continuous_machine_of_appendix_a() -> None:
     F = 0.5 * s.v @ s.T @ s.v + s.b_v @ s.v - torch.log(torch.tensor(2 * torch.pi, dtype=D))
     F = F + 0.5 * torch.logdet(s.Q) - 0.5 * u @ Q_inverse @ u
     assert torch.allclose(machine.free_energy(s.v), F, atol=WORSE)
+    assert not torch.allclose(machine.log_prob(s.v), expected + s.b_v @ s.v, atol=1e-3)  # P(v) as printed
+    assert not torch.allclose(machine.free_energy(s.v), F - torch.logdet(s.Q), atol=1e-3)  # F(v) as printed
+
+
+def test_the_expectation_is_the_derivative_of_the_free_energy() -> None:
+    """E(h|v) = ∂F/∂B_h; the paper prints the opposite sign, before its equation for E(h|v), which is right."""
+    T, W, Q, b_v, b_h, _ = dense(2, 2, 3).natural
+    b_h.requires_grad_()
+    machine = RTBMDistribution(T, W, Q, b_v, b_h)
+    v = torch.tensor([0.3, -0.8], dtype=D)
+    (slope,) = torch.autograd.grad(machine.free_energy(v), b_h)
+    assert torch.allclose(slope, machine.hidden_mean(v).detach(), atol=WORSE)
+    assert float(slope.abs().max()) > 0.1
+
+
+def test_the_mean_has_a_term_of_the_visible_bias() -> None:
+    """The mean of appendix C. Without −T⁻¹B_v, as in a notebook of the authors, it is not the mean of the density."""
+    s = Setup(1, 2)
+    machine = RTBMDistribution(s.T, s.W, s.Q, s.b_v, s.b_h)
+    mean = integral(machine, lambda v: v)
+    shift = s.T_inverse @ s.b_v
+    assert torch.allclose(mean, s.T_inverse @ s.W @ s.D_b - shift, atol=100 * INTEGRAL)
+    assert float(shift.abs().max()) > 0.1
+
+
+def test_the_gamma_density_decays() -> None:
+    """β^α x^(α−1) e^(−βx)/Γ(α), with α = 7.5 and β = 1; the paper prints e^(βx), which has no integral."""
+    x = np.linspace(0, 80, 80_001)[:, None]
+    assert np.isclose(datasets.gamma.pdf(x).sum() * 0.001, 1, atol=1e-9)
+    ratio = datasets.gamma.pdf(x[2000:3000]) / (x[2000:3000, 0] ** 6.5 * np.exp(-x[2000:3000, 0]))
+    assert np.allclose(ratio, ratio[0])

@@ -109,6 +109,21 @@ def test_text_is_escaped_and_the_best_is_marked():
     assert "Nothing of the kind" in text
 
 
+def test_documents_get_tables_verdicts_and_how_they_came_about():
+    record = {
+        "outcome": {"seeds": 2, "quick": False, "squares": [0, 1]},
+        "seconds": 500.0,
+        "command": "python -m experiments toy",
+        "seeds": "0 to 1",
+        "versions": {"rtbm": "1"},
+        "finished": "now",
+    }
+    text = report.to_markdown(TOY, record)
+    assert "- **beaten**: It's <better>." in text
+    assert "| x | a | b |\n|---|---|---|\n| 1 < 2 | 3 | **4** |" in text
+    assert text.endswith("`python -m experiments toy`, seeds 0 to 1, 8 min of computing, now; rtbm 1.\n")
+
+
 def test_results_of_other_code_are_left_out(page, monkeypatch):
     folder = page.parent
     assert [section.name for section in report.read_sections(folder)[0]] == ["iris", "conditionals"]

@@ -3,7 +3,8 @@
 What the paper says is done as it says: the elements of A = [[Q, Wᵀ], [W, T]] and B are optimised themselves, from
 A = XXᵀ with entries of X uniform in [−1, 1]; all parameters are kept within a bound; candidates whose A is not positive
 definite are drawn again. What it does not say is chosen here: biases start uniform in [−1, 1], weights of a mixture
-equal, the first step size is STEP, and the best of several runs by the likelihood of the sample is taken.
+equal, the first step size is the largest that leaves enough candidates valid, and the best of several runs by the
+likelihood of the sample is taken.
 """
 
 from collections.abc import Callable
@@ -22,12 +23,12 @@ from rtbm.nn import theta_unit
 from rtbm.nn.theta_layer import PAPER_RANGE
 from rtbm.plotting import ActivationCurves
 
-STEP = 1.0
-"""The first step size of CMA-ES. The paper says that it may have to be small. Of 0.1, 0.3 and 1, tried on three
-samples, 1 ended at the highest likelihood most often."""
+FIRST_STEP, VALID_SHARE, TRIALS = 1.0, 0.1, 200
+"""The first step size of CMA-ES, which the paper says may have to be small: it is halved until this share of trial
+candidates is valid."""
 TOLERANCE = 1e-4
 """CMA-ES ends when the loss of recent generations differs by less: the paper's criterion for its network."""
-MOST_REDRAWS = 1000
+MOST_REDRAWS = 10_000
 """A run ends if more candidates in a row than this are not valid."""
 FAILED = 1e12
 """The loss of a candidate whose density leaves float64."""
@@ -49,15 +50,18 @@ def evolve(
     is_valid: Callable[[Floats], bool] = lambda vector: True,
 ) -> Evolution:
     """Minimise a loss by CMA-ES, with candidates that are not valid drawn again."""
+    noise, step = np.random.default_rng([seed, 0]).normal(size=(TRIALS, len(start))), FIRST_STEP
+    while step > 1e-6 and np.mean([is_valid(start + step * trial) for trial in noise]) < VALID_SHARE:
+        step /= 2
     limits = {} if np.isinf(bound) else {"bounds": [-bound, bound]}
     options = {"seed": seed + 1, "tolfun": TOLERANCE, "maxfevals": max_evaluations, "verbose": -9}
-    search = cma.CMAEvolutionStrategy(start, STEP, options | limits)
+    search = cma.CMAEvolutionStrategy(start, step, options | limits)
     while not search.stop():
         candidates: list[Floats] = []
         refused = 0
         while len(candidates) < search.popsize and refused < MOST_REDRAWS:
             (candidate,) = search.ask(1)
-            valid = is_valid(candidate)
+            valid = bool(is_valid(candidate))
             candidates += [candidate] * valid
             refused += not valid
         if len(candidates) < search.popsize:
@@ -81,7 +85,7 @@ class OriginalDensity:
     """
 
     def __init__(
-        self, n_hidden: int, n_components: int, bound: float, seed: int, n_runs: int = 4, max_evaluations: int = 10_000
+        self, n_hidden: int, n_components: int, bound: float, seed: int, n_runs: int = 3, max_evaluations: int = 10_000
     ):
         self.n_hidden, self.n_components, self.bound = n_hidden, n_components, bound
         self.seed, self.n_runs, self.max_evaluations = seed, n_runs, max_evaluations

@@ -314,7 +314,7 @@ EXPERIMENT = Experiment(
     "size of its own. The score does not see probability outside of the bins. “RTBM, paper's size” has the numbers of "
     "machines and of hidden units in the captions, “size in the text” those of the text where it has another number. "
     "“RTBM, paper's training” is the paper's CMA-ES: random starts A = XXᵀ, a bound on the parameters, invalid "
-    "candidates drawn again, at most 10,000 evaluations, the best of four runs by the likelihood of the sample. All "
+    "candidates drawn again, at most 10,000 evaluations, the best of three runs by the likelihood of the sample. All "
     "other machines are trained by the default of `RTBMDensity`. The committee is `RTBMDensityCV`, whose machines and "
     "weights are chosen by the likelihood of held-out folds, never by the true density. Mixtures and kernels appear "
     "with the paper's hyper-parameters, and with those that cross-validation chooses. The binary RBM has 20 hidden "
