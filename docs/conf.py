@@ -33,7 +33,7 @@ html_favicon = "static/icon.svg"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 templates_path = ["templates"]
-exclude_patterns = ["gallery/**/GALLERY_HEADER.rst"]
+exclude_patterns = ["gallery/**/GALLERY_HEADER.rst", "reproduction/results/*"]  # these are parts of pages
 suppress_warnings = [
     "config.cache",  # the order of the folders of the gallery is an object, which cannot be pickled
     "ref.python",  # `fit` in a docstring has many targets; it then stays without a link

@@ -8,9 +8,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 GENERATED = ("gallery", "generated")
+REPRODUCTION = ROOT / "docs" / "reproduction"
+RESULTS = REPRODUCTION / "results"
 DOCUMENTS = [
     ROOT / "README.md",
-    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if not set(path.parts) & set(GENERATED)),
+    *(path for path in sorted((ROOT / "docs").rglob("*.md")) if not set(path.parts) & {*GENERATED, "results"}),
 ]
 
 
@@ -44,3 +46,40 @@ def test_files_that_documents_refer_to_exist() -> None:
         for target in re.findall(r"]\(([^)#:]+)(?:#[^)]*)?\)", text):
             if not set(Path(target).parts) & set(GENERATED):  # those, make docs checks
                 assert (document.parent / target).exists(), f"{document.name} refers to {target}"
+
+
+def numbers(text: str) -> set[float]:
+    """Numbers with decimals, exponents or per cent signs in a text, without mathematics, code and links."""
+    text = re.sub(r"```.*?```|\$\$.*?\$\$|\$.*?\$|`.*?`|]\(.*?\)", " ", text, flags=re.DOTALL)
+    found = re.findall(r"(?<![\w.])(\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+(?= ?%))(?![\w.]*\d)", text)
+    return {float(number) for number in found}
+
+
+def published(page: Path) -> set[float]:
+    """The numbers of the runs whose results a page includes."""
+    names = re.findall(r"{include} results/(\w+)\.md", page.read_text(encoding="utf-8"))
+    return {n for name in names for n in numbers((RESULTS / f"{name}.md").read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize("name", ["networks", "classifiers", "tables"])
+def test_numbers_of_a_page_are_those_of_its_runs(name: str) -> None:
+    page = REPRODUCTION / f"{name}.md"
+    assert published(page)
+    assert numbers(page.read_text(encoding="utf-8")) - published(page) == set()
+
+
+def test_numbers_of_the_readme_are_those_of_the_runs() -> None:
+    rows = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    linked = {line: re.findall(r"\(docs/reproduction/(\w+)\.md\)", line) for line in rows}
+    assert sum(map(bool, linked.values())) >= 4
+    for line, pages in linked.items():
+        if pages:
+            known = {n for page in pages for n in published(REPRODUCTION / f"{page}.md")}
+            assert numbers(line) - known == set(), line
+
+
+def test_published_runs_are_full_and_of_one_machine() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in RESULTS.glob("*.md")]
+    assert len(texts) >= 10
+    assert not any("--quick" in text for text in texts)
+    assert len({re.search(r"rtbm \S+, python \S+, machine \S+ *", text)[0] for text in texts}) == 1
