@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import torch
 
 from rtbm import RTBMDensity
-from rtbm.estimators.density.sources import AnySource, open_source, work_on
-from rtbm.estimators.density.streaming import Line, Preparation
+from rtbm.estimators.density.survey import Line, Preparation
+from rtbm.estimators.sources import Source, open_source, work_on
 from rtbm.training.distributed import broadcast_object, process_group, rank_and_world
 from rtbm.training.objective import Objective, Prior
 
@@ -40,7 +40,7 @@ def time_steps(model: RTBMDensity, path: Path, n: int) -> list[float]:
     """Seconds of the first step, which also reads and prepares the blocks, and of later ones."""
     family, vector, mean, root = model._fit_result
 
-    def work(source: AnySource) -> list[float]:
+    def work(source: Source) -> list[float]:
         source.prepare(Preparation(Line(model._bounds, ["x"]), mean, root, float(n), None))
         objective = Objective(family, source, Prior(1.0, np.ones(1)), float(n))
         seconds = []

@@ -120,7 +120,6 @@ QUICK = {"bounds": (0, 1), "random_state": 0}
 WAYS = {
     "array": lambda X: RTBMDensity(1, n_init=1, **QUICK).fit(X),
     "blocks": lambda X: RTBMDensity(1, n_init=1, **QUICK).fit([X[:50], X[50:]]),
-    "batches": lambda X: RTBMDensity(1, n_init=1, solver="adam", max_iter=2, **QUICK).fit_stream([X[:50], X[50:]]),
     "warm start": lambda X: RTBMDensity(1, n_init=1, warm_start=True, fallback=None, **QUICK).fit(X).fit(X),
     "committee": lambda X: RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], cv=2, **QUICK).fit(X),
 }

@@ -53,7 +53,8 @@ def test_scikit_learn_contract(estimator, check):
         raise
 
 
-@pytest.mark.parametrize("options", [{}, {"solver": "em"}, {"solver": "adam", "batch_size": 64, "max_iter": 5}])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("options", [{}, {"solver": "em"}, {"solver": "cma", "max_iter": 5}])
 def test_weights_are_repetitions_and_zero_is_absence_bit_for_bit(options):
     rng = np.random.default_rng(0)
     X, weights = GAMMA[:80], rng.integers(0, 4, 80)
@@ -114,13 +115,13 @@ def test_units_do_not_matter():
     assert -history.objective == pytest.approx(model.score(X), abs=0.1)  # the prior is what is left
 
 
-@pytest.mark.parametrize("solver", ["lbfgs", "adam"])
+@pytest.mark.parametrize("solver", ["lbfgs", "em"])
 def test_missing_entries_are_integrated_out(solver):
     X = datasets.correlated_mixture.sample(150, seed=0)
     rng = np.random.default_rng(0)
     X[rng.random(X.shape) < 0.1] = np.nan
     X = X[~np.isnan(X).all(axis=1)]
-    options = {"max_iter": 5, "n_init": 1} if solver == "adam" else {"n_init": 1}
+    options = {"n_init": 1}
     model = quick(1, solver=solver, **options).fit(X)
     assert np.isfinite(model.score(X))
     row = np.array([[1.0, np.nan]])
@@ -282,16 +283,10 @@ def test_information_criteria():
         assert model.aic(GAMMA) == pytest.approx(-2 * log_likelihood + 2 * n_parameters)
 
 
-def test_many_features_without_a_normaliser():
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((300, 8)) @ rng.standard_normal((8, 8))
-    model = quick(60, coupling="diagonal", solver="score_matching", max_iter=5, n_init=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(X)
-    assert float(model.log_normalizer_.error) > 0
-    assert model.score(X) == pytest.approx(gaussian_score(X, X), abs=1.0)
-    assert np.array_equal(model.score_samples(X), model.score_samples(X))
+def test_many_features_need_a_normaliser_that_can_be_had():
+    X = np.random.default_rng(0).standard_normal((300, 8))
+    with pytest.raises(InvalidInputError, match=r"cannot be evaluated|out of reach"):
+        quick(60, coupling="diagonal", max_iter=5, n_init=1, fallback=None).fit(X)
 
 
 def test_progress_is_shown_when_asked_for(capsys):
@@ -320,9 +315,7 @@ def test_progress_is_shown_when_asked_for(capsys):
         ({"regularization": float("nan")}, "regularization"),
         ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"fallback": "normal"}, "fallback"),
-        ({"learning_rate": 0}, "learning_rate"),
         ({"solver": "em", "coupling": "diagonal"}, "em"),
-        ({"solver": "pcd"}, "pcd"),
     ],
 )
 def test_wrong_settings_are_named(options, message):
@@ -361,7 +354,7 @@ def test_samples_follow_the_density(seed, n_hidden, n_init):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("solver", ["lbfgs", "em", "adam", "cma"])
+@pytest.mark.parametrize("solver", ["lbfgs", "em", "cma"])
 def test_iterations_are_counted_from_the_start(solver):
     model = RTBMDensity(1, solver=solver, max_iter=3, tol=0, n_init=1, fallback=None, random_state=0).fit(GAMMA[:50])
     assert (model.n_iter_, model.history_[-1].step) == (3, 3)

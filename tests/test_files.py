@@ -186,14 +186,14 @@ def test_text_and_dates_are_left_out_unless_asked_for(tmp_path):
         }
     rows = read_table(tmp_path / "data.parquet").values
     assert np.array_equal(rows, [[1, 1, 2**60], [2.5, 0, 1], [np.nan, np.nan, 2]], equal_nan=True)
-    assert next(FileRows(tmp_path / "data.parquet").epoch(0))[0].shape == (3, 3)
+    assert next(FileRows(tmp_path / "data.parquet").in_order(10))[1].shape == (3, 3)
     pq.write_table(
         pa.table({"x": ["1", "2", "oops"], "c": pa.array(["a"] * 3).dictionary_encode()}),
         path := tmp_path / "b.parquet",
     )
     with pytest.raises(FileError, match="row 2, column 'x': 'oops' is not a finite number"):
         read_table(path)
-    with pytest.raises(FileError, match="block 0, row 2, column 'x': 'oops' is not a finite number"):
+    with pytest.raises(FileError, match="first rows, row 2, column 'x': 'oops' is not a finite number"):
         FileRows(path)
 
 
@@ -235,7 +235,7 @@ def test_the_index_in_parquet_is_no_feature(tmp_path, name, stored):
         assert table.names == ["x", "y"]
         assert table.left_out == {stored: INDEX}
     assert np.array_equal(read_table(path).values, FRAME)
-    assert sorted(next(FileRows(path).epoch(0))[0].tolist()) == FRAME.to_numpy().tolist()
+    assert next(FileRows(path).in_order(10))[1].tolist() == FRAME.to_numpy().tolist()
     assert read_table(path, [stored, "x"]).values.tolist() == [[7, 1], [9, 2]]
     assert FileRows(path, [stored]).names == [stored]
     FRAME.to_parquet(path)
@@ -428,25 +428,18 @@ def test_other_files(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["npy", "parquet"])
-def test_streams_give_every_row_once_in_each_epoch(tmp_path, kind):
+def test_processes_share_the_rows_of_a_file(tmp_path, kind):
     values = np.arange(50.0)
     path = tmp_path / f"data.{kind}"
     if kind == "npy":
         np.save(path, np.column_stack([values, -values]))
     else:
         pq.write_table(pa.table({"x": values, "y": -values}), path, row_group_size=7)
-    for number in (0, 1):
-        shares = [list(FileRows(path, None, 4, 0, rank, 2, block_rows=7).epoch(number)) for rank in (0, 1)]
-        rows = np.concatenate([batch for share in shares for batch, _ in share])
-        assert sorted(rows[:, 0]) == values.tolist()
-        assert np.array_equal(rows[:, 1], -rows[:, 0])
-        assert max(len(batch) for share in shares for batch, _ in share) == 4
-    orders = [
-        np.concatenate([b for b, _ in FileRows(path, None, 4, seed, block_rows=7).epoch(0)])[:, 0] for seed in (0, 0, 1)
-    ]
-    assert np.array_equal(orders[0], orders[1])
-    assert not np.array_equal(orders[0], orders[2])
-    chosen = FileRows(path, ["1" if kind == "npy" else "y"], 50)
-    assert next(chosen.epoch(0))[0].shape[1] == 1
-    with pytest.raises(FileError, match="can be streamed"):
+    shares = [list(FileRows(path, None, rank, 3).in_order(4)) for rank in range(3)]
+    rows = np.concatenate([part for share in shares for _, part in share])
+    assert np.array_equal(rows, np.column_stack([values, -values]))
+    assert all(part[0, 0] == begin and len(part) <= 4 for share in shares for begin, part in share)
+    chosen = FileRows(path, ["1" if kind == "npy" else "y"])
+    assert next(chosen.in_order(50))[1].shape[1] == 1
+    with pytest.raises(FileError, match="read in blocks"):
         FileRows(write(tmp_path / "data.csv", "1\n"))

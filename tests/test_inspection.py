@@ -39,10 +39,3 @@ def test_looking_at_an_estimator_never_raises(name, fitted):
     assert repr(cloned) == repr(model)
     for attribute in dir(type(model)):
         hasattr(model, attribute)
-
-
-def test_a_mixture_has_no_normalizer_of_its_own():
-    model = ESTIMATORS["mixture"]().fit(np.random.default_rng(0).normal(size=(60, 2)))
-    assert not hasattr(model, "log_normalizer_")
-    with pytest.raises(AttributeError, match=r"distribution_\.components"):
-        _ = model.log_normalizer_

@@ -38,8 +38,8 @@ MISSING_WORDS = {"", "na", "n/a", "nan", "null", "none"}
 """Cells of a CSV file, in upper or lower case, that are read as NaN; other words make a column text."""
 BOOLEAN_WORDS = {"true": 1.0, "false": 0.0}
 """Cells, in upper or lower case, that are read as numbers."""
-BLOCK_ROWS = 65_536
-"""Rows of a .npy file that are shuffled together. More mix the rows better, and take more memory."""
+FIRST_ROWS = 65_536
+"""Rows of a Parquet file that decide which columns are text."""
 INSPECTED_ROWS = 1000
 """Rows of a CSV file that decide which columns Arrow parses as numbers. It parses the others as text, more slowly."""
 NAMED_CELLS = 5
@@ -435,7 +435,7 @@ class _NpyFile:
     has_names = False
     index: Sequence[str] = ()
 
-    def __init__(self, path: Path, block_rows: int = BLOCK_ROWS):
+    def __init__(self, path: Path):
         try:
             array = np.lib.format.open_memmap(path, mode="r")  # refuses archives (.npz) and pickles
         except (OSError, EOFError, ValueError) as error:
@@ -450,8 +450,7 @@ class _NpyFile:
             )
         self._path, self._array = path, array[:, None] if array.ndim == 1 else array
         self.n_rows, width = (int(size) for size in self._array.shape)
-        self.columns, self._block_rows = [str(i) for i in range(width)], block_rows
-        self.n_blocks = math.ceil(self.n_rows / self._block_rows)
+        self.columns = [str(i) for i in range(width)]
 
     def read(self, chosen: list[str], left_out: dict[str, str] | None) -> tuple[Floats, list[str]]:
         """All rows of the chosen columns."""
@@ -460,11 +459,6 @@ class _NpyFile:
     def numeric_columns(self, chosen: list[str], left_out: dict[str, str] | None) -> list[str]:
         """The chosen columns, since all are numbers."""
         return chosen
-
-    def block(self, number: int, chosen: list[str]) -> Floats:
-        """The rows of a block."""
-        rows = slice(number * self._block_rows, (number + 1) * self._block_rows)
-        return self._numbers(rows, chosen, f"block {number}, ")
 
     def in_order(self, chosen: list[str], first: int, last: int, size: int) -> Iterator[tuple[int, Floats]]:
         """The rows from first to last, `size` at a time, each with the number of its first row."""
@@ -484,7 +478,7 @@ class _ParquetFile:
 
     has_names = True
 
-    def __init__(self, path: Path, block_rows: int = BLOCK_ROWS):
+    def __init__(self, path: Path):
         from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile
 
@@ -494,7 +488,7 @@ class _ParquetFile:
             raise FileError(f"{path}: not a Parquet file ({error})") from None
         schema, metadata = self._file.schema_arrow, self._file.metadata
         self._path, self._metadata, self.columns = path, metadata, list(schema.names)
-        self.n_rows, self.n_blocks = metadata.num_rows, metadata.num_row_groups
+        self.n_rows = metadata.num_rows
         index = (schema.pandas_metadata or {}).get("index_columns", [])
         self.index = [name for name in self.columns if name in index]
 
@@ -506,16 +500,11 @@ class _ParquetFile:
         """The chosen columns whose first rows are numbers."""
         import pyarrow as pa
 
-        if not self.n_blocks:
+        if not self._metadata.num_row_groups:
             return chosen
-        batch = next(self._file.iter_batches(BLOCK_ROWS, row_groups=[0], columns=chosen), None)
+        batch = next(self._file.iter_batches(FIRST_ROWS, row_groups=[0], columns=chosen), None)
         first = self._file.read_row_group(0, columns=chosen) if batch is None else pa.table(batch)
-        return self._numbers(first, chosen, left_out, "block 0, ")[1]
-
-    def block(self, number: int, chosen: list[str]) -> Floats:
-        """The rows of a row group."""
-        table = self._file.read_row_group(number, columns=chosen)
-        return self._numbers(table, chosen, None, f"block {number}, ")[0]
+        return self._numbers(first, chosen, left_out, "first rows, ")[1]
 
     def in_order(self, chosen: list[str], first: int, last: int, size: int) -> Iterator[tuple[int, Floats]]:
         """The rows from first to last, `size` or fewer at a time, each with the number of its first row.
@@ -524,7 +513,7 @@ class _ParquetFile:
         """
         import pyarrow as pa
 
-        edges = np.cumsum([0, *(self._metadata.row_group(i).num_rows for i in range(self.n_blocks))])
+        edges = np.cumsum([0, *(self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups))])
         groups = np.flatnonzero((edges[1:] > first) & (edges[:-1] < last)).tolist()
         begin = int(edges[groups[0]]) if groups else 0
         batches = self._file.iter_batches(size, row_groups=groups, columns=chosen, use_threads=False)
@@ -552,10 +541,7 @@ STREAMED_FILES: Mapping[str | None, type[_NpyFile] | type[_ParquetFile]] = {".np
 
 
 class FileRows:
-    """The rows of a .npy or Parquet file that need not fit into memory, in batches.
-
-    A .npy file is a memory map, read in blocks; a Parquet file is read by row groups. Each epoch takes the blocks in a
-    new order and shuffles the rows of each. In several processes, each takes its share of the blocks.
+    """The rows of a .npy or Parquet file that need not fit into memory.
 
     Columns are left out as in `read_table`, but the first rows alone decide whether a column is text.
 
@@ -565,14 +551,8 @@ class FileRows:
         A .npy or .parquet file.
     columns : sequence of str, default=None
         The columns to read; None for all that hold numbers.
-    batch_size : int, default=4096
-        Rows in a batch.
-    seed : int, default=0
-        Seed of the orders.
     rank, world : int, default=0, 1
-        The number of this process, and the number of processes.
-    block_rows : int, default=65536
-        Rows in a block of a .npy file.
+        The number of this process, and the number of processes, which share the rows.
 
     Attributes
     ----------
@@ -584,37 +564,18 @@ class FileRows:
         The number of rows of the file, and of columns that are read.
     """
 
-    def __init__(
-        self,
-        path: Any,
-        columns: Sequence[str] | None = None,
-        batch_size: int = 4096,
-        seed: int = 0,
-        rank: int = 0,
-        world: int = 1,
-        block_rows: int = BLOCK_ROWS,
-    ):
+    def __init__(self, path: Any, columns: Sequence[str] | None = None, rank: int = 0, world: int = 1):
         self.path = existing_table(path)
         if table_kind(self.path) not in STREAMED_FILES:
-            raise FileError(f"{self.path}: only .npy and .parquet files can be streamed; convert it, or read it whole")
-        self._batch_size, self._seed, self._rank, self._world = batch_size, seed, rank, world
+            raise FileError(f"{self.path}: only .npy and .parquet files are read in blocks: convert it, or read it")
+        self._rank, self._world = rank, world
         # opened anew for each pass, so that this object can be sent to other processes
-        self._open = partial(STREAMED_FILES[table_kind(self.path)], self.path, block_rows)
+        self._open = partial(STREAMED_FILES[table_kind(self.path)], self.path)
         file = self._open()
         chosen, left_out = _choose(self.path, columns, file.columns, file.index)
         self._chosen = file.numeric_columns(chosen, left_out)
         self.names, self.left_out = self._chosen if file.has_names else None, left_out or {}
         self.n_rows, self.n_columns = file.n_rows, len(self._chosen)
-
-    def epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
-        """The batches of one epoch: points (b, d) and weights (b,), which are 1."""
-        file, rng = self._open(), np.random.default_rng([self._seed, number])
-        for block in rng.permutation(file.n_blocks)[self._rank :: self._world].tolist():
-            rows = file.block(block, self._chosen)
-            order = np.random.default_rng([self._seed, number, block]).permutation(len(rows))
-            for begin in range(0, len(rows), self._batch_size):
-                batch = rows[order[begin : begin + self._batch_size]]
-                yield batch, np.ones(len(batch))
 
     def in_order(self, size: int) -> Iterator[tuple[int, Floats]]:
         """The share of this process, in order: the number of a row, and `size` rows or fewer from there on.

@@ -73,8 +73,7 @@ class NormalizerError(TooManyTermsError):
             message += (
                 f"The integral over v in its place is done for at most 3 visible units (there are {n_visible}), as "
                 "long as a grid resolves them. score_function(v), hidden_mean(v) and free_energy(v) need no "
-                'normaliser, nor do the solvers "score_matching" and "pcd"; estimate_log_normalizer() gives an '
-                "estimate with its error"
+                "normaliser. Use fewer hidden units, or features"
             )
         else:
             message += (

@@ -50,9 +50,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 console = Console(markup=False, highlight=False, soft_wrap=True)
 errors = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
-SolverName = Literal["lbfgs", "adam", "em", "cma", "score_matching", "pcd"]
+SolverName = Literal["lbfgs", "em", "cma"]
 """The keys of `rtbm.training.SOLVERS`, which needs torch."""
-STREAMED_SOLVERS = ("lbfgs", "em", "adam")
+STREAMED_SOLVERS = ("lbfgs", "em")
 """Solvers for files that are read in blocks; others are refused with --stream."""
 FEWEST_COMMITTEE_ROWS = 50
 """With fewer rows, and no size given, one machine is fitted: cross-validation could not tell sizes apart."""
@@ -118,7 +118,7 @@ def fit(
     ] = None,
     drop_constant: Annotated[bool, typer.Option("--drop-constant", help="Drop columns with only one value.")] = False,
     starts: Annotated[int | None, typer.Option(min=1, help="Starts of the solver; 8 by default.")] = None,
-    iterations: Annotated[int | None, typer.Option(min=1, help="At most so many iterations (epochs).")] = None,
+    iterations: Annotated[int | None, typer.Option(min=1, help="The most iterations.")] = None,
     regularization: Annotated[
         float | None, typer.Option(min=0, help="Strength of the prior against fine structure; 1 by default.")
     ] = None,
@@ -129,11 +129,10 @@ def fit(
         bool,
         typer.Option(
             "--stream",
-            help="Read the file (.npy, .parquet) in blocks, again in each step, with --solver lbfgs, em or adam; by "
+            help="Read the file (.npy, .parquet) in blocks, again in each step, with --solver lbfgs or em; by "
             "default if it holds more than 3·10⁷ numbers.",
         ),
     ] = False,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows in a batch of adam and pcd.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Starts that run at the same time (-1: one for each core).")] = None,
     device: Annotated[str | None, typer.Option(help="A torch device, as cuda.")] = None,
     seed: Seed = 0,
@@ -158,14 +157,13 @@ def fit(
         "n_init": starts,
         "regularization": regularization,
         "validation_fraction": validation,
-        "batch_size": batch_size,
         "device": device,
     }
     options: Any = {name: value for name, value in options_given.items() if value is not None}
     text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
     chosen = chosen_columns(columns, data, text_format)
     if stream and (data is None or (solver or "lbfgs") not in STREAMED_SOLVERS):
-        raise typer.BadParameter("--stream needs a file and --solver lbfgs, em or adam", param_hint="--stream")
+        raise typer.BadParameter("--stream needs a file and --solver lbfgs or em", param_hint="--stream")
     stream = stream or ((solver or "lbfgs") in STREAMED_SOLVERS and not cv and _is_large(data, chosen))
     if cv and (options or stream):
         raise typer.BadParameter("a committee takes no options of a single fit", param_hint="--cv")
@@ -197,7 +195,7 @@ def fit(
             cv = not (options or stream or world > 1) and len(found.values) >= FEWEST_COMMITTEE_ROWS
         model: Any = RTBMDensityCV(**shared) if cv else RTBMDensity(**shared, **options)
         if stream:
-            model.fit_stream(data, chosen)
+            model.fit(data, columns=chosen)
         else:
             with _columns_by_name(found.names):
                 model.fit(found.values)
@@ -442,7 +440,7 @@ def _is_large(path: Path | None, chosen: list[str] | None) -> bool:
     if path is None or table_kind(path) not in (".npy", ".parquet"):
         return False
     from rtbm.data_files import count_numbers
-    from rtbm.estimators.density.sources import memory_limit
+    from rtbm.estimators.sources import memory_limit
 
     return count_numbers(path, chosen) * 8 > memory_limit()
 

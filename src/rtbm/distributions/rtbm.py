@@ -22,12 +22,10 @@ from rtbm.distributions.continuous import ContinuousBoltzmannMachine
 from rtbm.distributions.dense import DenseMachine
 from rtbm.distributions.diagonal import DiagonalMachine
 from rtbm.distributions.evaluator import explains_failures
-from rtbm.distributions.integration.expectations import Estimate
-from rtbm.distributions.sampling.annealing import anneal
 from rtbm.errors import InvalidInputError
 from rtbm.parameters import Free, Lattice, Natural, constrain, map_tensors, solve
 from rtbm.theta.plan import ThetaPlan
-from rtbm.validation import as_shape, check_choice, check_integer, check_integers, check_tolerance
+from rtbm.validation import as_shape, check_choice, check_integers, check_tolerance
 
 Machine = DenseMachine | DiagonalMachine
 
@@ -247,41 +245,6 @@ class RTBMDistribution(VisibleDistribution[Machine]):
     def _origin(self) -> Tensor:
         """The mean (1, Nv) of the Gaussian factor, where no term of log P is large."""
         return -solve(self._natural.T, self._natural.b_v[:, None]).mT
-
-    def estimate_log_normalizer(
-        self, n_chains: int = 1000, n_steps: int = 500, generator: torch.Generator | None = None
-    ) -> Estimate:
-        """log Z by annealed importance sampling, with its standard error.
-
-        It serves diagonal machines that are too large for the exact value.
-
-        Parameters
-        ----------
-        n_chains : int, default=1000
-            The number of independent chains. The error falls with its square root.
-        n_steps : int, default=500
-            Steps from the machine with W = 0 to this one. Too few steps for strong couplings W make the error large,
-            and its estimate too small.
-        generator : torch.Generator, default=None
-            For repeatable results.
-
-        Examples
-        --------
-        >>> machine = RTBMDistribution([[0.5]], [[0.9, 0.2]], [2.0, 1.0], [0.0], [0.3, 0.1])
-        >>> value, error = machine.estimate_log_normalizer(generator=torch.Generator().manual_seed(0))
-        >>> bool((value - machine.log_normalizer).abs() < 4 * error)
-        True
-        """
-        if self.coupling == "dense":
-            raise InvalidInputError(
-                "estimate_log_normalizer needs a diagonal Q, given as a vector: it draws h given v unit by unit"
-            )
-        check_integer(n_chains, "n_chains", 2)
-        check_integer(n_steps, "n_steps", 2)
-        first, v = self.to_phase("I"), self._origin()
-        value, error = anneal(first._natural, n_chains, n_steps, generator, self.tolerance)
-        value = value + (first._free_energy(v) - self._free_energy(v))[0]  # exp(−F)/Z is the same in both phases
-        return Estimate(value.to(self._dtype), error.to(self._dtype))
 
     def energy(self, v: Any, h: Any) -> Tensor:
         """E(v, h) = ½vᵀTv + ½hᵀQh + vᵀWh + b_vᵀv + b_hᵀh (...) for v (..., Nv) and integers h (..., Nh) (phase I only).

@@ -45,14 +45,13 @@ def check_number(value: Any, name: str, low: float, high: float, strict: bool = 
 
 def check_search(estimator: Any, solvers: Any) -> None:
     """Check the parameters of solvers and starts, which scikit-learn lets be set to anything."""
-    for name in ("n_init", "n_iter_no_change", "max_iter", "batch_size"):
+    for name in ("n_init", "n_iter_no_change", "max_iter"):
         value = getattr(estimator, name)
         if value is not None or name.startswith("n_"):
             check_integer(value, name, 1)
     check_choice(estimator.coupling, "coupling", COUPLINGS)
     check_choice(estimator.solver, "solver", tuple(solvers))
     check_number(estimator.tol, "tol", 0.0, math.inf)
-    check_number(estimator.learning_rate, "learning_rate", 0.0, math.inf, strict=True)
     if estimator.validation_fraction is not None:
         check_number(estimator.validation_fraction, "validation_fraction", 0.0, 1.0, strict=True)
     check_jobs(estimator.n_jobs)
@@ -230,7 +229,7 @@ def spike_of(column: Floats) -> str | None:
             found = i
     if found is None:
         return None
-    return f"{size} distinct values, {100 * counts[found] / n:.2g} % of the rows are {values[found]:g}"
+    return f"{size} distinct values, {100 * counts[found] / n:.3g} % of the rows are {values[found]:g}"
 
 
 def distinct_rows(x: Floats, weights: Floats) -> tuple[Floats, Floats]:

@@ -20,9 +20,6 @@ SCREENING_ITERATIONS = 30
 either save time, and more often miss the best optimum."""
 FINALISTS = 3
 OUTPERFORMED = "outperformed by other starts"
-POLISHING_TOL = 0.1
-"""The tolerance with all data, as a share of the tolerance on a sample. These iterations start near the optimum, where
-each one gains little; a larger value stops them too early."""
 
 Report = Callable[[int, Record], None]
 """Called with the number of a start and each of its records."""
@@ -48,10 +45,6 @@ class Task(ABC):
     def uses_threads(self) -> bool:
         """Whether starts that run at the same time are threads of one process."""
         return False
-
-    def smaller(self) -> "Task | None":
-        """The same task on a sample of its data, if they are many; else None."""
-        return None
 
     @property
     def n_rows(self) -> int:
@@ -80,16 +73,15 @@ class Task(ABC):
             return solver.minimise(self.objective(), start, monitor)
 
 
-def task_options(estimator: Any, solvers: Any, seed: int) -> dict[str, Any]:
-    """The arguments of a `Task`, from the parameters of an estimator."""
+def task_options(estimator: Any, solvers: Any, seed: int, **settings: Any) -> dict[str, Any]:
+    """The arguments of a `Task`, from the parameters of an estimator; `settings` are further ones of its solver."""
     solver = make_solver(
         estimator.solver,
         None if estimator.max_iter is None else int(estimator.max_iter),
         solvers,
         tol=float(estimator.tol),
-        batch_size=None if estimator.batch_size is None else int(estimator.batch_size),
-        learning_rate=float(estimator.learning_rate),
         seed=seed,
+        **settings,
     )
     options = {"solver": solver, "patience": estimator.n_iter_no_change, "n_init": estimator.n_init}
     return options | {"n_jobs": estimator.n_jobs, "device": estimator.device}
@@ -133,24 +125,11 @@ def is_screened(task: Task) -> bool:
 
 def count_runs(task: Task) -> int:
     """How often the solver will run."""
-    return task.n_init + (FINALISTS if is_screened(task) else 0) + (task.smaller() is not None)
+    return task.n_init + (FINALISTS if is_screened(task) else 0)
 
 
 def search(task: Task) -> Outcome:
-    """Run all starts, and take the best by validation if there is any, else by the objective.
-
-    Where the task has a smaller version, on a sample of its data, all starts run there. Only the best one then goes on
-    with all data, and starts near the optimum.
-    """
-    smaller = task.smaller()
-    if smaller is None:
-        return _search(task)
-    outcome = _search(smaller)
-    solver, start = replace(task.solver, tol=POLISHING_TOL * task.solver.tol), outcome.results[outcome.best].vector
-    return outcome.continued(*_run_all(replace(task, solver=solver), [(outcome.best, start)], solver.max_iter))
-
-
-def _search(task: Task) -> Outcome:
+    """Run all starts, and take the best by validation if there is any, else by the objective."""
     indices, first = range(task.n_init), SCREENING_ITERATIONS if is_screened(task) else task.solver.max_iter
     results = _run_all(task, [(i, None) for i in indices], first)
     if is_screened(task):

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,12 @@ from rtbm.nn.feedforward import affine_layers
 from rtbm.nn.theta_layer import ThetaLayer
 from rtbm.training.family import FAILURES
 from rtbm.training.solvers import CMA, LBFGS
-from rtbm.training.solvers.base import EpochSolver, Monitor, Result, Solver
+from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Monitor, Result, Solver
 
 NETWORK_BATCH = 128
 """Rows in a batch of Adam, by default. Smaller batches make more steps an epoch, with noisier gradients."""
+FINAL_RATE = 0.01
+"""The last learning rate of Adam, as a share of the first. A larger one ends with noisier parameters."""
 CMA_SPREAD = 0.01
 """The standard deviation of the first generation. It is small, because starts are tuned to the data; CMA-ES widens it
 where that helps."""
@@ -137,32 +139,44 @@ class NetworkObjective:
 
 
 @dataclass(frozen=True)
-class NetworkAdam(EpochSolver):
-    """Adam, with a step for every batch of shuffled rows and a falling learning rate, for `max_iter` epochs.
+class NetworkAdam(Solver):
+    """Adam, with a step for every batch of shuffled rows, for `max_iter` epochs.
 
-    Rows are drawn by their weights. A heavy row is drawn often; a larger gradient instead would have little effect,
-    because Adam divides gradients by their size.
+    The learning rate falls along half a cosine to FINAL_RATE times the first one. Rows are drawn by their weights. A
+    heavy row is drawn often; a larger gradient instead would have little effect, because Adam divides gradients by
+    their size.
+
+    Attributes
+    ----------
+    batch_size : int, default=128
+        The number of rows in a batch.
+    learning_rate : float, default=0.01
+        The first step size.
     """
 
     max_iter: int = 300
+    batch_size: int = NETWORK_BATCH
+    learning_rate: float = 0.01
     name: ClassVar[str] = "adam"
+    unit: ClassVar[str] = "epoch"
 
     def _minimise(self, objective: NetworkObjective, start: Tensor, monitor: Monitor) -> Result:
-        weights, size = objective.weights.cpu(), self.batch_size or NETWORK_BATCH
-        generator, vector = torch.Generator().manual_seed(self.seed), start.clone()
-
-        def run(epoch: int, step: Callable[[], Any]) -> tuple[Tensor, float]:
-            for rows in _draw_rows(weights, generator).split(size):
-                loss, vector.grad = objective.with_gradient(vector, rows.to(vector.device))
-                if math.isfinite(loss):
-                    step()
-            return vector, objective.value(vector)
-
-        devices = [vector.device] if vector.is_cuda else []
+        weights, vector = objective.weights.cpu(), start.clone()
+        generator, optimizer = torch.Generator().manual_seed(self.seed), torch.optim.Adam([vector])
+        reason, devices = SCHEDULE, [vector.device] if vector.is_cuda else []
         with torch.random.fork_rng(devices):  # dropout draws from the global generator
             torch.manual_seed(self.seed)
             monitor(vector.clone(), objective.value(vector))
-            vector, reason = self.run_epochs(vector, monitor, run)
+            for epoch in range(self.max_iter):
+                fall = 0.5 * (1 + math.cos(math.pi * epoch / self.max_iter))
+                optimizer.param_groups[0]["lr"] = self.learning_rate * (FINAL_RATE + (1 - FINAL_RATE) * fall)
+                for rows in _draw_rows(weights, generator).split(self.batch_size):
+                    loss, vector.grad = objective.with_gradient(vector, rows.to(vector.device))
+                    if math.isfinite(loss):
+                        optimizer.step()
+                if monitor(vector.clone(), objective.value(vector)):
+                    reason = EARLY_STOPPING
+                    break
         return monitor.result(vector, reason, objective.evaluations, self.name)
 
 

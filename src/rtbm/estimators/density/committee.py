@@ -26,9 +26,9 @@ from rtbm.estimators.checks import (
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.density.fitted import FittedDensity, component_weights, components
 from rtbm.estimators.density.predictions import PredictingDensity
-from rtbm.estimators.density.sources import is_source
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
 from rtbm.estimators.progress import counting_bar
+from rtbm.estimators.sources import is_source
 from rtbm.parameters import count
 from rtbm.training.family import MAX_DENSE_UNITS
 from rtbm.validation import check_choice, check_integer

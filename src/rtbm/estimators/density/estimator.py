@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -27,35 +26,16 @@ from rtbm.estimators.checks import (
     warn_of_spikes,
 )
 from rtbm.estimators.density.fallback import Whole, find_machine, find_simpler, without_strays
-from rtbm.estimators.density.fitted import components, is_large
+from rtbm.estimators.density.fitted import components
 from rtbm.estimators.density.predictions import PredictingDensity
-from rtbm.estimators.density.sources import (
-    AnySource,
-    Described,
-    agree_on_columns,
-    is_dask,
-    is_source,
-    open_source,
-    work_on,
-)
 from rtbm.estimators.density.standardise import Standardised, like, log_scales, standardise, to_standard
-from rtbm.estimators.density.streaming import (
-    Line,
-    LineBatches,
-    Preparation,
-    fit_exactly,
-    fit_stream,
-    gather_all,
-    open_batches,
-    standardise_sample,
-    survey,
-    survey_batches,
-)
+from rtbm.estimators.density.survey import SAMPLED_ROWS, Line, Survey, fit_blocks, standardise_sample, survey
 from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.estimators.search import Outcome, Report, count_runs, task_options
+from rtbm.estimators.sources import Source, array_rows, common_columns, is_source, open_source, work_on
 from rtbm.training import SOLVERS, Result
-from rtbm.training.distributed import gather_objects, together
+from rtbm.training.distributed import gather_objects, is_distributed, together
 from rtbm.training.family import FAILURES, Density, check_sizes
 from rtbm.validation import check_choice
 
@@ -87,11 +67,11 @@ class RTBMDensity(PredictingDensity):
     phase : "I" or "II", default="I"
         The phase in which the parameters are shown, and in which `transform` computes. Both phases have the same
         densities.
-    solver : "lbfgs", "adam", "em", "cma", "score_matching" or "pcd", default="lbfgs"
-        "lbfgs" and "em" (dense only) use all data in each iteration. "adam" uses batches. "cma" needs no derivatives.
-        "score_matching" and "pcd" (diagonal only) need no normaliser, so they suit many features.
+    solver : "lbfgs", "em" or "cma", default="lbfgs"
+        "lbfgs" starts with expectation maximisation where that helps. "em" is expectation maximisation alone (dense
+        machines). "cma" needs no derivatives.
     max_iter : int, default=None
-        The largest number of iterations, generations ("cma") or epochs ("adam", "pcd"); None for the solver's default.
+        The largest number of iterations, or generations ("cma"); None for the solver's default.
     tol : float, default=1e-7
         Iterations end when the objective improves by less.
     n_init : int, default=8
@@ -123,10 +103,6 @@ class RTBMDensity(PredictingDensity):
     drop_constant : bool, default=False
         Whether to leave features with only one value out of the density. By default they are an error. With True,
         `score_samples` ignores the constant features, and `sample` fills them in.
-    batch_size : int, default=None
-        The number of rows in a batch of "adam" (None: 500, or 4096 of a file) and "pcd" (None: all).
-    learning_rate : float, default=0.03
-        The first step size of "adam" and "pcd". `fit_stream` takes a tenth of it, because it starts from a fit.
     warm_start : bool, default=False
         Whether `fit` starts at the density of the last fit, if that has the same sizes and is no Gaussian, instead of
         from `n_init` starts. For data in memory.
@@ -192,8 +168,6 @@ class RTBMDensity(PredictingDensity):
         fallback: str | None = "gaussian",
         bounds: Any = None,
         drop_constant: bool = False,
-        batch_size: int | None = None,
-        learning_rate: float = 0.03,
         warm_start: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -202,43 +176,62 @@ class RTBMDensity(PredictingDensity):
     ):
         keep_arguments(self, locals())
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, columns: Sequence[str] | None = None) -> Self:
         """Fit the density to data.
 
-        Data that need not fit into memory are read a block at a time. With fewer than 20,000 rows the result is that
-        of the same rows in an array. With more, all starts run on a sample, and the best one goes on with all data,
-        each step one pass over them (`solver` "lbfgs" or "em"; for "adam" see `fit_stream`). Under torch.distributed
-        each process takes its share of a file or a memory map, or its own blocks, and all end with the same density.
+        With 20,000 rows or more, all starts run on a sample, and the best one goes on with all data, each step one pass
+        over them (`solver` "lbfgs" or "em"). The result is the same for arrays and for data that are read in blocks,
+        which need not fit into memory. Under torch.distributed each process takes its share of a file or a memory map,
+        or its own blocks, and all end with the same density.
 
         Parameters
         ----------
         X : (n_samples, n_features), path, blocks, or Dask array or data frame
             Array or data frame. NaN entries are missing, and are integrated out. In blocks are read: the path of a .npy
             or Parquet file, a memory map of more than 3·10⁷ numbers, a list of arrays (rows, n_features) or of pairs
-            (rows, weights), anything else that yields those each time it is iterated over, and Dask collections, whose
-            partitions stay on their workers.
+            (rows, weights), anything else that yields those each time it is iterated over, such as a DataLoader, and
+            Dask collections, whose partitions stay on their workers.
         y : ignored
             For pipelines.
         sample_weight : (n_samples,), default=None
             How often each row counts: a weight of 0 is as if the row were absent, 2 as if it were there twice. The sum
             of the weights is the number of observations that the prior is compared with. For arrays and memory maps.
+        columns : sequence of str, default=None
+            The columns of a file to read; by default all that hold numbers.
 
         Examples
         --------
         >>> from rtbm import RTBMDensity, datasets
         >>> X = datasets.gamma.sample(1000, seed=1)
         >>> model = RTBMDensity(n_init=1, random_state=0).fit([X[:300], X[300:]])
-        >>> bool(abs(model.score(X) - RTBMDensity(n_init=1, random_state=0).fit(X).score(X)) < 1e-4)
+        >>> bool(abs(model.score(X) - RTBMDensity(n_init=1, random_state=0).fit(X).score(X)) < 1e-12)
         True
         """
-        if is_source(X) and not (isinstance(X, np.memmap) and self._needs_memory()):
-            return self._fit_source(X, None, sample_weight)
         self._check_parameters()
         last = None if not self.warm_start or getattr(self, "is_gaussian_", True) else self._line_density
         forget(self, "_line_density")
-        rows, weights = distinct_rows(*self._prepare(X, sample_weight))
-        line, log_slope = self._bounds.to_line(rows)
         seed = self._seed()
+        if is_source(X) and not (isinstance(X, np.memmap) and self._needs_memory()):
+            return self._fit_source(X, columns, sample_weight, seed)
+        if columns is not None:
+            raise InvalidInputError("columns is for files: select the columns of other data before the fit")
+        rows, weights = self._prepare(X, sample_weight)
+        if len(rows) < SAMPLED_ROWS or self._needs_memory():
+            self._fit_rows(rows, weights, seed, last)
+        else:
+            source = array_rows(rows, weights)
+            self._fit_blocks(source, survey(source, Line(self._bounds, self._names()), seed), seed)
+        return self
+
+    def _needs_memory(self) -> bool:
+        """Whether the parameters need all data in memory."""
+        has_start = self.warm_start or self.validation_fraction is not None
+        return has_start or self.drop_constant or not SOLVERS[self.solver].takes_full_passes
+
+    def _fit_rows(self, rows: Floats, weights: Floats, seed: int, last: Density | None = None) -> None:
+        """Fit rows in memory, which are checked and inside of their bounds."""
+        rows, weights = distinct_rows(rows, weights)
+        line, log_slope = self._bounds.to_line(rows)
         training, held_out = split_rows(len(line), self.validation_fraction, seed)
         has_missing, validation = bool(np.isnan(line).any()), None
         data = standardise(line[training], weights[training], log_slope[training], self._names(), has_missing)
@@ -256,7 +249,6 @@ class RTBMDensity(PredictingDensity):
         with self._progress(count_runs(task)) as report:
             outcome = find_machine(replace(task, report=report, watch=watch_of(self, watched)), self.fallback)
         self._keep(task, outcome)
-        return self
 
     @staticmethod
     def _has_sizes(density: Density, task: DensityTask) -> bool:
@@ -270,57 +262,57 @@ class RTBMDensity(PredictingDensity):
         """The seed of everything random, the same in all processes."""
         return gather_objects(int(check_random_state(self.random_state).randint(2**31)))[0]
 
-    def fit_stream(self, source: Any, columns: Sequence[str] | None = None) -> Self:
-        """Fit the density to data that need not fit into memory.
+    def _fit_source(self, X: Any, columns: Sequence[str] | None, weights: Any, seed: int) -> Self:
+        """Fit data that are read in blocks. Under torch.distributed the first process leads, and sends the result."""
+        self._check_for_source(X, weights)
+        source = together(lambda: open_source(X, columns, weights))
+        known = common_columns(source.columns)
+        self.n_features_in_ = int(known.number or 0)
+        self.constants_ = np.full(self.n_features_in_, np.nan)
+        self.set_feature_names(known.names)
+        self._make_bounds()
 
-        With solver "lbfgs" or "em" this is `fit` with a choice of columns. With "adam", one pass draws a sample and
-        finds a start on it, by L-BFGS from `n_init` starts; then Adam takes `max_iter` epochs of batches, in which
-        steps are many and cheap. Under torch.distributed each process reads its share of a file, or its own loader, and
-        all end with the same density.
+        def work(everything: Source) -> bytes:
+            line = Line(self._bounds, self._names()).closed(everything)
+            self._bounds = line.bounds
+            found = survey(everything, line, seed)
+            if found.is_all:
+                self._leave_out_constants(found.sample.rows)
+            warn_of_spikes(found.sample.rows, self._names())
+            self._fit_blocks(everything, found, seed)
+            return self._state() if is_distributed() else b""
 
-        Parameters
-        ----------
-        source : path, DataLoader, iterable of batches, or what else `fit` reads in blocks
-            A .npy or .parquet file, which is read in blocks or row groups; or batches (rows, n_features), or pairs of
-            those and weights (rows,), that can be iterated over once for each epoch.
-        columns : sequence of str, default=None
-            The columns of a file to read; by default all that hold numbers.
-
-        Examples
-        --------
-        >>> from rtbm import RTBMDensity, datasets
-        >>> X = datasets.gamma.sample(1000, seed=1)
-        >>> batches = [X[:500], X[500:]]  # or torch.utils.data.DataLoader(X, batch_size=500)
-        >>> model = RTBMDensity(solver="adam", max_iter=3, n_init=1, random_state=0).fit_stream(batches)
-        >>> model.sample(2).shape
-        (2, 1)
-        """
-        return self._fit_source(source, columns, None)
-
-    def _fit_source(self, source: Any, columns: Sequence[str] | None, weights: Any) -> Self:
-        """Fit data that are read in blocks or batches."""
-        self._check_parameters()
-        self._check_for_source(source, weights)
-        forget(self, "_line_density")
-        seed = self._seed()
-        if self.solver == "adam":
-            self._fit_batches(source, columns, seed)
-            return self
-        rows = together(lambda: open_source(source, columns, weights))
-        described = agree_on_columns(rows.described)
-        self._set_columns(described)
-        state = work_on(rows, lambda everything: self._fit_exactly(everything, seed))
-        self.__dict__.update(torch.load(io.BytesIO(state), map_location=self.device or "cpu", weights_only=False))
-        self.summary_["left_out"] = dict(described.left_out)
+        state = work_on(source, work)
+        if state:
+            self.__dict__.update(torch.load(io.BytesIO(state), map_location=self.device or "cpu", weights_only=False))
+        self.summary_["left_out"] = dict(known.left_out)
         return self
+
+    def _state(self) -> bytes:
+        """The fitted attributes, for other processes."""
+        buffer, parameters = io.BytesIO(), self.get_params(deep=False)
+        torch.save({name: value for name, value in self.__dict__.items() if name not in parameters}, buffer)
+        return buffer.getvalue()
+
+    def _fit_blocks(self, source: Source, found: Survey, seed: int) -> None:
+        """Fit all data of a source after a survey of them. Few rows are fitted as an array."""
+        if found.is_all:
+            rows, weights = self._bounds.inside(found.sample.rows), found.sample.weights
+            self._fit_rows(rows, weights, seed)
+            self.summary_["log_likelihood"] = float(weights @ self._log_prob(rows) / weights.sum())
+            return
+        line = Line(self._bounds, self._names())
+        task = self._task(standardise_sample(found, line), None, seed)
+        with self._progress(count_runs(task) + 1) as report:
+            outcome, whole = fit_blocks(replace(task, report=report), self.fallback, source, line, found)
+        self._keep(task, outcome, found.total, whole)
+        log_prob = whole.gaussian if self.is_gaussian_ else whole.log_prob
+        self.summary_["log_likelihood"] = log_prob - task.data.log_volume
 
     def _check_for_source(self, source: Any, weights: Any) -> None:
         """Check that the parameters suit data that are read in blocks."""
-        if not (SOLVERS[self.solver].takes_full_passes or (self.solver == "adam" and not is_dask(source))):
-            raise InvalidInputError(
-                f'data that are read in blocks need solver="lbfgs" or "em" (or "adam", but not with Dask), got '
-                f"{self.solver!r}"
-            )
+        if not SOLVERS[self.solver].takes_full_passes:
+            raise InvalidInputError(f'data that are read in blocks need solver="lbfgs" or "em", got {self.solver!r}')
         if self.validation_fraction is not None or self.drop_constant:
             raise InvalidInputError(
                 "data that are read in blocks need validation_fraction=None and drop_constant=False, got "
@@ -330,57 +322,8 @@ class RTBMDensity(PredictingDensity):
         if weights is not None and not isinstance(source, np.memmap):
             raise InvalidInputError("sample_weight is for arrays: give blocks as pairs (rows, weights)")
 
-    def _needs_memory(self) -> bool:
-        """Whether the parameters need all data in memory."""
-        takes_blocks = self.solver in SOLVERS and SOLVERS[self.solver].takes_full_passes
-        return not takes_blocks or self.validation_fraction is not None or self.drop_constant
-
-    def _set_columns(self, described: Described) -> None:
-        self.n_features_in_ = int(described.n_features or 0)
-        self.constants_ = np.full(self.n_features_in_, np.nan)
-        self.set_feature_names(described.names)
-        self._make_bounds()
-
-    def _fit_exactly(self, source: AnySource, seed: int) -> bytes:
-        """Fit all data of a source; returns the fitted attributes as bytes for other processes."""
-        line = Line(self._bounds, self._names()).closed(source.gather)
-        self._bounds = line.bounds
-        seen = survey(source, line, seed)
-        data = standardise_sample(seen, self._names())
-        warn_of_spikes(self._bounds.from_line(seen.sample.rows), self._names())
-        task = self._task(data, None, seed)
-        with self._progress(count_runs(task) + 1) as report:
-            outcome, whole = fit_exactly(replace(task, report=report), self.fallback, source, line, seen)
-        self._keep(task, outcome, seen.total, whole)
-        if whole is None:
-            log_prob = task.objective().likelihood.value(self._fit_result[1])
-        else:
-            log_prob = whole.gaussian if self.is_gaussian_ else whole.log_prob
-        self.summary_["log_likelihood"] = log_prob - data.log_volume
-        buffer, parameters = io.BytesIO(), self.get_params(deep=False)
-        torch.save({name: value for name, value in self.__dict__.items() if name not in parameters}, buffer)
-        return buffer.getvalue()
-
-    def _fit_batches(self, source: Any, columns: Sequence[str] | None, seed: int) -> None:
-        """Fit the sample, and go on with Adam over batches."""
-        batches, rows = open_batches(source, columns, self.batch_size, seed)
-        described = agree_on_columns(rows.described)
-        self._set_columns(described)
-        line = Line(self._bounds, self._names()).closed(partial(gather_all, rows))
-        self._bounds = line.bounds
-        seen = survey_batches(rows, line, seed)
-        data = standardise_sample(seen, self._names())
-        task = self._task(data, None, seed)
-        with self._progress(count_runs(task) + 1) as report:
-            result = fit_stream(
-                replace(task, report=report), LineBatches(batches, Preparation(line, data.mean, data.root)), seen.total
-            )
-        self._keep(task, Outcome([result], 0), seen.total)
-        self.summary_["left_out"] = dict(described.left_out)
-
     def _progress(self, n_runs: int) -> AbstractContextManager[Report | None]:
-        is_likelihood = SOLVERS[self.solver].maximises_likelihood
-        return progress_bar(n_runs, is_likelihood=is_likelihood, shown=bool(self.verbose))
+        return progress_bar(n_runs, shown=bool(self.verbose))
 
     def _keep(
         self, task: DensityTask, outcome: Outcome, total: float | None = None, whole: Whole | None = None
@@ -492,7 +435,7 @@ def _failure(density: Density, rows: Tensor) -> str | None:
     rows = rows.to(density.device)
     try:
         with torch.no_grad():
-            log_prob = density.free_energy(rows) if is_large(density) else density.log_prob(rows)
+            log_prob = density.log_prob(rows)
     except FAILURES as error:
         return str(error).split(". ")[0]
     return None if bool(log_prob.isfinite().all()) else "log P leaves float64"

@@ -46,10 +46,10 @@ def find_simpler(
     With fallback="gaussian" the fit is compared with one Gaussian, with "gaussians" also with as many as it has
     machines. The fit needs more observations than parameters. Then it is better by the Bayesian information criterion,
     or if chance would hardly ever give so many parameters such a gain. The second rule is for large machines: under a
-    prior they use few of their parameters, and the criterion counts them all. Fits by solvers without a normaliser are
-    kept. `total` is the number of observations if the data of the task are a sample, and `whole` what is known of them.
+    prior they use few of their parameters, and the criterion counts them all. `total` is the number of observations if
+    the data of the task are a sample, and `whole` what is known of them.
     """
-    if fallback is None or not task.solver.maximises_likelihood:
+    if fallback is None:
         return vector, 0
     family, chosen, n = task.family, _one_gaussian(task), total or task.source.total
     is_kept, are_several = not _has_too_few_rows(task, fallback, n), fallback == "gaussians" and family.n_components > 1
@@ -75,7 +75,7 @@ def without_strays(task: DensityTask, vector: Tensor) -> Tensor:
     No data hold such a machine in its place, so the prior drives its covariance to infinity, out of float64.
     """
     family = task.family
-    if family.n_components == 1 or not task.solver.maximises_likelihood:
+    if family.n_components == 1:
         return vector
     objective = task.objective()
     with torch.no_grad():
@@ -94,7 +94,7 @@ def gaussian_vector(task: DensityTask) -> Tensor:
 
 def _has_too_few_rows(task: DensityTask, fallback: str | None, n: float) -> bool:
     """Whether there are no more observations than parameters."""
-    if fallback is None or not task.solver.maximises_likelihood:
+    if fallback is None:
         return False
     return n * _share_of_pairs(task) <= task.family.n_degrees_of_freedom + 1
 

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from numbers import Integral
-from typing import Any, Self, TypeGuard
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rtbm import nn
 from rtbm.common import Floats
-from rtbm.distributions import BoundedDistribution, DiscreteGaussian, Estimate, RTBMDistribution, RTBMMixture
+from rtbm.distributions import BoundedDistribution, DiscreteGaussian, RTBMDistribution, RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.estimators.checks import (
@@ -35,8 +35,6 @@ from rtbm.training import Record
 from rtbm.training.family import Density, machine_log_prob
 from rtbm.validation import check_integer
 
-GRID_FEATURES, SUMMED_UNITS = 3, 12
-"""Diagonal machines with more features and more hidden units than these are normalised by annealing."""
 LARGEST_LOSS = 1e-6
 """More probability than this of values that float64 cannot hold is worth a warning."""
 
@@ -115,7 +113,6 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """Keep the density of the features on the real line, without bounds."""
         self._line_density, self._module = distribution, None
         self._n_features_out = sum(part.n_hidden for part in components(distribution))
-        self._log_normalizer: Estimate | None = None
 
     @property
     def distribution_(self) -> Any:
@@ -158,26 +155,10 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             self._module = kind.from_distribution(self._line_density)
         return self._module
 
-    @property
-    def log_normalizer_(self) -> Estimate:
-        """log Z of the fitted machine and its standard error: 0, unless Z had to be estimated by annealing."""
-        check_is_fitted(self)
-        if isinstance(self._line_density, RTBMMixture):  # an AttributeError, so that dir() and hasattr() work
-            raise AttributeError("log_normalizer_ is that of one machine: see distribution_.components")
-        if self._log_normalizer is None:
-            try:
-                self._log_normalizer = _log_normalizer(self._line_density)
-            except TooManyTermsError as error:
-                raise AttributeError(f"log_normalizer_ cannot be computed: {error}") from None
-        return self._log_normalizer
-
     def score_samples(self, X: Any) -> Floats:
         """log P(x) (n_samples,) of each row; NaN entries are integrated out, so it is 0 if all are missing.
 
         It is −∞ for rows outside of the bounds. Values on a bound count as in `fit`, if training data lie there too.
-
-        The normaliser of a diagonal machine with more than 3 features and 12 hidden units is estimated by annealed
-        importance sampling with a fixed seed, and `log_normalizer_` tells the standard error.
         """
         return self._log_prob(self._check(X))
 
@@ -185,9 +166,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         line, log_slope = self._bounds.to_line(X)
         points = torch.from_numpy(line).to(self._line_density.device)
         with torch.no_grad():
-            if is_large(self._line_density) and not bool(points.isnan().any()):
-                log_prob = -self._line_density.free_energy(points) - self.log_normalizer_.value
-            elif self._has_scattered_gaps(points):
+            if self._has_scattered_gaps(points):
                 log_weights = component_weights(self._line_density).log()
                 log_prob = (machine_log_prob(self._line_density, points) + log_weights).logsumexp(1)
             else:
@@ -481,17 +460,3 @@ def _as_numbers(value: Any, feature: Any) -> Floats:
     if array.ndim > 1 or np.isinf(array).any() or (array.ndim == 0 and np.isnan(array)):
         raise InvalidInputError(f"values[{feature!r}] must be a finite number or a row of numbers, got {value!r}")
     return array
-
-
-def is_large(distribution: Density) -> TypeGuard[RTBMDistribution]:
-    """Whether the normaliser has to be estimated: too many features for a grid, too many hidden units for a sum."""
-    if not isinstance(distribution, RTBMDistribution) or distribution.coupling == "dense":
-        return False
-    return distribution.n_visible > GRID_FEATURES and distribution.n_hidden > SUMMED_UNITS
-
-
-def _log_normalizer(machine: RTBMDistribution) -> Estimate:
-    """log Z and its standard error: exact where possible, else by annealed importance sampling with a fixed seed."""
-    if not is_large(machine):
-        return Estimate(machine.log_normalizer, torch.zeros_like(machine.log_normalizer))
-    return machine.estimate_log_normalizer(generator=torch.Generator(machine.device).manual_seed(0))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import joblib
@@ -18,10 +18,6 @@ from rtbm.training import ArraySource, Family, Monitor, Objective, Prior, Record
 from rtbm.training.coordinates import local_widths
 from rtbm.training.family import FAILURES
 from rtbm.training.starts import ladder
-
-SCREENED_ROWS = 20_000
-"""Rows of the sample on which all starts of a fit to many more rows run. Larger samples choose the start more surely,
-and take longer. Rows are sorted, so every k-th row makes a good sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +71,7 @@ class DensityTask(Task):
 
     def monitor(self, report: Callable[[Record], None] | None) -> Monitor:
         """A monitor that reports likelihoods in the units of the original data."""
-        shift = self.data.log_volume if self.solver.maximises_likelihood else 0.0
+        shift = self.data.log_volume
         if self.validation is None:
             return Monitor(None, self.patience, report, shift)
         x, weights = self._tensor(self.validation.z), self._tensor(self.validation.weights)
@@ -97,16 +93,6 @@ class DensityTask(Task):
         labels, binary = self._labels(index), self.smoothness > 0
         start = start_on(self.data, self.family, index, self.solver.seed, labels, binary)
         return start.to(self.device or "cpu")
-
-    def smaller(self) -> "DensityTask | None":
-        """The same task on a sample of SCREENED_ROWS rows; None for few data, or solvers that use batches."""
-        step = self.n_rows // SCREENED_ROWS
-        if step < 2 or not self.solver.takes_full_passes:
-            return None
-        z, complete = (np.ascontiguousarray(part[::step]) for part in (self.data.z, self.data.complete))
-        weights = self.data.weights[::step]
-        weights = weights * (self.data.weights.sum() / weights.sum())
-        return replace(self, data=self.data._replace(z=z, complete=complete, weights=weights))
 
     def _labels(self, index: int) -> np.ndarray | None:
         if self.n_components == 1:

@@ -142,8 +142,15 @@ class ThetaNet(BaseEstimator):
             alpha=float(self.alpha),
             data=data,
             validation=validation,
-            **task_options(self, NETWORK_SOLVERS, seed),
+            **task_options(self, NETWORK_SOLVERS, seed, **self._batches()),
         )
+
+    def _batches(self) -> dict[str, Any]:
+        """The settings of "adam"."""
+        if self.solver != "adam":
+            return {}
+        size = {} if self.batch_size is None else {"batch_size": int(self.batch_size)}
+        return size | {"learning_rate": float(self.learning_rate)}
 
     def _layers(self) -> tuple[list[int], list[str]]:
         """The sizes and kinds of the hidden layers, checked."""
@@ -166,6 +173,9 @@ class ThetaNet(BaseEstimator):
         check_choice(self.output_activation, "output_activation", ACTIVATIONS)
         check_choice(self.initialization, "initialization", INITIALIZATIONS)
         check_search(self, NETWORK_SOLVERS)
+        check_number(self.learning_rate, "learning_rate", 0.0, math.inf, strict=True)
+        if self.batch_size is not None:
+            check_integer(self.batch_size, "batch_size", 1)
         check_number(self.alpha, "alpha", 0.0, 1e9)
         check_number(self.dropout, "dropout", 0.0, 0.99)
         if self.dropout and self.solver != "adam":

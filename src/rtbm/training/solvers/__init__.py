@@ -2,19 +2,16 @@
 
 from typing import Any
 
-from rtbm.training.solvers.adam import Adam
 from rtbm.training.solvers.base import Monitor, Record, Result, Solver
 from rtbm.training.solvers.cma import CMA
 from rtbm.training.solvers.em import EM
 from rtbm.training.solvers.lbfgs import LBFGS
-from rtbm.training.solvers.pcd import PCD
-from rtbm.training.solvers.score_matching import ScoreMatching
 from rtbm.validation import check_choice
 
-SOLVERS: dict[str, type[Solver]] = {solver.name: solver for solver in (LBFGS, Adam, EM, CMA, ScoreMatching, PCD)}
+SOLVERS: dict[str, type[Solver]] = {solver.name: solver for solver in (LBFGS, EM, CMA)}
 """The solvers of densities by name."""
 
-__all__ = ["CMA", "EM", "LBFGS", "PCD", "SOLVERS", "Adam", "Monitor", "Record", "Result", "ScoreMatching", "Solver"]
+__all__ = ["CMA", "EM", "LBFGS", "SOLVERS", "Monitor", "Record", "Result", "Solver"]
 
 
 def make_solver(name: str, max_iter: int | None = None, solvers: Any = SOLVERS, **settings: Any) -> Solver:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
 
 CONVERGED = "converged"
@@ -18,8 +17,6 @@ SCHEDULE = "schedule completed"
 INFINITE = 1e10
 """Stands for the objective where parameters leave float64, unless objectives are that large themselves: line searches
 then turn back, and the packages behind the solvers take no infinities."""
-FINAL_RATE = 0.01
-"""The last learning rate of an EpochSolver, as a share of the first. A larger one ends with noisier parameters."""
 
 
 class Record(NamedTuple):
@@ -28,7 +25,7 @@ class Record(NamedTuple):
     step: int
     """The number of iterations so far: 0 at the start."""
     objective: float
-    """What is minimised; the negative mean log-likelihood plus prior, unless the solver has an objective of its own."""
+    """What is minimised: for densities the negative mean log-likelihood plus prior."""
     validation: float
     """The mean log-likelihood of the validation data (NaN if there are none)."""
     seconds: float
@@ -48,14 +45,14 @@ class Result:
     validation : float
         The mean log-likelihood of the validation data there (NaN if there are none).
     history : list of Record
-        The start, which "adam" and "pcd" do not note, and one for each iteration (their epochs).
+        The start, and one for each iteration.
     reason : str
         Why it stopped: "converged", "max_iter", "early stopping", "schedule completed" (of learning rates) or
         "no further progress".
     seconds : float
         The time it took.
     evaluations : int
-        How often the objective was computed on all data; batches count as their share.
+        How often the objective was computed on all data.
     solver : str
         The name of the solver.
     trail : list of tensor
@@ -114,14 +111,12 @@ class Monitor:
         self._best: tuple[float, int, Tensor] | None = None
         self._vectors: dict[int, Tensor] = {}
         self.history: list[Record] = []
-        self.first_step = 0  # 1 for solvers that do not note their start
 
     def __call__(self, vector: Tensor, objective: float) -> bool:
         """Note one iteration; returns whether to stop early."""
         validation = math.nan if self._validate is None else self._validate(vector)
-        record = Record(
-            self.first_step + len(self.history), objective + self._shift, validation, time.perf_counter() - self._start
-        )
+        seconds = time.perf_counter() - self._start
+        record = Record(len(self.history), objective + self._shift, validation, seconds)
         self.history.append(record)
         self._remember(record.step, vector)
         if self._report is not None:
@@ -146,7 +141,7 @@ class Monitor:
         step = self.history[-1].step
         if self._best is not None:
             _, step, vector = self._best
-        _, objective, validation, _ = self.history[step - self.first_step]
+        _, objective, validation, _ = self.history[step]
         seconds, final = time.perf_counter() - self._start, vector.detach().clone()
         trail = [self._vectors[earlier] for earlier in sorted(self._vectors, reverse=True) if earlier < step]
         return Result(final, objective, validation, self.history, reason, seconds, evaluations, solver, trail)
@@ -162,10 +157,6 @@ class Solver(ABC):
         The largest number of iterations, generations or epochs; see `unit`.
     tol : float, default=1e-7
         Deterministic solvers and "cma" stop when the objective improves by less.
-    batch_size : int, default=None
-        Rows in a batch of "adam" and "pcd"; None for the solver's own.
-    learning_rate : float, default=0.03
-        The first step size of "adam" and "pcd".
     seed : int, default=0
         Seed of everything random.
 
@@ -185,8 +176,6 @@ class Solver(ABC):
 
     max_iter: int
     tol: float = 1e-7
-    batch_size: int | None = None
-    learning_rate: float = 0.03
     seed: int = 0
 
     name: ClassVar[str]
@@ -195,8 +184,6 @@ class Solver(ABC):
     takes_full_passes: ClassVar[bool] = False
     """Whether each iteration improves the objective on all data. Then a few iterations tell how good a start is, and
     data that are too large for memory can be read block by block."""
-    maximises_likelihood: ClassVar[bool] = True
-    """False for solvers with another objective."""
     knows_smoothness: ClassVar[bool] = False
     """Whether the solver respects the `smoothness` of the prior."""
 
@@ -207,27 +194,3 @@ class Solver(ABC):
     @abstractmethod
     def _minimise(self, objective: Any, start: Tensor, monitor: Monitor) -> Result:
         """The method of this solver."""
-
-
-@dataclass(frozen=True)
-class EpochSolver(Solver):
-    """A solver that goes over the data in epochs of steps by Adam, with a falling learning rate."""
-
-    unit: ClassVar[str] = "epoch"
-
-    def run_epochs(
-        self, vector: Tensor, monitor: Monitor, run: Callable[[int, Callable[[], Any]], tuple[Tensor, float]]
-    ) -> tuple[Tensor, str]:
-        """Run epochs until the schedule ends, or until the monitor stops it: where they end, and why.
-
-        `run(epoch, step)` sets `vector.grad` and calls `step()` for each batch, and returns what the monitor notes: a
-        vector and its objective. The learning rate falls along half a cosine to FINAL_RATE times the first one.
-        """
-        optimizer, noted = torch.optim.Adam([vector], lr=self.learning_rate), vector
-        for epoch in range(self.max_iter):
-            fall = 0.5 * (1 + math.cos(math.pi * epoch / self.max_iter))
-            optimizer.param_groups[0]["lr"] = self.learning_rate * (FINAL_RATE + (1 - FINAL_RATE) * fall)
-            noted, objective = run(epoch, optimizer.step)
-            if monitor(noted.detach().clone(), objective):
-                return noted, EARLY_STOPPING
-        return noted, SCHEDULE

@@ -1,8 +1,8 @@
-"""Data of any size: files, memory maps, blocks, and the shares of several processes or of Dask's workers.
+"""Data of any size: arrays, files, memory maps, blocks, and the shares of several processes or of Dask's workers.
 
-A fit asks three things of a source. `gather` runs a function on each part of the raw data, `prepare` makes blocks of
-them, and `add` adds up a function over these blocks. Rows stay where they are, and only results travel. `Rows` answers
-for one part: the data of this process, or a partition. `Team` asks all processes of torch.distributed, and `DaskRows`
+A fit asks three things of a source. `map` runs a function on the raw rows of each part, `prepare` says how rows become
+blocks, and `add` adds up a function over all blocks. Rows stay where they are, and only results travel. `Rows` is one
+part: the data of this process, or a partition. `ProcessGroup` asks all processes of torch.distributed, and `DaskRows`
 the partitions of a Dask collection.
 """
 
@@ -10,7 +10,6 @@ import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,7 +21,6 @@ from torch import Tensor
 from rtbm.common import Floats
 from rtbm.data_files import FileRows
 from rtbm.errors import InvalidInputError
-from rtbm.training.batches import Batch, Batches, LoaderBatches
 from rtbm.training.distributed import (
     attempt,
     broadcast_object,
@@ -51,22 +49,40 @@ class Chunk(NamedTuple):
 
     begin: int  # the number of the first row
     rows: Floats  # (n, d)
-    weights: Floats | None = None  # (n,): None stands for 1
+    weights: Floats  # (n,)
 
 
-Look = Callable[[int, Iterable[Chunk]], Any]
-"""A function of the number of a part and its chunks."""
 Prepare = Callable[[Chunk], list[Block]]
 Add = Any
 """A function of an iterable of blocks: its results for parts of the data may be added."""
 
 
-class Described(NamedTuple):
+class Columns(NamedTuple):
     """The columns of a source."""
 
-    n_features: int | None  # None if there are no rows
+    number: int | None  # None if there are no rows
     names: list[str] | None = None
     left_out: Mapping[str, str] = {}
+
+
+class Source(ABC):
+    """Rows in one or several parts."""
+
+    columns: Columns
+    is_numbered: bool
+    """Whether the row numbers of chunks count over all parts, and not within each."""
+
+    @abstractmethod
+    def map(self, function: Callable[[int, Iterable[Chunk]], Any]) -> list[Any]:
+        """The results of a function of the number of a part and its chunks, for all parts."""
+
+    @abstractmethod
+    def prepare(self, function: Prepare) -> None:
+        """Set the function that turns chunks into blocks."""
+
+    @abstractmethod
+    def add(self, function: Add) -> Floats:
+        """The sums of a function over all blocks."""
 
 
 def memory_limit() -> int:
@@ -89,7 +105,7 @@ def is_dask(X: Any) -> bool:
 
 
 def is_source(X: Any) -> bool:
-    """Whether X is fitted in blocks: a path, a large memory map, blocks or an iterable of them, a Dask collection.
+    """Whether X is read in blocks: a path, a large memory map, blocks or an iterable of them, a Dask collection.
 
     A list or tuple counts as blocks if it begins with a two-dimensional array, or with a pair of one and weights.
     """
@@ -104,7 +120,7 @@ def is_source(X: Any) -> bool:
         first = first[0] if isinstance(first, tuple) and first else first
         return getattr(first, "ndim", 0) == 2
     is_array = any(hasattr(X, name) for name in ("__array__", "shape"))
-    return not is_array and (hasattr(X, "epoch") or isinstance(X, Iterable)) and not isinstance(X, Mapping | Set)
+    return not is_array and isinstance(X, Iterable) and not isinstance(X, Mapping | Set)
 
 
 def open_source(X: Any, columns: Sequence[str] | None = None, weights: Any = None) -> "Rows | DaskRows":
@@ -115,38 +131,57 @@ def open_source(X: Any, columns: Sequence[str] | None = None, weights: Any = Non
         return DaskRows(X)
     rank, world = rank_and_world()
     if is_path(X):
-        file = FileRows(X, columns, rank=rank, world=world)
-        return Rows(lambda: itertools.starmap(Chunk, file.in_order(CHUNK_ROWS)), describe_file(file), rank, True)
+        file = FileRows(X, columns, rank, world)
+        found = Columns(file.n_columns, file.names, file.left_out)
+        return Rows(lambda: itertools.starmap(_ones, file.in_order(CHUNK_ROWS)), found, rank, True)
     if not isinstance(X, np.ndarray):
-        return batch_rows(X if hasattr(X, "epoch") else LoaderBatches(X))
+        return _loader_rows(X)
     if weights is not None and np.shape(weights) != (len(X),):
         raise InvalidInputError(f"sample_weight must have shape ({len(X)},), got {np.shape(weights)}")
-    known = None if weights is None else to_floats(weights)
+    return array_rows(X, None if weights is None else to_floats(weights), rank, world)
+
+
+def array_rows(X: np.ndarray, weights: Floats | None, rank: int = 0, world: int = 1) -> "Rows":
+    """The rows of an array, such as a memory map, or the share of one process."""
     share = range(len(X) * rank // world, len(X) * (rank + 1) // world)
-    return Rows(partial(_array_chunks, X, known, share), Described(X.shape[1]), rank, True)
+
+    def chunks() -> Iterator[Chunk]:
+        for begin in share[::CHUNK_ROWS]:
+            part = slice(begin, min(begin + CHUNK_ROWS, share.stop))
+            rows = to_floats(X[part])
+            yield Chunk(begin, rows, np.ones(len(rows)) if weights is None else weights[part])
+
+    return Rows(chunks, Columns(X.shape[1]), rank, True)
 
 
-def describe_file(file: FileRows) -> Described:
-    """The columns of a file."""
-    return Described(file.n_columns, file.names, file.left_out)
+def _ones(begin: int, rows: Floats) -> Chunk:
+    return Chunk(begin, rows, np.ones(len(rows)))
 
 
-def _array_chunks(x: np.ndarray, weights: Floats | None, share: range) -> Iterator[Chunk]:
-    """Some rows of an array, such as a memory map."""
-    for begin in share[::CHUNK_ROWS]:
-        part = slice(begin, min(begin + CHUNK_ROWS, share.stop))
-        yield Chunk(begin, to_floats(x[part]), None if weights is None else weights[part])
+def _loader_rows(loader: Any) -> "Rows":
+    """The rows of a DataLoader, or of anything that yields blocks each time it is iterated over.
 
-
-def batch_rows(batches: Batches, described: Described | None = None) -> "Rows":
-    """The rows of the batches of this process. By default the first batch tells the number of columns."""
-    if described is None:
-        first, _ = next(iter(batches.epoch(0)), (None, None))
-        if first is not None and first.ndim != 2:
-            raise InvalidInputError(f"source must give batches of shape (rows, n_features), got {tuple(first.shape)}")
-        described = Described(None if first is None else int(first.shape[1]))
+    Its items are arrays or data frames (b, d), or pairs of those and weights (b,). The first one tells the number of
+    columns.
+    """
+    if isinstance(loader, Iterator):
+        raise InvalidInputError(
+            "X must be something to iterate over once for each pass, such as a list or a DataLoader, got a "
+            f"{type(loader).__name__}"
+        )
+    first = next(map(_item, loader), None)
+    if first is not None and first[0].ndim != 2:
+        raise InvalidInputError(f"X must give blocks of shape (rows, n_features), got {first[0].shape}")
     rank, world = rank_and_world()
-    return Rows(lambda: regroup(map(_floats, batches.epoch(0))), described, rank, is_numbered=world == 1)
+    columns = Columns(None if first is None else first[0].shape[1])
+    return Rows(lambda: regroup(map(_item, loader)), columns, rank, is_numbered=world == 1)
+
+
+def _item(item: Any) -> tuple[Floats, Floats]:
+    """Rows and weights of an item of a loader."""
+    x, *rest = item if isinstance(item, list | tuple) else (item,)
+    rows = to_floats(x)
+    return rows, to_floats(rest[0]) if rest else np.ones(len(rows))
 
 
 def regroup(items: Iterable[tuple[Floats, Floats]]) -> Iterator[Chunk]:
@@ -176,12 +211,8 @@ def check_shapes(rows: np.ndarray, weights: np.ndarray, width: int | None) -> No
     if rows.ndim != 2 or (width is not None and rows.shape[1] != width) or weights.shape != rows.shape[:1]:
         expected = "n_features" if width is None else width
         raise InvalidInputError(
-            f"a batch must have shape (rows, {expected}) and weights (rows,), got {rows.shape} and {weights.shape}"
+            f"a block must have shape (rows, {expected}) and weights (rows,), got {rows.shape} and {weights.shape}"
         )
-
-
-def _floats(batch: Batch) -> tuple[Floats, Floats]:
-    return to_floats(batch[0]), to_floats(batch[1])
 
 
 def to_floats(value: Any) -> Floats:
@@ -191,20 +222,28 @@ def to_floats(value: Any) -> Floats:
     return np.asarray(value, dtype=np.float64)
 
 
-@dataclass
-class Rows:
-    """The rows of one part: of this process, or of a partition of a Dask collection."""
+class Rows(Source):
+    """The rows of one part: of this process, or of a partition of a Dask collection.
 
-    chunks: Callable[[], Iterator[Chunk]]  # called for each pass
-    described: Described
-    number: int  # of this part
-    is_numbered: bool  # whether the row numbers of chunks count over all parts, and not within this one
-    _prepare: Prepare | None = None
-    _kept: list[list[Block]] | None = None
+    Parameters
+    ----------
+    chunks : function
+        Yields the chunks; called for each pass.
+    columns : Columns
+    number : int
+        The number of this part.
+    is_numbered : bool
+        See `Source`.
+    """
 
-    def gather(self, function: Look) -> list[Any]:
+    def __init__(self, chunks: Callable[[], Iterator[Chunk]], columns: Columns, number: int, is_numbered: bool):
+        self._chunks, self.columns, self._number, self.is_numbered = chunks, columns, number, is_numbered
+        self._prepare: Prepare | None = None
+        self._kept: list[list[Block]] | None = None
+
+    def map(self, function: Callable[[int, Iterable[Chunk]], Any]) -> list[Any]:
         """The result of a function, in a list."""
-        return [function(self.number, _readable(self.chunks()))]
+        return [function(self._number, _readable(self._chunks()))]
 
     def prepare(self, function: Prepare) -> None:
         """Set the function that turns chunks into blocks."""
@@ -213,23 +252,23 @@ class Rows:
     def add(self, function: Add) -> Floats:
         """The sums of a function over all blocks."""
         total = function([])
-        for blocks in self.blocks():
+        for blocks in self._blocks():
             total = total + function(blocks)
         return total
 
     def keep(self, function: Prepare) -> "Rows":
         """These rows, with all blocks that a function makes of the chunks."""
-        self._kept = list(_readable(map(function, self.chunks())))
+        self._kept = list(_readable(map(function, self._chunks())))
         return self
 
-    def blocks(self) -> Iterator[list[Block]]:
+    def _blocks(self) -> Iterator[list[Block]]:
         """The blocks, a chunk at a time. They are kept if all of them are small enough."""
         if self._kept is not None:
             yield from self._kept
             return
         kept: list[list[Block]] | None = []
         size = 0
-        for blocks in _readable(map(self._prepare, self.chunks())):  # type: ignore[arg-type]
+        for blocks in _readable(map(self._prepare, self._chunks())):  # type: ignore[arg-type]
             yield blocks
             size += sum(block.points.nbytes + block.weights.nbytes for block in blocks)
             if kept is not None and size <= _most_kept(blocks):
@@ -265,12 +304,12 @@ def plain_errors() -> Iterator[None]:
         raise error.args[0] from None
 
 
-class _Parts(ABC):
+class _Parts(Source):
     """Data in several parts, which are asked as `Rows`."""
 
-    def gather(self, function: Look) -> list[Any]:
+    def map(self, function: Callable[[int, Iterable[Chunk]], Any]) -> list[Any]:
         """The results of a function for all parts."""
-        return list(itertools.chain(*self._ask("gather", function)))
+        return list(itertools.chain(*self._ask("map", function)))
 
     def prepare(self, function: Prepare) -> None:
         """Set the function that turns chunks into blocks."""
@@ -285,7 +324,7 @@ class _Parts(ABC):
         """What a method of `Rows` returns in each part."""
 
 
-class Team(_Parts):
+class ProcessGroup(_Parts):
     """The data of all processes of torch.distributed: the first process asks, and all of them answer.
 
     The solver runs in the first process only, so processes cannot disagree about what comes next. Errors of the others
@@ -293,13 +332,13 @@ class Team(_Parts):
     """
 
     def __init__(self, rows: Rows):
-        self._rows, self.is_numbered = rows, rows.is_numbered
+        self._rows, self.columns, self.is_numbered = rows, rows.columns, rows.is_numbered
 
     def _ask(self, name: str, argument: Any) -> list[Any]:
         broadcast_object((name, argument))
         return collect(lambda: getattr(self._rows, name)(argument))
 
-    def lead(self, work: Callable[["Team"], Result]) -> Result:
+    def lead(self, work: Callable[[Source], Result]) -> Result:
         """Run work in the first process and return its result in all. An error there is raised in all."""
         if rank_and_world()[0] > 0:
             return self._serve()
@@ -325,38 +364,34 @@ class Team(_Parts):
             gather_objects(attempt(lambda: getattr(self._rows, name)(argument)))  # noqa: B023
 
 
-def work_on(source: "AnySource", work: Callable[[Any], Result]) -> Result:
-    """The result of work on a source; under torch.distributed, on the data of all processes."""
+def work_on(source: Source, work: Callable[[Source], Result]) -> Result:
+    """The result of work on a source; under torch.distributed, on the data of all processes, in the first of them."""
     if is_distributed():
         if not isinstance(source, Rows):
             raise InvalidInputError("a Dask collection has its own workers: fit it in one process, not under torchrun")
-        return Team(source).lead(work)
+        return ProcessGroup(source).lead(work)
     with plain_errors():
         return work(source)
 
 
-def agree_on_columns(described: Described) -> Described:
+def common_columns(columns: Columns) -> Columns:
     """The columns of all processes, which must be the same; those without any rows count as agreeing."""
-    known = gather_objects(described)
-    some = [(rank, part) for rank, part in enumerate(known) if part.n_features is not None]
-    if not some:
-        raise InvalidInputError("source must give batches of shape (rows, n_features), got nothing")
+    some = [(rank, part) for rank, part in enumerate(gather_objects(columns)) if part.number is not None]
+    if not some or some[0][1].number == 0:
+        got = "0 columns" if some else "nothing"
+        raise InvalidInputError(f"X must give blocks of shape (rows, n_features) with n_features ≥ 1, got {got}")
     rank, first = some[0]
-    if first.n_features == 0:
-        raise InvalidInputError(
-            "source must give batches of shape (rows, n_features) with n_features ≥ 1, got 0 columns"
-        )
     for other, part in some:
         if part[:2] != first[:2]:
             raise InvalidInputError(
-                f"all processes must have the same columns: process {rank} has {_columns(first)}, and process {other} "
-                f"has {_columns(part)}"
+                f"all processes must have the same columns: process {rank} has {_named(first)}, and process {other} "
+                f"has {_named(part)}"
             )
     return first
 
 
-def _columns(described: Described) -> str:
-    return f"{described.n_features}" if described.names is None else ", ".join(described.names)
+def _named(columns: Columns) -> str:
+    return f"{columns.number}" if columns.names is None else ", ".join(columns.names)
 
 
 class DaskRows(_Parts):
@@ -369,7 +404,7 @@ class DaskRows(_Parts):
     is_numbered = False
 
     def __init__(self, collection: Any):
-        self.described, collection = _numeric(collection)
+        self.columns, collection = _numeric(collection)
         self._client = _dask_client()
         self._parts = list(np.ravel(collection.to_delayed()))
         self._holders: list[str] = []
@@ -393,7 +428,7 @@ class DaskRows(_Parts):
             import dask
 
             call = dask.delayed(_answer)
-            arguments = self.described, name, argument, self._prepare
+            arguments = self.columns, name, argument, self._prepare
             return list(dask.compute(*(call(i, part, *arguments) for i, part in enumerate(self._parts))))
         futures = self._submit(name, argument)
         self._wait(futures)
@@ -401,7 +436,7 @@ class DaskRows(_Parts):
 
     def _submit(self, *question: Any) -> list[Any]:
         return [
-            self._client.submit(_answer, i, part, self.described, *question, workers=[self._holders[i]], pure=False)
+            self._client.submit(_answer, i, part, self.columns, *question, workers=[self._holders[i]], pure=False)
             for i, part in enumerate(self._parts)
         ]
 
@@ -427,15 +462,10 @@ class DaskRows(_Parts):
             raise error
 
 
-AnySource = Rows | Team | DaskRows
-
-
-def _answer(
-    number: int, part: Any, described: Described, name: str, argument: Any, prepare: Prepare | None = None
-) -> Any:
+def _answer(number: int, part: Any, columns: Columns, name: str, argument: Any, prepare: Prepare | None = None) -> Any:
     """What a method of `Rows` returns for a partition, which is `Rows` already if a worker keeps its blocks."""
-    chunks = partial(_part_chunks, part, described.names)
-    rows = part if isinstance(part, Rows) else Rows(chunks, described, number, is_numbered=False)
+    chunks = partial(_part_chunks, part, columns.names)
+    rows = part if isinstance(part, Rows) else Rows(chunks, columns, number, is_numbered=False)
     if prepare is not None:
         rows.prepare(prepare)
     return getattr(rows, name)(argument)
@@ -451,7 +481,7 @@ def _part_chunks(part: Any, names: list[str] | None) -> Iterator[Chunk]:
     return regroup([(rows[:, None] if rows.ndim == 1 else rows, np.ones(len(rows)))])
 
 
-def _numeric(collection: Any) -> tuple[Described, Any]:
+def _numeric(collection: Any) -> tuple[Columns, Any]:
     """The numeric columns of a Dask collection: their description, and the collection with these columns."""
     if hasattr(collection, "columns"):
         numbers = collection.select_dtypes(include=["number", "bool"])
@@ -459,10 +489,10 @@ def _numeric(collection: Any) -> tuple[Described, Any]:
         left_out = {str(c): str(collection[c].dtype) for c in collection.columns if str(c) not in names}
         if not names:
             raise InvalidInputError("X: no column of this Dask data frame holds numbers")
-        return Described(len(names), names, left_out), numbers
+        return Columns(len(names), names, left_out), numbers
     if collection.ndim != 2:
         raise InvalidInputError(f"X must be a Dask array of shape (rows, n_features), got {collection.ndim} dimensions")
-    return Described(int(collection.shape[1])), collection.rechunk({1: -1})
+    return Columns(int(collection.shape[1])), collection.rechunk({1: -1})
 
 
 def _dask_client() -> Any:

@@ -1,4 +1,4 @@
-"""One of two processes that fit together; started by torchrun from test_any_size."""
+"""One of two processes that fit together; started by torchrun from test_sources."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ def share(kind: str, source: str, rank: int):
         path = Path(source).with_name(f"columns{rank}.parquet")
         pq.write_table(pa.table({"xy"[rank]: rows[:, 0]}), path)
         return path
-    if kind == "adam":
+    if kind == "infinite":
         return [rows[:100], rows[100:200] if rank == 0 else np.full((5, 1), np.inf)]
     return Dying([rows], kind, rank)
 
@@ -51,7 +51,7 @@ def main(kind: str, source: str, output: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
-    model = RTBMDensity(2, n_init=2, solver="adam" if kind == "adam" else "lbfgs", random_state=0)
+    model = RTBMDensity(2, n_init=2, random_state=0)
     try:
         if kind in ("fail", "die"):
             from sklearn import set_config
