@@ -50,7 +50,9 @@ def time_steps(model: RTBMDensity, path: Path, n: int) -> list[float]:
             seconds.append(time.perf_counter() - begin)
         return seconds
 
-    return work_on(open_source(path), work)
+    source = open_source(path)
+    assert source is not None
+    return work_on(source, work)
 
 
 def main() -> None:

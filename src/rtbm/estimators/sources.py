@@ -29,6 +29,7 @@ from rtbm.training.distributed import (
     is_distributed,
     portable,
     rank_and_world,
+    together,
 )
 from rtbm.training.statistics import Block
 
@@ -123,10 +124,23 @@ def is_source(X: Any) -> bool:
     return not is_array and isinstance(X, Iterable) and not isinstance(X, Mapping | Set)
 
 
-def open_source(X: Any, columns: Sequence[str] | None = None, weights: Any = None) -> "Rows | DaskRows":
-    """The data of this process. Processes share a file or a memory map, and have blocks of their own."""
+def open_source(X: Any, columns: Sequence[str] | None = None, weights: Any = None) -> "Rows | DaskRows | None":
+    """The data of this process, if they are read in blocks; None for data in memory.
+
+    Processes share a file or a memory map, and have blocks of their own. Their columns must be the same.
+    """
+    if not is_source(X):
+        return None
+    source = together(lambda: _open(X, columns, weights))
+    source.columns = _common_columns(source.columns)
+    return source
+
+
+def _open(X: Any, columns: Sequence[str] | None, weights: Any) -> "Rows | DaskRows":
     if columns is not None and not is_path(X):
         raise InvalidInputError("columns is for files: select the columns of other data before the fit")
+    if weights is not None and not isinstance(X, np.memmap):
+        raise InvalidInputError("sample_weight is for arrays: give blocks as pairs (rows, weights)")
     if is_dask(X):
         return DaskRows(X)
     rank, world = rank_and_world()
@@ -374,7 +388,7 @@ def work_on(source: Source, work: Callable[[Source], Result]) -> Result:
         return work(source)
 
 
-def common_columns(columns: Columns) -> Columns:
+def _common_columns(columns: Columns) -> Columns:
     """The columns of all processes, which must be the same; those without any rows count as agreeing."""
     some = [(rank, part) for rank, part in enumerate(gather_objects(columns)) if part.number is not None]
     if not some or some[0][1].number == 0:

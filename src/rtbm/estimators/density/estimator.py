@@ -33,9 +33,9 @@ from rtbm.estimators.density.survey import SAMPLED_ROWS, Line, Survey, fit_block
 from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.estimators.search import Outcome, Report, count_runs, task_options
-from rtbm.estimators.sources import Source, array_rows, common_columns, is_source, open_source, work_on
+from rtbm.estimators.sources import Source, array_rows, open_source, work_on
 from rtbm.training import SOLVERS, Result
-from rtbm.training.distributed import gather_objects, is_distributed, together
+from rtbm.training.distributed import gather_objects, is_distributed
 from rtbm.training.family import FAILURES, Density, check_sizes
 from rtbm.validation import check_choice
 
@@ -211,8 +211,10 @@ class RTBMDensity(PredictingDensity):
         last = None if not self.warm_start or getattr(self, "is_gaussian_", True) else self._line_density
         forget(self, "_line_density")
         seed = self._seed()
-        if is_source(X) and not (isinstance(X, np.memmap) and self._needs_memory()):
-            return self._fit_source(X, columns, sample_weight, seed)
+        is_mapped = isinstance(X, np.memmap) and self._needs_memory()
+        source = None if is_mapped else open_source(X, columns, sample_weight)
+        if source is not None:
+            return self._fit_source(source, seed)
         if columns is not None:
             raise InvalidInputError("columns is for files: select the columns of other data before the fit")
         rows, weights = self._prepare(X, sample_weight)
@@ -262,14 +264,12 @@ class RTBMDensity(PredictingDensity):
         """The seed of everything random, the same in all processes."""
         return gather_objects(int(check_random_state(self.random_state).randint(2**31)))[0]
 
-    def _fit_source(self, X: Any, columns: Sequence[str] | None, weights: Any, seed: int) -> Self:
+    def _fit_source(self, source: Source, seed: int) -> Self:
         """Fit data that are read in blocks. Under torch.distributed the first process leads, and sends the result."""
-        self._check_for_source(X, weights)
-        source = together(lambda: open_source(X, columns, weights))
-        known = common_columns(source.columns)
-        self.n_features_in_ = int(known.number or 0)
+        self._check_for_source()
+        self.n_features_in_ = int(source.columns.number or 0)
         self.constants_ = np.full(self.n_features_in_, np.nan)
-        self.set_feature_names(known.names)
+        self.set_feature_names(source.columns.names)
         self._make_bounds()
 
         def work(everything: Source) -> bytes:
@@ -285,7 +285,7 @@ class RTBMDensity(PredictingDensity):
         state = work_on(source, work)
         if state:
             self.__dict__.update(torch.load(io.BytesIO(state), map_location=self.device or "cpu", weights_only=False))
-        self.summary_["left_out"] = dict(known.left_out)
+        self.summary_["left_out"] = dict(source.columns.left_out)
         return self
 
     def _state(self) -> bytes:
@@ -309,7 +309,7 @@ class RTBMDensity(PredictingDensity):
         log_prob = whole.gaussian if self.is_gaussian_ else whole.log_prob
         self.summary_["log_likelihood"] = log_prob - task.data.log_volume
 
-    def _check_for_source(self, source: Any, weights: Any) -> None:
+    def _check_for_source(self) -> None:
         """Check that the parameters suit data that are read in blocks."""
         if not SOLVERS[self.solver].takes_full_passes:
             raise InvalidInputError(f'data that are read in blocks need solver="lbfgs" or "em", got {self.solver!r}')
@@ -319,8 +319,6 @@ class RTBMDensity(PredictingDensity):
                 f"validation_fraction={self.validation_fraction!r}, drop_constant={self.drop_constant!r}: load a "
                 "sample that fits into memory for these"
             )
-        if weights is not None and not isinstance(source, np.memmap):
-            raise InvalidInputError("sample_weight is for arrays: give blocks as pairs (rows, weights)")
 
     def _progress(self, n_runs: int) -> AbstractContextManager[Report | None]:
         return progress_bar(n_runs, shown=bool(self.verbose))
