@@ -55,9 +55,9 @@ def draws(density, n=12):
 def test_rows_agree_with_one_conditional_each(density):
     v = draws(density)
     known = {2: v[:, 2], 0: v[:, 0]}
-    mean, covariance = density.conditional_mean(known), density.conditional_covariance(known)
-    log_prob, cdf = (f(v[:, 1:2], known) for f in (density.conditional_log_prob, density.conditional_cdf))
-    quantile = density.conditional_quantile(LEVELS, known)
+    given = density.conditional(known)
+    mean, covariance = given.mean, given.covariance_matrix
+    log_prob, cdf, quantile = given.log_prob(v[:, 1:2]), given.cdf(v[:, 1:2]), given.icdf(LEVELS)
     for i, row in enumerate(v):
         one = density.conditional({0: row[0], 2: row[2]})
         torch.testing.assert_close(mean[i], one.mean, rtol=1e-10, atol=1e-10)
@@ -81,8 +81,8 @@ def test_missing_values_are_integrated_out(density):
     v = draws(density, 6)
     known = {0: v[:, 0].clone(), 1: v[:, 1].clone()}
     known[0][:2], known[1][1:3] = math.nan, math.nan  # rows: gap in 0, in both, in 1, none
-    mean, quantile = density.conditional_mean(known), density.conditional_quantile([0.1, 0.8], known)
-    log_prob = density.conditional_log_prob(v[:, 2:], known)
+    given = density.conditional(known)
+    mean, quantile, log_prob = given.mean, given.icdf([0.1, 0.8]), given.log_prob(v[:, 2:])
     for i in range(6):
         present = [k for k in (0, 1) if not known[k][i].isnan()]
         one = density.marginal([*present, 2]).conditional({j: v[i, k] for j, k in enumerate(present)})
@@ -141,8 +141,8 @@ def test_shapes_follow_the_values():
     assert given.cdf(torch.zeros(5, 1)).shape == (4, 5)
     assert given.icdf(torch.full((2, 3), 0.5)).shape == (2, 3, 4, 5, 1)
     assert given.sample((6,)).shape == (6, 4, 5, 1)
-    assert density.conditional_mean({0: 1.0}).shape == (2,)
-    assert density.conditional_mean({}).shape == (3,)
+    assert density.conditional({0: 1.0}).mean.shape == (2,)
+    assert density.conditional({}).mean.shape == (3,)
     empty = density.conditional({0: torch.zeros(0), 1: torch.zeros(0)})
     assert empty.mean.shape == (0, 1)
     assert empty.icdf([0.5]).shape == (1, 0, 1)
@@ -206,10 +206,10 @@ def test_mean_of_a_log_normal():
         (lambda d: d.conditional({0: [1.0, 2.0], 1: [1.0, 2.0, 3.0]}), "broadcast"),
         (lambda d: d.conditional({0: [1.0, math.inf]}), r"values\[0\] must be finite"),
         (lambda d: d.conditional({0: math.nan}), r"values\[0\] must be finite"),
-        (lambda d: d.conditional_quantile(0.5, {0: [1.0]}), "one unknown coordinate"),
-        (lambda d: d.conditional_quantile(1.5, {0: [1.0], 1: [2.0]}), "between 0 and 1"),
+        (lambda d: d.conditional({0: [1.0]}).icdf(0.5), "one unknown coordinate"),
+        (lambda d: d.conditional({0: [1.0], 1: [2.0]}).icdf(1.5), "between 0 and 1"),
         (lambda d: d.conditional({0: [1.0, 2.0]}).log_prob(torch.zeros(3, 2)), "broadcast"),
-        (lambda d: d.conditional_mean({0: [1.0], 1: [1.0], 2: [1.0]}), "leave at least one"),
+        (lambda d: d.conditional({0: [1.0], 1: [1.0], 2: [1.0]}), "leave at least one"),
         (lambda d: d.conditional({3: [1.0]}), "indices"),
     ],
 )
@@ -221,4 +221,4 @@ def test_bad_arguments(action, message):
 def test_large_diagonal_machines_are_refused():
     density = RTBMDistribution(np.eye(2), np.full((2, 40), 0.3), np.full(40, 0.5), [0.0, 0.0], np.zeros(40), phase="II")
     with pytest.raises(rtbm.errors.TooManyTermsError, match="hidden units"):
-        density.conditional_mean({0: torch.zeros(3)})
+        _ = density.conditional({0: torch.zeros(3)}).mean

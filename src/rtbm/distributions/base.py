@@ -117,7 +117,9 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
 
         Numbers give a machine or a mixture again. Tensors of numbers (...) give a batch of distributions, one for each
         row, as a ConditionalDistribution; values that are NaN are then unknown. In a mixture, components that predict
-        the given values well gain weight.
+        the given values well gain weight. Means, for example, are::
+
+            E[v_u|v_k] = m_u + Σ_uk Σ_kk⁻¹ (v_k − m_k) + (F_u − Σ_uk Σ_kk⁻¹ F_k) E[h|v_k]
 
         Examples
         --------
@@ -134,64 +136,13 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
             return self._conditionals(known, others, numbers)
         return self._derived(self._evaluator.condition(known, others, numbers)) if known else self
 
+    def _conditionals(self, known: list[int], others: list[int], values: Tensor) -> ConditionalDistribution:
+        """The distributions of the others given values (..., known), of which there may be none."""
+        return ConditionalDistribution(self, *self._dense_machines(), known, others, values)
+
     @abstractmethod
     def _dense_machines(self) -> tuple[Tensor, list[DenseMachine]]:
         """The log-weights (K,) and the K machines of the density, as lattice sums."""
-
-    def _conditionals(self, known: list[int], others: list[int], values: Tensor) -> ConditionalDistribution:
-        return ConditionalDistribution(self, *self._dense_machines(), known, others, values)
-
-    def conditional_mean(self, values: Mapping[int, Any]) -> Tensor:
-        """E[v_u|v_k] (..., u) of the other coordinates, for known values {index: (...)}.
-
-        This and the methods below answer for many rows at once. Values that are NaN are unknown too::
-
-            E[v_u|v_k] = m_u + Σ_uk Σ_kk⁻¹ (v_k − m_k) + (F_u − Σ_uk Σ_kk⁻¹ F_k) E[h|v_k]
-
-        Examples
-        --------
-        >>> import rtbm
-        >>> machine = rtbm.RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
-        >>> machine.conditional_mean({0: [0.7, -1.0]}).shape
-        torch.Size([2, 1])
-        """
-        return self._batch(values).mean
-
-    def conditional_covariance(self, values: Mapping[int, Any]) -> Tensor:
-        """Cov[v_u|v_k] (..., u, u) of the other coordinates, for known values {index: (...)}."""
-        return self._batch(values).covariance_matrix
-
-    def conditional_log_prob(self, value: Any, values: Mapping[int, Any]) -> Tensor:
-        """log P(v_u|v_k) (...) at `value` (..., u), for known values {index: (...)}."""
-        return self._batch(values).log_prob(value)
-
-    def conditional_cdf(self, value: Any, values: Mapping[int, Any]) -> Tensor:
-        """P(v_u ≤ value|v_k) (...) at `value` (..., 1), for known values {index: (...)} of all but one coordinate."""
-        return self._batch(values).cdf(value)
-
-    def conditional_quantile(self, p: Any, values: Mapping[int, Any]) -> Tensor:
-        """The quantiles p.shape + (..., 1) of probabilities p, for known values of all but one coordinate.
-
-        Examples
-        --------
-        >>> import rtbm
-        >>> machine = rtbm.RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
-        >>> machine.conditional_quantile([0.05, 0.5, 0.95], {0: [0.7, -1.0]}).shape
-        torch.Size([3, 2, 1])
-        """
-        return self._batch(values).icdf(p)
-
-    def conditional_sample(
-        self,
-        values: Mapping[int, Any],
-        sample_shape: Sequence[int] | int = (),
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """Independent exact draws of shape sample_shape + (..., u), for known values {index: (...)}."""
-        return self._batch(values).sample(sample_shape, generator)
-
-    def _batch(self, values: Mapping[int, Any]) -> ConditionalDistribution:
-        return self._conditionals(*check_known(values, self.n_visible, self._device))
 
     def affine(self, M: Any, c: Any = None) -> Self:
         """The distribution of Mv + c, for M (n, Nv) of full row rank and c (n,).

@@ -142,7 +142,10 @@ class BoundedDistribution(Distribution):
 
     def _moments(self) -> Tensor:
         """The mean and the variance of each feature (2, ..., Nv)."""
-        batch = self.base if isinstance(self.base, ConditionalDistribution) else self.base._batch({})
+        batch = self.base
+        if not isinstance(batch, ConditionalDistribution):
+            nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
+            batch = batch._conditionals([], list(range(self.n_visible)), nothing)
 
         def column(i: int) -> Tensor:
             moments = partial(_mixture_moments, low=self.low[i], high=self.high[i])
