@@ -10,7 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from rtbm import InvalidInputError, RTBMClassifier, RTBMPatchClassifier
+from rtbm import InvalidInputError, RTBMClassifier
 from rtbm.estimators.class_densities import ClassDensities, class_tasks
 
 
@@ -183,9 +183,3 @@ def test_bad_parameters(options, message):
     X, y = load_iris(return_X_y=True)
     with pytest.raises(InvalidInputError, match=message):
         quick(**options).fit(X, y)
-
-
-def test_the_classifier_of_the_paper():
-    model = RTBMClassifier.paper(n_hidden=3, classifier="bayes")
-    assert isinstance(model, RTBMPatchClassifier)
-    assert model.n_hidden == 3

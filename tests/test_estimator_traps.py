@@ -15,7 +15,6 @@ from rtbm import (
     RTBMDensity,
     RTBMDensityCV,
     RTBMFeatures,
-    RTBMPatchClassifier,
     SpikeWarning,
     ThetaNetClassifier,
     ThetaNetRegressor,
@@ -316,7 +315,6 @@ def test_sizes_are_checked_before_anything_is_allocated(size):
         lambda: RTBMDensityCV([{"n_hidden": size}]).fit(X),
         lambda: RTBMFeatures(n_hidden=size).fit(X),
         lambda: RTBMFeatures(patch="random", n_patches=size).fit(X),
-        lambda: RTBMPatchClassifier(n_hidden=size).fit(X, y),
         lambda: ThetaNetRegressor((3, size)).fit(X, X[:, 0]),
         lambda: ThetaNetClassifier(size).fit(X, y),
     ):

@@ -1,4 +1,4 @@
-"""RTBMFeatures and RTBMPatchClassifier: patches, what comes out of them, and the conventions of scikit-learn."""
+"""RTBMFeatures and the paper's classifier: patches, what comes out of them, the conventions of scikit-learn."""
 
 import pickle
 import warnings
@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits, load_iris
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -20,20 +20,14 @@ from sklearn.svm import LinearSVC
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from rtbm import InvalidInputError, RTBMDensity, RTBMFeatures, RTBMPatchClassifier
+from rtbm import InvalidInputError, RTBMDensity, RTBMFeatures, make_patch_classifier
 from rtbm.estimators.features.patches import make_patches
 from rtbm.estimators.features.transformer import spread_out, typical_variances
 
 pd = pytest.importorskip("pandas")
 
 
-@parametrize_with_checks(
-    [
-        RTBMFeatures(1, max_iter=5),
-        RTBMPatchClassifier(max_iter=30),
-        RTBMPatchClassifier(1, max_iter=5, classifier="bayes"),
-    ]
-)
+@parametrize_with_checks([RTBMFeatures(1, max_iter=5), RTBMFeatures(1, max_iter=5, supervised=True)])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_conventions_of_scikit_learn(estimator, check):
@@ -96,9 +90,8 @@ def test_random_patches_use_features_equally_often():
     ],
 )
 def test_wrong_parameters_are_named(options, message, iris):
-    for estimator in (RTBMFeatures(**options), RTBMPatchClassifier(**options)):
-        with pytest.raises(InvalidInputError, match=message):
-            estimator.fit(*iris)
+    with pytest.raises(InvalidInputError, match=message):
+        RTBMFeatures(**options).fit(*iris)
 
 
 # Features
@@ -235,25 +228,27 @@ def test_expectations_of_missing_entries_need_the_first_phase(iris, gaps):
     assert not get_tags(RTBMFeatures(phase="II")).input_tags.allow_nan
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"classifier": "bayes"}, {"supervised": True, "features": "both"}, {"n_components": 2}]
-)
+@pytest.mark.parametrize("options", [{}, {"supervised": True}, {"supervised": True, "features": "both"}])
 def test_patch_classifiers_take_missing_entries(iris, gaps, options):
-    model = RTBMPatchClassifier(2, random_state=0, **options).fit(gaps[::2], iris[1][::2])
+    model = make_patch_classifier(2, random_state=0, **options).fit(gaps[::2], iris[1][::2])
     assert model.score(gaps[1::2], iris[1][1::2]) > 0.6
-    shares = model.predict_proba(np.full((1, 4), np.nan))
-    assert np.isfinite(shares).all()
-    if "classifier" in options:
-        np.testing.assert_allclose(shares[0], np.bincount(iris[1][::2]) / 75)
+    assert np.isfinite(model.predict_proba(np.full((1, 4), np.nan))).all()
+
+
+def bayes(X, y, n_hidden=1, **options):
+    """The labels by Bayes' rule, from densities of the classes, with their shares as prior."""
+    features = RTBMFeatures(n_hidden, supervised=True, random_state=0, **options).fit(X, y)
+    prior = np.log(np.bincount(np.unique(y, return_inverse=True)[1]))
+    return lambda rows: features.classes_[(features.class_log_likelihood(rows) + prior).argmax(axis=1)]
 
 
 def test_features_that_a_class_or_all_rows_lack(iris):
     X, y = np.column_stack([iris[0], np.full(150, np.nan)]), iris[1]
     X[y == 2, 2] = np.nan
-    model = RTBMPatchClassifier(1, patch_size=5, classifier="bayes", random_state=0).fit(X, y)
+    model = RTBMFeatures(1, patch_size=5, supervised=True, random_state=0).fit(X, y)
     assert model.patches_[0].tolist() == [0, 1, 2, 3]
     assert np.isfinite(model.class_log_likelihood(iris[0] @ np.eye(4, 5))).all()
-    assert model.score(X, y) > 0.9
+    assert np.mean(bayes(X, y, patch_size=5)(X) == y) > 0.9
 
 
 # Supervised densities and Bayes
@@ -283,49 +278,44 @@ def test_classes_far_apart_do_not_blur_each_other(far):
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1, 2], 60)
     X = np.column_stack([np.array([0, 1, far])[y] + 0.1 * rng.normal(size=180), rng.normal(size=180)])
-    assert RTBMPatchClassifier(1, classifier="bayes", random_state=0).fit(X, y).score(X, y) > 0.99
+    assert np.mean(bayes(X, y)(X) == y) > 0.99
 
 
 def test_an_outlier_in_one_class_does_not_harm_the_others(iris):
     X, y = np.vstack([iris[0], [[1e6, -1e6, 1e6, 1e6]]]), np.append(iris[1], 0)
-    model = RTBMPatchClassifier(1, patch_size=4, classifier="bayes", random_state=0).fit(X, y)
     others = y > 0
-    assert model.score(X[others], y[others]) > 0.95
+    assert np.mean(bayes(X, y, patch_size=4)(X[others]) == y[others]) > 0.95
 
 
 def test_a_class_with_one_value_or_one_row_still_has_a_density():
     rng = np.random.default_rng(0)
     X = np.vstack([np.column_stack([np.zeros(40), rng.normal(size=40)]), rng.normal(3, 1, size=(40, 2)), [[9.0, 9.0]]])
     y = np.repeat(["flat", "round", "single"], [40, 40, 1])
-    model = RTBMPatchClassifier(1, classifier="bayes", random_state=0).fit(X, y)
-    assert np.isfinite(model.class_log_likelihood(X)).all()
-    assert model.score(X, y) > 0.95
-    assert model.predict([[9.0, 9.0]]) == "single"
+    predict = bayes(X, y)
+    assert np.mean(predict(X) == y) > 0.95
+    assert predict([[9.0, 9.0]]) == "single"
 
 
-def test_bayes_is_bayes(iris):
+def test_likelihoods_of_classes_are_those_of_their_densities(iris):
     X, y = iris
-    model = RTBMPatchClassifier(2, classifier="bayes", random_state=0).fit(X, y, sample_weight=1.0 + (y == 1))
-    logits = model.class_log_likelihood(X) + np.log([0.25, 0.5, 0.25])
-    expected = np.exp(logits - logits.max(axis=1, keepdims=True))
-    expected /= expected.sum(axis=1, keepdims=True)
-    assert np.allclose(model.predict_proba(X), expected)
-    assert np.allclose(np.exp(model.predict_log_proba(X)), expected)
+    model = RTBMFeatures(2, supervised=True, random_state=0).fit(X, y)
     by_hand = sum(
         np.stack([density.score_samples(X[:, part]) for density in densities], axis=1)
         for part, densities in zip(model.patches_, model.densities_, strict=True)
     )
     assert np.allclose(model.class_log_likelihood(X), by_hand)
-    assert not hasattr(model, "decision_function")
+    assert model.classes_.tolist() == [0, 1, 2]
+    with pytest.raises(InvalidInputError, match="supervised=True"):
+        RTBMFeatures(1, random_state=0).fit(X).class_log_likelihood(X)
 
 
 def test_bayes_is_at_least_as_good_as_gaussians_on_digits():
     X, y = load_digits(return_X_y=True)
     centred = X - X.mean(axis=0)
     Z = centred @ np.linalg.svd(centred[:1000], full_matrices=False)[2][:12].T
-    model = RTBMPatchClassifier(1, patch_size=12, classifier="bayes", random_state=0).fit(Z[:1000], y[:1000])
+    accuracy = np.mean(bayes(Z[:1000], y[:1000], patch_size=12)(Z[1000:]) == y[1000:])
     gaussian = QuadraticDiscriminantAnalysis().fit(Z[:1000], y[:1000])
-    assert model.score(Z[1000:], y[1000:]) > gaussian.score(Z[1000:], y[1000:]) - 0.01 > 0.85
+    assert accuracy > gaussian.score(Z[1000:], y[1000:]) - 0.01 > 0.85
 
 
 def test_densities_see_what_naive_gaussians_do_not():
@@ -335,10 +325,10 @@ def test_densities_see_what_naive_gaussians_do_not():
     ring = 2 * np.column_stack([np.cos(angle), np.sin(angle)]) + 0.2 * rng.normal(size=(n, 2))
     X, y = np.vstack([ring, np.sqrt(2.04) * rng.normal(size=(n, 2))]), np.repeat([0, 1], n)
     train = rng.permutation(2 * n) < n
-    model = RTBMPatchClassifier(4, classifier="bayes", random_state=0).fit(X[train], y[train])
+    accuracy = np.mean(bayes(X[train], y[train], 4)(X[~train]) == y[~train])
     naive = GaussianNB().fit(X[train], y[train]).score(X[~train], y[~train])
     assert naive < 0.6
-    assert model.score(X[~train], y[~train]) > naive + 0.1
+    assert accuracy > naive + 0.1
 
 
 # The classifier
@@ -346,56 +336,18 @@ def test_densities_see_what_naive_gaussians_do_not():
 
 def test_the_classifier_is_features_then_scaling_then_logistic_regression(iris):
     X, y = iris
-    model = RTBMPatchClassifier(3, random_state=1).fit(X, y)
+    model = make_patch_classifier(3, random_state=1).fit(X, y)
+    assert [type(step).__name__ for _, step in model.steps] == ["RTBMFeatures", "StandardScaler", "LogisticRegression"]
+    assert model["features"].n_hidden == 3
     pipeline = make_pipeline(RTBMFeatures(3, random_state=1), StandardScaler(), LogisticRegression(max_iter=1000))
-    pipeline.fit(X, y)
-    assert np.allclose(model.predict_proba(X), pipeline.predict_proba(X), atol=1e-4)
-    assert np.array_equal(model.transform(X), pipeline[0].transform(X))
-    assert np.allclose(model.decision_function(X).shape, (150, 3))
-    assert np.allclose(model.predict_log_proba(X), np.log(model.predict_proba(X)))
+    assert np.array_equal(model.predict_proba(X), pipeline.fit(X, y).predict_proba(X))
 
 
 def test_any_classifier_can_be_used(iris):
     X, y = iris
     labels = np.array(["setosa", "versicolor", "virginica"])[y]
     for classifier in (KNeighborsClassifier(), LinearSVC()):
-        model = RTBMPatchClassifier(4, classifier=classifier, random_state=0).fit(X, labels)
-        assert model.score(X, labels) > 0.9
-        assert not hasattr(classifier, "classes_")  # it was cloned
-        assert hasattr(model, "predict_proba") == hasattr(classifier, "predict_proba")
-        assert hasattr(model, "decision_function") == hasattr(classifier, "decision_function")
-    with pytest.raises(InvalidInputError, match=r"KNeighborsClassifier.* takes none"):
-        RTBMPatchClassifier(classifier=KNeighborsClassifier()).fit(X, y, sample_weight=np.ones(150))
-
-
-def test_classifiers_see_rows_as_they_were_given(iris):
-    class Recorder(LogisticRegression):
-        def fit(self, X, y, sample_weight=None):
-            self.seen_ = (X.copy(), np.array(y), sample_weight)
-            return super().fit(X, y, sample_weight)
-
-    X, y = np.repeat(iris[0], 2, axis=0)[::-1], np.repeat(iris[1], 2)[::-1]
-    model = RTBMPatchClassifier(1, classifier=Recorder(max_iter=1000), random_state=0).fit(X, y)
-    features, labels, weights = model.classifier_.seen_
-    assert np.array_equal(labels, y)
-    assert weights is None
-    assert np.allclose(features.mean(axis=0), 0, atol=1e-8)
-    assert np.allclose(features.std(axis=0), 1)
-
-
-def test_a_failed_fit_leaves_nothing(iris):
-    class Bad(LogisticRegression):
-        def fit(self, X, y, sample_weight=None):
-            raise RuntimeError("out of order")
-
-    for supervised in (False, True):
-        model = RTBMPatchClassifier(1, supervised=supervised, classifier=Bad(), random_state=0)
-        with pytest.raises(RuntimeError, match="out of order"):
-            model.fit(*iris)
-        with pytest.raises(NotFittedError):
-            model.predict(iris[0])
-        with pytest.raises(NotFittedError):
-            model.transform(iris[0])
+        assert make_patch_classifier(4, classifier=classifier, random_state=0).fit(X, labels).score(X, labels) > 0.9
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch does not fork once it has started threads for a GPU")
@@ -413,41 +365,23 @@ def test_points_out_of_reach_are_named(iris):
     with pytest.raises(InvalidInputError, match=r"X: row 3 holds 1e\+100 in patch 1"):
         features.transform(far)
     with pytest.raises(InvalidInputError, match="change the unit"):
-        RTBMPatchClassifier(1, classifier="bayes").fit(1e160 * X, y)
-
-
-@pytest.mark.parametrize("classifier", ["forest", LogisticRegression, 3, LinearRegression()])
-def test_wrong_classifiers_are_named(classifier, iris):
-    with pytest.raises(InvalidInputError, match="classifier must be"):
-        RTBMPatchClassifier(classifier=classifier).fit(*iris)
+        RTBMFeatures(1, supervised=True).fit(1e160 * X, y)
 
 
 def test_one_class_is_an_error(iris):
     X, y = iris
     with pytest.raises(InvalidInputError, match="two classes or more, got one class: 0"):
-        RTBMPatchClassifier().fit(X, y, sample_weight=(y == 0).astype(float))
+        RTBMFeatures(supervised=True).fit(X, y, sample_weight=(y == 0).astype(float))
 
 
 def test_grid_search_over_hidden_units(iris):
     X, y = iris
-    search = GridSearchCV(RTBMPatchClassifier(random_state=0), {"n_hidden": [1, 4]}, cv=3).fit(X, y)
-    assert search.best_params_ == {"n_hidden": 4}
+    search = GridSearchCV(make_patch_classifier(random_state=0), {"features__n_hidden": [1, 4]}, cv=3).fit(X, y)
+    assert search.best_params_ == {"features__n_hidden": 4}
     assert search.best_score_ > 0.93
 
 
 def test_fitted_estimators_can_be_pickled(iris):
     X, y = iris
-    for model in (RTBMPatchClassifier(2, random_state=0), RTBMPatchClassifier(1, classifier="bayes", random_state=0)):
-        model.fit(X, y)
-        assert np.array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X))
-
-
-def test_parameters_set_after_the_fit_do_not_change_predictions(iris):
-    X, y = iris
-    bayes = RTBMPatchClassifier(1, classifier="bayes", random_state=0).fit(X, y)
-    before = bayes.predict_proba(X)
-    assert np.array_equal(bayes.set_params(classifier="logistic").predict_proba(X), before)
-    assert not hasattr(bayes, "decision_function")
-    logistic = RTBMPatchClassifier(1, random_state=0).fit(X, y)
-    before = logistic.decision_function(X)
-    assert np.array_equal(logistic.set_params(classifier="bayes").decision_function(X), before)
+    model = RTBMFeatures(2, supervised=True, random_state=0).fit(X, y)
+    assert np.array_equal(pickle.loads(pickle.dumps(model)).transform(X), model.transform(X))

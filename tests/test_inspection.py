@@ -15,7 +15,6 @@ ESTIMATORS = {
     "committee": lambda: rtbm.RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], cv=2, random_state=0),
     "features": lambda: rtbm.RTBMFeatures(n_hidden=1, random_state=0),
     "classifier": lambda: rtbm.RTBMClassifier(cv=2, random_state=0),
-    "patch classifier": lambda: rtbm.RTBMPatchClassifier(n_hidden=1, random_state=0),
     "regressor": lambda: rtbm.RTBMRegressor(rtbm.RTBMDensity(1, n_init=1, random_state=0)),
     "outlier detector": lambda: rtbm.RTBMOutlierDetector(rtbm.RTBMDensity(1, n_init=1, random_state=0)),
     "theta regressor": lambda: rtbm.ThetaNetRegressor((2,), n_init=1, solver="lbfgs", random_state=0),

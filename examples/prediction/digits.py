@@ -9,6 +9,7 @@ like handwriting, and different from each other.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from scipy.special import softmax
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
@@ -18,7 +19,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from rtbm import RTBMPatchClassifier
+from rtbm import RTBMFeatures
 
 # %%
 # Fit ten densities
@@ -31,7 +32,7 @@ X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=600, stratify=y, random_state=0)
 pca = PCA(20, random_state=0).fit(X_train)
 Z_train, Z_test = pca.transform(X_train), pca.transform(X_test)
-model = RTBMPatchClassifier(1, patch_size=20, classifier="bayes", random_state=0).fit(Z_train, y_train)
+model = RTBMFeatures(1, patch_size=20, supervised=True, random_state=0).fit(Z_train, y_train)
 print(f"the components hold {pca.explained_variance_ratio_.sum():.0%} of the variance of the pixels")
 
 # %%
@@ -58,24 +59,24 @@ plt.show()
 # Classify
 # --------
 #
-# Bayes' rule compares the densities of the classes at a new image, times the shares of the classes. The others see the
-# same components: logistic regression, and quadratic discriminant analysis, which is Bayes' rule with one Gaussian for
-# each class.
+# Bayes' rule compares the densities of the classes at a new image. The classes are equally frequent, so their shares do
+# not matter. The others see the same components: logistic regression, and quadratic discriminant analysis, which is
+# Bayes' rule with one Gaussian for each class.
 
 others = {
     "logistic regression": make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
     "one Gaussian for each class": QuadraticDiscriminantAnalysis(),
 }
-classifiers = {"one machine for each class": model}
-classifiers |= {name: other.fit(Z_train, y_train) for name, other in others.items()}
-for name, classifier in classifiers.items():
-    loss = log_loss(y_test, classifier.predict_proba(Z_test))
-    print(f"{name:<28} accuracy {classifier.score(Z_test, y_test):.3f}   log-loss {loss:.3f}")
+probabilities = {"one machine for each class": softmax(model.class_log_likelihood(Z_test), axis=1)}
+probabilities |= {name: other.fit(Z_train, y_train).predict_proba(Z_test) for name, other in others.items()}
+for name, found in probabilities.items():
+    accuracy, loss = np.mean(found.argmax(axis=1) == y_test), log_loss(y_test, found)
+    print(f"{name:<28} accuracy {accuracy:.3f}   log-loss {loss:.3f}")
 
 # %%
 # The table counts test images by true and predicted digit. Beside it are the images that were classified wrongly.
 
-predicted = model.predict(Z_test)
+predicted = probabilities["one machine for each class"].argmax(axis=1)
 counts = confusion_matrix(y_test, predicted)
 wrong = np.flatnonzero(predicted != y_test)
 print(f"wrong: {len(wrong)} of {len(y_test)}")

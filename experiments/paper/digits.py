@@ -3,6 +3,7 @@
 from typing import Any
 
 from matplotlib.figure import Figure
+from scipy.special import softmax
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
@@ -22,7 +23,8 @@ from experiments.paper.classification import (
     logistic_cv,
 )
 from experiments.verdicts import Verdict
-from rtbm.estimators import RTBMFeatures, RTBMPatchClassifier, ThetaNetClassifier
+from rtbm.common import Floats
+from rtbm.estimators import RTBMFeatures, ThetaNetClassifier
 
 
 def _machines(seed: int, n_hidden: int, patch_size: Any, **options: Any) -> Any:
@@ -32,6 +34,26 @@ def _machines(seed: int, n_hidden: int, patch_size: Any, **options: Any) -> Any:
 
 def _network(kind: str, seed: int) -> ThetaNetClassifier:
     return ThetaNetClassifier((16,), activation=kind, initialization="balanced", n_init=1, random_state=seed)
+
+
+class BayesRule:
+    """One machine with one hidden unit for each class; classes are equally frequent."""
+
+    def __init__(self, seed: int):
+        self._features = RTBMFeatures(1, patch_size=20, supervised=True, random_state=seed)
+
+    def fit(self, X: Floats, y: Any) -> "BayesRule":
+        """Fit the densities."""
+        self._features.fit(X, y)
+        return self
+
+    def predict_proba(self, X: Floats) -> Floats:
+        """The probabilities of the classes."""
+        return softmax(self._features.class_log_likelihood(X), axis=1)
+
+    def predict(self, X: Floats) -> Any:
+        """The likeliest classes."""
+        return self._features.classes_[self.predict_proba(X).argmax(axis=1)]
 
 
 COMPARISON = Comparison(
@@ -55,7 +77,7 @@ COMPARISON = Comparison(
         Method(
             "RTBMs of classes by Bayes",
             "20 components",
-            lambda seed: RTBMPatchClassifier(1, patch_size=20, classifier="bayes", random_state=seed),
+            BayesRule,
         ),
         Method("Gaussians of classes by Bayes", "20 components", lambda seed: QuadraticDiscriminantAnalysis()),
         Method("MLP", "pixels", lambda seed: MLPClassifier((128,), max_iter=500, random_state=seed)),

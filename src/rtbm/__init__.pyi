@@ -22,10 +22,10 @@ from rtbm.estimators import RTBMDensity as RTBMDensity
 from rtbm.estimators import RTBMDensityCV as RTBMDensityCV
 from rtbm.estimators import RTBMFeatures as RTBMFeatures
 from rtbm.estimators import RTBMOutlierDetector as RTBMOutlierDetector
-from rtbm.estimators import RTBMPatchClassifier as RTBMPatchClassifier
 from rtbm.estimators import RTBMRegressor as RTBMRegressor
 from rtbm.estimators import ThetaNetClassifier as ThetaNetClassifier
 from rtbm.estimators import ThetaNetRegressor as ThetaNetRegressor
+from rtbm.estimators import make_patch_classifier as make_patch_classifier
 from rtbm.explorer import explore as explore
 from rtbm.persistence import load as load
 from rtbm.persistence import save as save

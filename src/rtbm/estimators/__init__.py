@@ -3,7 +3,7 @@
 from rtbm.estimators.classification import RTBMClassifier
 from rtbm.estimators.density.committee import RTBMDensityCV
 from rtbm.estimators.density.estimator import RTBMDensity
-from rtbm.estimators.features.classifier import RTBMPatchClassifier
+from rtbm.estimators.features.classifier import make_patch_classifier
 from rtbm.estimators.features.transformer import RTBMFeatures
 from rtbm.estimators.networks.estimators import ThetaNetClassifier, ThetaNetRegressor
 from rtbm.estimators.outliers import RTBMOutlierDetector
@@ -15,8 +15,8 @@ __all__ = [
     "RTBMDensityCV",
     "RTBMFeatures",
     "RTBMOutlierDetector",
-    "RTBMPatchClassifier",
     "RTBMRegressor",
     "ThetaNetClassifier",
     "ThetaNetRegressor",
+    "make_patch_classifier",
 ]

@@ -24,7 +24,6 @@ from rtbm.estimators.checks import (
 )
 from rtbm.estimators.class_densities import ClassDensities, class_tasks
 from rtbm.estimators.density.committee import fold_numbers, stacking_weights
-from rtbm.estimators.features.classifier import RTBMPatchClassifier
 from rtbm.estimators.parallel import in_parallel, without_warnings
 from rtbm.estimators.progress import counting_bar
 from rtbm.validation import check_integer
@@ -72,7 +71,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     place.
 
     The classifier of the paper, which passes expectations of hidden units to logistic regression, is
-    `RTBMClassifier.paper()`.
+    `make_patch_classifier`.
 
     Parameters
     ----------
@@ -114,18 +113,6 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(self, *, cv: Any = 5, random_state: Any = None, n_jobs: int | None = None, verbose: int = 0):
         keep_arguments(self, locals())
-
-    @staticmethod
-    def paper(**options: Any) -> RTBMPatchClassifier:
-        """The classifier of the paper's section 5, with the arguments of `RTBMPatchClassifier`.
-
-        Examples
-        --------
-        >>> from rtbm import RTBMClassifier
-        >>> RTBMClassifier.paper(n_hidden=4)
-        RTBMPatchClassifier(n_hidden=4)
-        """
-        return RTBMPatchClassifier(**options)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit densities and predictors to data (n_samples, n_features) and labels (n_samples,).

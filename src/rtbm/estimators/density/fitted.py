@@ -50,7 +50,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     drop_constant: bool
     random_state: Any
     _line_density: Density
-    _module: nn.RTBM | nn.MixtureOfRTBMs | None
+    _module: nn.RTBM | nn.MixtureOfRTBMs | None = None
+    _unsaved = ("results_", "_fit_result", "_module")
     history_: list[Record]
     n_features_in_: int
     feature_names_in_: np.ndarray
@@ -396,6 +397,15 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_line_density")
+
+    def _check_loaded(self) -> None:
+        """Check that the attributes of a file belong together."""
+        if not self.__sklearn_is_fitted__():
+            return
+        n, names = self._line_density.n_visible, getattr(self, "feature_names_in_", self.constants_)
+        sizes = {len(names), len(self.constants_)}
+        if {len(self._kept), len(self._bounds.low)} != {n} or sizes != {self.n_features_in_}:
+            raise InvalidInputError(f"it must have {n} features like its density")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -47,6 +47,7 @@ class ThetaNet(BaseEstimator):
     """The base class of ThetaNetRegressor and ThetaNetClassifier."""
 
     loss = "squared_error"
+    _unsaved = ("results_",)
     n_features_in_: int
     module_: nn.Sequential
 
