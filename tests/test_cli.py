@@ -437,11 +437,11 @@ def test_bounds_of_single_columns(tmp_path):
     options = ("--n-hidden", 1, "-o", model, *QUICK, "--bounds", "age, in years=0:120", "--bounds", "x=y:z=0:")
     for data, *more in ((path,), (tmp_path / "people.parquet", "--stream")):
         run("fit", data, *options, *more)
-        assert rtbm.load(model).bounds == [[0, 120], [0, None], None]
+        assert rtbm.load(model).bounds == [(0, 120), (0, None), None]
     run("fit", path, *options, "--bounds", ":9")
-    assert rtbm.load(model).bounds == [[0, 120], [0, None], [None, 9]]
+    assert rtbm.load(model).bounds == [(0, 120), (0, None), (None, 9)]
     run("fit", path, "--n-hidden", 1, "-o", model, *QUICK, "-c", "x=y:z", "--bounds", "0=0:")
-    assert rtbm.load(model).bounds == [[0, None]]
+    assert rtbm.load(model).bounds == [(0, None)]
 
 
 def test_columns_whose_names_hold_commas(tmp_path):
