@@ -20,8 +20,8 @@ from rtbm import (
 )
 from rtbm.parameters import count, map_tensors, unpack
 from rtbm.theta.block import triton_product
-from rtbm.training import Family
-from rtbm.training.statistics import ArraySource, Likelihood
+from rtbm.training import Likelihood, make_family
+from rtbm.training.sums import ArraySource
 from tolerances import FLOAT32, LOG_THETA, MOMENTS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -217,7 +217,7 @@ def test_theta_layer_under_autocast_and_compile() -> None:
 
 @pytest.mark.parametrize(("d", "g", "K"), [(1, 2, 1), (2, 2, 1), (1, 4, 1), (2, 4, 1), (3, 2, 1), (2, 1, 3), (5, 2, 2)])
 def test_sums_over_the_data(d: int, g: int, K: int) -> None:
-    family = Family(d, g, n_components=K)
+    family = make_family(d, g, n_components=K)
     generator = torch.Generator().manual_seed(0)
     vector = 0.5 * torch.randn(family.n_parameters, dtype=torch.float64, generator=generator)
     x = 1.5 * torch.randn(5000, d, dtype=torch.float64, generator=generator)

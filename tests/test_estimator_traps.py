@@ -22,7 +22,7 @@ from rtbm import (
 )
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import distinct_rows
-from rtbm.training import SOLVERS, Family
+from rtbm.training import SOLVERS, make_family
 
 
 def quick(n_hidden=2, **options):
@@ -330,4 +330,4 @@ def test_dense_machines_have_few_hidden_units_and_diagonal_ones_many():
         RTBMDensity(23).fit(X)
     RTBMDensity(100, coupling="diagonal", n_init=1, max_iter=500, random_state=0).fit(X)
     with pytest.raises(InvalidInputError, match="n_hidden=1 and n_components=1 with 20000 or more features have 2e"):
-        Family(20_000, 1)
+        make_family(20_000, 1)

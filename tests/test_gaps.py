@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 
 from rtbm import RTBMDensity, RTBMDensityCV
-from rtbm.training import Family
+from rtbm.training import Likelihood, make_family
 from rtbm.training.coordinates import moments
 from rtbm.training.gaussians import fill_gaps, gaussian_moments
-from rtbm.training.statistics import ArraySource, Likelihood
+from rtbm.training.sums import ArraySource
 
 rng = np.random.default_rng(0)
 TABLES = {
@@ -108,7 +108,7 @@ def test_gaps_are_filled_from_what_is_present():
 
 @given(st.integers(0, 10**6), st.integers(2, 6), st.integers(1, 2), st.integers(1, 3), st.sampled_from([1.0, 20.0]))
 def test_sums_over_points_with_gaps_of_their_own_are_those_of_theta_functions(seed, d, g, K, far):
-    family, random = Family(d, g, n_components=K), np.random.default_rng(seed)
+    family, random = make_family(d, g, n_components=K), np.random.default_rng(seed)
     vector = torch.from_numpy(0.3 * random.normal(size=family.n_parameters))
     x = at_random(random.normal(size=(20, d)), 0.4, seed)
     x[0] *= far

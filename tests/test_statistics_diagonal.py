@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtbm.theta import kernels
-from rtbm.training import Family
-from rtbm.training.family import FAILURES
-from rtbm.training.statistics import ArraySource, Likelihood, make_blocks
-from rtbm.training.statistics.diagonal import (
+from rtbm.training import Family, Likelihood, make_family
+from rtbm.training.likelihood import FAILURES
+from rtbm.training.sums import ArraySource, make_blocks
+from rtbm.training.sums.diagonal import (
     compress,
     make_pass,
     normalise_by_autograd,
@@ -73,7 +73,7 @@ def is_compiled(family: Family, vector: torch.Tensor, x: torch.Tensor, weights: 
 @pytest.mark.parametrize(("d", "g", "n_components"), SIZES)
 @pytest.mark.parametrize(("low", "high"), [(4.0, 60.0), (0.05, 500.0)])
 def test_values_and_gradients_are_those_of_theta_functions(d, g, n_components, low, high):
-    family = Family(d, g, n_components=n_components, coupling="diagonal")
+    family = make_family(d, g, n_components=n_components, coupling="diagonal")
     vector = random_vector(family, 10 * g + d, low, high)
     x, weights = random_data(333, d, g)
     if kernels.AVAILABLE:
@@ -83,28 +83,28 @@ def test_values_and_gradients_are_those_of_theta_functions(d, g, n_components, l
 
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 3), st.floats(0.05, 20.0), st.floats(1.0, 25.0))
 def test_random_machines_in_one_dimension(seed, g, n_components, low, ratio):
-    family = Family(1, g, n_components=n_components, coupling="diagonal")
+    family = make_family(1, g, n_components=n_components, coupling="diagonal")
     x, weights = random_data(150, 1, seed)
     assert_exact(family, random_vector(family, seed, low, low * ratio), x, weights)
 
 
 @pytest.mark.parametrize("q", [0.05, 1.0, 3.14159, 3.1416, 9.99, 10.0, 80.0, 500.0])
 def test_each_series_has_all_digits(q):
-    family = Family(1, 5, coupling="diagonal")
+    family = make_family(1, 5, coupling="diagonal")
     x, weights = random_data(200, 1, 3)
     assert_exact(family, random_vector(family, 7, q, q), x, weights)
 
 
 @pytest.mark.parametrize(("d", "n_components"), [(1, 1), (1, 3), (2, 1), (2, 2)])
 def test_far_outliers(d, n_components):
-    family = Family(d, 5, n_components=n_components, coupling="diagonal")
+    family = make_family(d, 5, n_components=n_components, coupling="diagonal")
     x, weights = random_data(400, d, 0)
     x[3], x[77], x[200] = 40.0, -300.0, 1000.0
     assert_exact(family, random_vector(family, 5), x, weights)
 
 
 def test_weights_of_zero_drop_points():
-    family = Family(1, 5, coupling="diagonal")
+    family = make_family(1, 5, coupling="diagonal")
     x, weights = random_data(300, 1, 0)
     weights[::3] = 0.0
     weights /= weights.sum()
@@ -118,7 +118,7 @@ def test_weights_of_zero_drop_points():
 @compiled_only
 @pytest.mark.parametrize(("d", "g", "n_components", "n"), [(1, 40, 1, 9000), (2, 30, 1, 20000), (2, 20, 3, 9000)])
 def test_threads_change_nothing(d, g, n_components, n):
-    family = Family(d, g, n_components=n_components, coupling="diagonal")
+    family = make_family(d, g, n_components=n_components, coupling="diagonal")
     vector = random_vector(family, 1, 8.0, 60.0)
     x, weights = random_data(n, d, 2)
     before, results = torch.get_num_threads(), []
@@ -137,7 +137,7 @@ def test_threads_change_nothing(d, g, n_components, n):
 
 @pytest.mark.parametrize("n_components", [1, 2])
 def test_rows_with_gaps_take_theta_functions(n_components):
-    family = Family(2, 4, n_components=n_components, coupling="diagonal")
+    family = make_family(2, 4, n_components=n_components, coupling="diagonal")
     x, weights = random_data(60, 2, 4)
     x[::7, 0] = math.nan
     x[3, 1] = math.nan
@@ -145,7 +145,7 @@ def test_rows_with_gaps_take_theta_functions(n_components):
 
 
 def test_all_rows_with_gaps():
-    family = Family(2, 4, coupling="diagonal")
+    family = make_family(2, 4, coupling="diagonal")
     x, weights = random_data(20, 2, 4)
     x[:, 1] = math.nan
     assert_exact(family, random_vector(family, 3), x, weights)
@@ -153,7 +153,7 @@ def test_all_rows_with_gaps():
 
 @pytest.mark.parametrize("n_components", [1, 2])
 def test_arguments_out_of_reach_take_theta_functions(n_components):
-    family = Family(1, 4, n_components=n_components, coupling="diagonal")
+    family = make_family(1, 4, n_components=n_components, coupling="diagonal")
     vector = random_vector(family, 3)
     x, weights = random_data(20, 1, 4)
     x[0] = 1e8
@@ -164,7 +164,7 @@ def test_arguments_out_of_reach_take_theta_functions(n_components):
 
 @pytest.mark.parametrize(("index", "value"), [(0, 800.0), (0, -800.0), (-1, 500.0), (-1, -500.0), (0, math.nan)])
 def test_machines_that_leave_float64_raise_the_errors_of_distributions(index, value):
-    family = Family(1, 4, coupling="diagonal")
+    family = make_family(1, 4, coupling="diagonal")
     x, weights = random_data(20, 1, 4)
     vector = random_vector(family, 3)
     vector[index] = value
@@ -176,7 +176,7 @@ def test_machines_that_leave_float64_raise_the_errors_of_distributions(index, va
 
 def test_without_numba(monkeypatch):
     monkeypatch.setattr(kernels, "AVAILABLE", False)
-    family = Family(1, 4, coupling="diagonal")
+    family = make_family(1, 4, coupling="diagonal")
     x, weights = random_data(30, 1, 4)
     likelihood = Likelihood(family, ArraySource(x, weights))
     vector = random_vector(family, 3)
@@ -191,7 +191,7 @@ def test_without_numba(monkeypatch):
 @pytest.mark.parametrize("small", [1.0, 1e-3])
 def test_normalisers_from_grids(d, g, small):
     """Also where W is small, and the mean of the periodic factor much less than 1: the first grid does not reach."""
-    family = Family(d, g, coupling="diagonal")
+    family = make_family(d, g, coupling="diagonal")
     vector = random_vector(family, g, 0.05 if small < 1 else 3.0, 0.3 if small < 1 else 30.0)
     vector[2 * g : 2 * g + d * g] *= small
     machine = unpack_machines(vector.numpy(), 1, d, g)
@@ -211,7 +211,7 @@ def test_compressed_points_have_the_same_sums():
 
 @compiled_only
 def test_many_points_on_a_line():
-    family = Family(1, 20, coupling="diagonal")
+    family = make_family(1, 20, coupling="diagonal")
     x, weights = random_data(30000, 1, 0)
     x[:5] = torch.tensor([[-50.0], [30.0], [7.0], [7.0], [300.0]], dtype=torch.float64)
     for seed, (low, high) in enumerate([(4.0, 60.0), (0.5, 4.0), (0.05, 500.0), (100.0, 500.0)]):
@@ -219,6 +219,6 @@ def test_many_points_on_a_line():
 
 
 def test_equal_points():
-    family = Family(1, 5, coupling="diagonal")
+    family = make_family(1, 5, coupling="diagonal")
     x, weights = torch.full((100, 1), 0.3, dtype=torch.float64), torch.full((100,), 0.01, dtype=torch.float64)
     assert_exact(family, random_vector(family, 1), x, weights)

@@ -12,11 +12,10 @@ from rtbm.estimators.checks import varies
 from rtbm.estimators.density.standardise import log_scales, standardise, start_on, to_standard
 from rtbm.estimators.features.transformer import class_moments, spread_out
 from rtbm.estimators.parallel import threads_for, without_warnings
-from rtbm.training import SOLVERS, ArraySource, Family, Objective, Prior
+from rtbm.training import SOLVERS, ArraySource, Likelihood, Objective, Prior, make_family
 from rtbm.training.columns import ColumnDensities
 from rtbm.training.coordinates import local_widths
-from rtbm.training.family import FAILURES
-from rtbm.training.statistics import Likelihood
+from rtbm.training.likelihood import FAILURES
 
 JOINT = (1, 3)
 """The numbers of machines of the densities of all features together."""
@@ -47,7 +46,7 @@ class JointDensity(NamedTuple):
     def log_prob(self, x: Floats) -> Floats:
         """log P (n,) of rows (n, d). NaN entries are integrated out."""
         d, size = len(self.mean), len(self.vector)
-        family = next(f for k in JOINT if (f := Family(d, N_HIDDEN, n_components=k)).n_parameters == size)
+        family = next(f for k in JOINT if (f := make_family(d, N_HIDDEN, n_components=k)).n_parameters == size)
         vector, root = torch.from_numpy(self.vector), self.root
         if np.isnan(x).any():  # the coordinates of missing entries must not mix with others
             machines, logits = family.split(vector)
@@ -126,7 +125,7 @@ def _fit_joint(x: Floats, weights: Floats, seed: int) -> list[JointDensity | Non
         prior = Prior(1.0, local_widths(z, weights))
         found: list[JointDensity | None] = []
         for n_machines in JOINT:
-            family = Family(z.shape[1], N_HIDDEN, n_components=n_machines)
+            family = make_family(z.shape[1], N_HIDDEN, n_components=n_machines)
             objective = Objective(family, source, prior, omitted=OMITTED)
             clusters = KMeans(min(n_machines, len(z)), n_init=1, random_state=seed % 2**32)
             labels = clusters.fit(data.complete, sample_weight=weights).labels_ if n_machines > 1 else None

@@ -31,7 +31,7 @@ from rtbm.training.distributed import (
     rank_and_world,
     together,
 )
-from rtbm.training.statistics import Block
+from rtbm.training.sums import Block
 
 CHUNK_ROWS = 2**17
 """Rows that are read and prepared at a time. Fewer cost time in Python, and more only memory."""

@@ -1,21 +1,24 @@
 """Fitting densities: families of machines, the objective, and the solvers that minimise it."""
 
-from rtbm.training.family import Family
-from rtbm.training.objective import Objective, Prior
+from rtbm.training.families import Family, Prior, make_family
+from rtbm.training.likelihood import Likelihood
+from rtbm.training.objective import Objective
 from rtbm.training.solvers import SOLVERS, Monitor, Record, Result, Solver, make_solver
 from rtbm.training.starts import make_start
-from rtbm.training.statistics import ArraySource
+from rtbm.training.sums import ArraySource
 
 __all__ = [
     "SOLVERS",
     "ArraySource",
     "Family",
+    "Likelihood",
     "Monitor",
     "Objective",
     "Prior",
     "Record",
     "Result",
     "Solver",
+    "make_family",
     "make_solver",
     "make_start",
 ]

@@ -10,12 +10,13 @@ from rtbm.common import Floats
 from rtbm.theta import kernels
 from rtbm.theta.kernels import compiled
 from rtbm.training.coordinates import SMALLEST_SAMPLE
-from rtbm.training.family import Family
-from rtbm.training.objective import RIGIDITY, STIFFNESS, Objective, Prior
+from rtbm.training.families import Dense, Prior
+from rtbm.training.families.dense import OVERLAP, RANGE_TAIL, RIGIDITY, STIFFNESS
+from rtbm.training.likelihood import log_prob
+from rtbm.training.objective import Objective
 from rtbm.training.solvers import SOLVERS
-from rtbm.training.starts import OVERLAP, RANGE_TAIL
-from rtbm.training.statistics import ArraySource
-from rtbm.training.statistics.dense import (
+from rtbm.training.sums import ArraySource
+from rtbm.training.sums.dense import (
     LOG_TWO_PI,
     add_penalty,
     likelihood_gradient,
@@ -23,14 +24,14 @@ from rtbm.training.statistics.dense import (
     pack_machines,
     unpack_machines,
 )
-from rtbm.training.statistics.states import sum_far, tabulate
+from rtbm.training.sums.states import sum_far, tabulate
 
 N_HIDDEN = 2
 LEVELS = np.array([RANGE_TAIL, *np.arange(0.05, 1.0, 0.1), 1 - RANGE_TAIL])
 NORMAL_GAPS = np.diff(torch.special.ndtri(torch.from_numpy(LEVELS[1:-1])).numpy())
 """Quantiles of a column from which its start and its prior follow, and the distances of those of a normal distribution,
 as in `coordinates.local_widths`."""
-FAMILY = Family(1, N_HIDDEN)
+FAMILY = Dense(1, N_HIDDEN)
 NODES = 128
 """Columns are fitted to at most so many weighted nodes. Fewer blur the density; more take longer."""
 MAX_ITER, TOL = 100, 1e-4
@@ -106,7 +107,7 @@ def _make_nodes(x: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _make_starts(quantiles: Floats) -> Floats:
-    """The first vectors (d, n_parameters) for quantiles (d, len(LEVELS)) of standardised columns: see `ladder`."""
+    """The first vectors (d, n_parameters) for quantiles (d, len(LEVELS)) of columns: see `evenly_spaced`."""
     low, high = quantiles[:, 0], np.maximum(quantiles[:, -1], quantiles[:, 0] + 0.1)
     steps, spacing = 0.5 ** np.arange(1, N_HIDDEN + 1), (high - low) / 2**N_HIDDEN
     F = np.outer(high - low - spacing, steps / steps.sum())
@@ -238,4 +239,4 @@ def _far_log_prob(vector: Floats, z: Floats) -> Floats:
         sums, joint, ones = np.zeros(view.n_sums), np.empty((len(z), 1)), np.ones(len(z))
         if sum_far(ones, y, shift, np.linalg.cholesky(form), machines, states, view, False, ROOM, sums, joint):
             return joint[:, 0]
-    return FAMILY.log_prob(torch.from_numpy(vector), torch.from_numpy(z[:, None].copy())).numpy()
+    return log_prob(FAMILY, torch.from_numpy(vector), torch.from_numpy(z[:, None].copy())).numpy()

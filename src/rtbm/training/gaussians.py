@@ -13,8 +13,8 @@ from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.training.coordinates import Moments
-from rtbm.training.statistics import ArraySource, Block, Evaluation, dense
-from rtbm.training.statistics.sums import TableSums
+from rtbm.training.sums import ArraySource, Block, Evaluation, dense
+from rtbm.training.sums.sums import TableSums
 
 GAUSSIAN_MAX_ITER, GAUSSIAN_TOL = 500, 1e-5
 """Iterations of expectation maximisation, and the gain in mean log P that ends it. A smaller one takes longer."""

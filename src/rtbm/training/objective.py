@@ -1,102 +1,22 @@
 """What the solvers minimise: the negative mean log-likelihood, and a prior that prevents peaks at single points."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.training.family import FAILURES, Family
-from rtbm.training.scaling import Scaling, find_scaling
-from rtbm.training.statistics import ArraySource, Evaluation, Likelihood, Source, dense
-from rtbm.training.statistics.hidden import HiddenFamily
+from rtbm.training.families import Dense, Family, Prior
+from rtbm.training.families.scaling import Scaling
+from rtbm.training.likelihood import FAILURES, Likelihood
+from rtbm.training.sums import ArraySource, Evaluation, Source
 
-RIGIDITY, STIFFNESS = 0.02, 10.0
-"""The strength of the prior on A, and its mode STIFFNESS · 1. Without it, A goes to infinity for hidden units with two
-states, and to zero for hidden units without effect. A stronger one biases fits to few observations."""
-BITS = 40.0
-"""The mode of A for binary hidden units. Other states then have probabilities of exp(−40); less lets them matter."""
-STEEPEST = 3.0
-"""The slope and curvature of log P, for standardised data, that `smoothness` penalises by ½. Less is smoother."""
 HOPELESS_RISE = 10.0
 """A trial step is not evaluated if its objective exceeds the lowest one by more than this for certain."""
 SUM_BITS, COORDINATE_BITS = 34, 24
 """Values and gradients of sums over data in several places are rounded to multiples of 2^−SUM_BITS, and coordinates of
 L-BFGS there to so many bits. The order of summation changes the last bits of sums, and L-BFGS would magnify that."""
-RIPPLES = 0.2
-"""The prior on the ripples of diagonal machines, relative to that on the covariance of dense ones. More is smoother."""
-
-
-class Prior(NamedTuple):
-    """A penalty on fine structure, in units of observations: it plays the part of a bandwidth.
-
-    Dense machines, with Σ the covariance of v given h and s the widths of the data along the axes::
-
-        penalty = strength Σ_i s_i² (Σ⁻¹)_ii + RIGIDITY (tr A − STIFFNESS log det A)
-
-    Diagonal machines: their ripples have amplitudes of order exp(−q/2) and frequencies w, and::
-
-        penalty = RIPPLES strength Σ_j exp(−q_j/2)(1 + Σ_i s_i² w_ij²)
-
-    With `steps`, the hidden units of a dense machine are binary, the mode of A is BITS · 1, and uneven weights of
-    neighbouring Gaussians are penalised: with t = A(½ − centre) the tilt of the units, and f the steps of a ladder of
-    Gaussians at equal distances::
-
-        penalty += ½ smoothness (Σ_i (t_i/f_i)² + Σ_{i<j} (A_ij/f_i f_j)²)/STEEPEST² + ½ smoothness Σ_i log²(|F_i|/f_i)
-
-    It is divided by the number of observations, and so fades as they become many.
-    """
-
-    strength: float
-    widths: Floats  # (Nv,)
-    smoothness: float = 0.0
-    steps: Floats | None = None  # (Nh,)
-
-    def penalty(self, family: Family, vector: Floats) -> tuple[float, Floats]:
-        """The penalty of a member of a family, and its derivative in the vector."""
-        gradient = np.zeros(len(vector))
-        if family.coupling != "dense":
-            return self._ripples(family, vector, gradient), gradient
-        machines = dense.unpack_machines(vector, family.n_components, family.n_visible, family.n_hidden)
-        stiffness = STIFFNESS if self.steps is None else BITS
-        value = dense.add_penalty(machines, self.strength, self.widths, RIGIDITY, stiffness, gradient)
-        if self.steps is not None:
-            value += self._unevenness(machines, self.steps, gradient)
-        return value, gradient
-
-    def _unevenness(self, machines: dense.Machines, steps: Floats, gradient: Floats) -> float:
-        """The penalty for uneven weights of neighbouring Gaussians; its derivative is added to the gradient."""
-        L_A, centre, F = machines.L_A, machines.centre, machines.F
-        (K, _, g), factor = F.shape, self.smoothness / STEEPEST**2
-        row, column = dense.lower_triangle(g)
-        A, lever = L_A @ L_A.mT, 0.5 - centre
-        tilt = (A @ lever[:, :, None])[:, :, 0] / steps
-        coupling = np.triu(A / np.outer(steps, steps), 1)
-        by_A = factor * ((tilt / steps)[:, :, None] * lever[:, None] + coupling / np.outer(steps, steps))
-        by_L = ((by_A + by_A.mT) @ L_A)[:, row, column] * np.where(row == column, L_A[:, row, column], 1.0)
-        norm2 = (F**2).sum(axis=1)
-        stretch = 0.5 * np.log(norm2) - np.log(steps)
-        by_centre = -factor * (A @ (tilt / steps)[:, :, None])[:, :, 0]
-        by_F = self.smoothness * (stretch / norm2)[:, None] * F
-        parts = np.concatenate([by_L, by_centre, by_F.reshape(K, -1)], axis=1)
-        gradient[: len(gradient) - (K if K > 1 else 0)].reshape(K, -1)[:, : parts.shape[1]] += parts
-        squares = (tilt**2).sum() + (coupling**2).sum()
-        return 0.5 * float(factor * squares + self.smoothness * (stretch**2).sum())
-
-    def _ripples(self, family: Family, vector: Floats, gradient: Floats) -> float:
-        """The penalty of diagonal machines; its derivative is added to the gradient."""
-        d, g, size = family.n_visible, family.n_hidden, family.n_machine_parameters
-        value = 0.0
-        for begin in range(0, family.n_components * size, size):
-            q, W = np.exp(vector[begin : begin + g]), vector[begin + 2 * g : begin + (2 + d) * g].reshape(d, g)
-            amplitude = RIPPLES * self.strength * np.exp(-0.5 * q)
-            energy = 1 + self.widths**2 @ W**2
-            value += float(amplitude @ energy)
-            gradient[begin : begin + g] -= 0.5 * q * amplitude * energy
-            gradient[begin + 2 * g : begin + (2 + d) * g] += (2 * amplitude * self.widths[:, None] ** 2 * W).ravel()
-        return value
 
 
 class Objective:
@@ -177,14 +97,9 @@ class Objective:
 
         Trial steps of a line search may be so wild that the sums behind them are very long.
         """
-        if not (
-            self._is_complete and self.family.coupling == "dense" and penalty >= 1.0 and math.isfinite(self._lowest)
-        ):
+        if not (self._is_complete and penalty >= 1.0 and math.isfinite(self._lowest)):
             return False
-        d, size = self.family.n_visible, self.family.n_machine_parameters
-        widths = vector.detach().cpu().numpy()[: self.family.n_components * size].reshape(-1, size)
-        diagonal = np.cumsum(np.arange(1, d + 1)) - 1 - d * (d + 1) // 2  # the logarithms of the diagonal of L
-        log_peak = -float(widths[:, diagonal].sum(axis=1).min()) - 0.5 * d * math.log(2 * math.pi)
+        log_peak = self.family.highest_log_peak(vector.detach().cpu().numpy())
         return penalty - log_peak > self._lowest + HOPELESS_RISE
 
     def evaluate(self, vector: Tensor) -> tuple[float, Evaluation]:
@@ -194,24 +109,30 @@ class Objective:
             evaluation = self.likelihood.evaluate(vector)
             return self._noted(self._penalty(vector)[0] - evaluation.log_likelihood), evaluation
 
+    def maximise(self, evaluation: Evaluation) -> Tensor:
+        """The vector after an M-step of expectation maximisation, from the sums of an evaluation."""
+        assert isinstance(self.family, Dense)
+        vector = self.family.maximise(evaluation, self.prior, self.total)
+        return torch.from_numpy(vector).to(self.device)
+
     @property
     def is_scaled(self) -> bool:
-        """Whether solvers use the information that EM expects: for mixtures of dense machines on several features."""
-        return self.family.coupling == "dense" and min(self.family.n_visible, self.family.n_components) > 1
+        """Whether solvers begin with EM, and use the information that it expects."""
+        return self.family.is_scaled
 
     def scaling(self, vector: Tensor) -> Scaling | None:
-        """Coordinates around a vector in which the information that EM expects is 1; None if there are none."""
-        if not self.is_scaled:
+        """Coordinates around a vector in which EM's expected information is the identity; None if there are none."""
+        if not self.family.is_scaled:
             return None
+        assert isinstance(self.family, Dense)
         origin = vector.detach().cpu().numpy()
         if self._is_rounded:
             origin = _keep_bits(origin)
             vector = torch.from_numpy(origin).to(vector.device)
         try:
             value, evaluation = self.evaluate(vector)
-            hidden = HiddenFamily(evaluation.states, RIGIDITY / self.total, STIFFNESS)
             gradient = self._penalty(vector)[1] - evaluation.gradient()
-            scaling = find_scaling(origin, value, gradient, evaluation, self.total, hidden)
+            scaling = self.family.scaling(origin, value, gradient, evaluation, self.total)
         except FAILURES:
             return None
         if not self._is_rounded:
@@ -221,7 +142,7 @@ class Objective:
 
     def _penalty(self, vector: Tensor) -> tuple[float, Floats]:
         """The prior's share in the objective, and its derivative."""
-        value, gradient = self.prior.penalty(self.family, vector.detach().cpu().numpy())
+        value, gradient = self.family.penalty(vector.detach().cpu().numpy(), self.prior)
         return value / self.total, gradient / self.total
 
 

@@ -30,7 +30,7 @@ from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, wi
 from rtbm.estimators.progress import counting_bar
 from rtbm.estimators.sources import is_source
 from rtbm.parameters import count
-from rtbm.training.family import MAX_DENSE_UNITS
+from rtbm.training.families.dense import MAX_DENSE_UNITS
 from rtbm.validation import check_choice, check_integer
 
 ONE_FEATURE: tuple[dict[str, Any], ...] = (

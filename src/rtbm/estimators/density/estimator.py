@@ -34,9 +34,10 @@ from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.estimators.search import Outcome, Report, count_runs, task_options
 from rtbm.estimators.sources import Source, array_rows, open_source, work_on
-from rtbm.training import SOLVERS, Result
+from rtbm.training import SOLVERS, Result, likelihood
 from rtbm.training.distributed import gather_objects, is_distributed
-from rtbm.training.family import FAILURES, Density, check_sizes
+from rtbm.training.families import Density, family_of
+from rtbm.training.likelihood import FAILURES
 from rtbm.validation import check_choice
 
 FALLBACKS = ("gaussian", "gaussians")
@@ -360,7 +361,7 @@ class RTBMDensity(PredictingDensity):
         points = torch.from_numpy(np.ascontiguousarray(z[within])).to(vector.device)
         log_prob = np.full(len(X), -np.inf)
         try:
-            log_prob[within] = family.log_prob(vector, points).cpu().numpy()
+            log_prob[within] = likelihood.log_prob(family, vector, points).cpu().numpy()
         except FAILURES:
             log_prob[within] = self._log_prob(X[within])
             return log_prob
@@ -398,7 +399,9 @@ class RTBMDensity(PredictingDensity):
 
     def _check_parameters(self) -> None:
         """Check the parameters, which scikit-learn lets be set to anything, before the fit."""
-        check_sizes(1, self.n_hidden, self.n_components, self.coupling)  # again when the number of features is known
+        family_of(self.coupling).check_sizes(
+            1, self.n_hidden, self.n_components
+        )  # again when the number of features is known
         check_choice(self.phase, "phase", PHASES)
         check_search(self, SOLVERS)
         check_flag(self.drop_constant, "drop_constant")

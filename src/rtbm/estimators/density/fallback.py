@@ -13,7 +13,6 @@ from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.search import Outcome, search
 from rtbm.training import Objective
 from rtbm.training.gaussians import Gaussians, fit_gaussians
-from rtbm.training.starts import gaussian_start
 
 CHANCE = 1e-6
 """A fit is kept if its gain over Gaussians is less probable than this for data that come from Gaussians."""
@@ -136,7 +135,7 @@ def _several_gaussians(task: DensityTask, objective: Objective, vector: Tensor) 
 def _to_vector(task: DensityTask, gaussians: Gaussians) -> Tensor:
     """The vector of these Gaussians as members of the family. A single one is repeated for all machines."""
     family = task.family
-    normal, single = family.split(gaussian_start(family))[0][0], family.single()
+    normal, single = family.split(family.gaussian())[0][0], family.single()
     machines = [single.affine(normal, root, mean) for root, mean in zip(gaussians.roots, gaussians.means, strict=True)]
     repeats = family.n_components // len(machines)
     vector = family.join(machines * repeats, torch.from_numpy(gaussians.log_weights).repeat(repeats))

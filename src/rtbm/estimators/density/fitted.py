@@ -32,7 +32,8 @@ from rtbm.estimators.checks import (
 from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.parameters import count
 from rtbm.training import Record
-from rtbm.training.family import Density, machine_log_prob
+from rtbm.training.families import Density
+from rtbm.training.likelihood import machine_log_prob
 from rtbm.validation import check_integer
 
 LARGEST_LOSS = 1e-6

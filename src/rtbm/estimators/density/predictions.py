@@ -12,7 +12,7 @@ from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import is_frame
 from rtbm.estimators.density.fitted import FittedDensity, is_list
-from rtbm.training.family import machine_log_prob
+from rtbm.training.likelihood import machine_log_prob
 from rtbm.validation import check_choice
 
 IMPUTATIONS = ("mean", "sample")

@@ -20,7 +20,7 @@ from rtbm.estimators.search import Outcome
 from rtbm.estimators.sources import Chunk, Source, check_shapes
 from rtbm.training import Monitor, Objective
 from rtbm.training.coordinates import Moments, MomentSums
-from rtbm.training.statistics import Block, make_blocks
+from rtbm.training.sums import Block, make_blocks
 
 SAMPLED_ROWS = 20_000
 """Rows of the sample on which all starts run. Larger samples choose the start more surely, and take longer."""

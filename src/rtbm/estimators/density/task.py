@@ -14,10 +14,10 @@ from rtbm.common import Floats
 from rtbm.estimators.density.standardise import Standardised, start_on
 from rtbm.estimators.parallel import THREADED_ROWS
 from rtbm.estimators.search import Task
-from rtbm.training import ArraySource, Family, Monitor, Objective, Prior, Record
+from rtbm.training import ArraySource, Family, Monitor, Objective, Prior, Record, make_family
 from rtbm.training.coordinates import local_widths
-from rtbm.training.family import FAILURES
-from rtbm.training.starts import ladder
+from rtbm.training.families.dense import evenly_spaced
+from rtbm.training.likelihood import FAILURES, log_prob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class DensityTask(Task):
     @cached_property
     def family(self) -> Family:
         """The family that is fitted."""
-        return Family(
+        return make_family(
             self.data.z.shape[1],
             self.n_hidden,
             n_components=self.n_components,
@@ -61,7 +61,7 @@ class DensityTask(Task):
         prior = Prior(self.regularization, local_widths(z, weights))
         if self.smoothness == 0:
             return prior
-        steps = ladder(z, weights, self.n_hidden, 0, np.random.default_rng(0), binary=True).F.norm(dim=0)
+        steps = evenly_spaced(z, weights, self.n_hidden, 0, np.random.default_rng(0), binary=True).F.norm(dim=0)
         return prior._replace(smoothness=self.smoothness, steps=steps.numpy())
 
     @cached_property
@@ -80,7 +80,7 @@ class DensityTask(Task):
         def validate(vector: Tensor) -> float:
             with torch.no_grad():
                 try:
-                    return float(weights @ self.family.log_prob(vector, x) / weights.sum()) - log_volume
+                    return float(weights @ log_prob(self.family, vector, x) / weights.sum()) - log_volume
                 except FAILURES:  # out of reach of float64 for some of these points
                     return -math.inf
 

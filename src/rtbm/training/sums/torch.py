@@ -5,7 +5,7 @@ from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.theta.chunks import CPU_ELEMENTS, GPU_ELEMENTS
-from rtbm.training.statistics.dense import View
+from rtbm.training.sums.dense import View
 
 EXACT = "donot_use_mm_for_euclid_dist"
 """The mode of `torch.cdist` that subtracts before it squares. The others lose digits."""

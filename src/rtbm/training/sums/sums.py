@@ -10,11 +10,11 @@ import torch
 from rtbm.common import Floats
 from rtbm.errors import TooManyTermsError
 from rtbm.theta.chunks import run_threads
-from rtbm.training.statistics import dense, gaps, numba, triton
-from rtbm.training.statistics import torch as reference
-from rtbm.training.statistics.blocks import Block, split_patterns
-from rtbm.training.statistics.dense import Machines, States, View
-from rtbm.training.statistics.states import sum_far
+from rtbm.training.sums import dense, gaps, numba, triton
+from rtbm.training.sums import torch as reference
+from rtbm.training.sums.blocks import Block, split_patterns
+from rtbm.training.sums.dense import Machines, States, View
+from rtbm.training.sums.states import sum_far
 
 FAR_STATES = 2**12
 """The most states, of all machines, for a point that is too far out for the tables. Beyond, theta functions serve."""

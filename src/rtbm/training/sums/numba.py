@@ -20,7 +20,7 @@ from rtbm.theta.kernels import (
     sum_row,
     whiten_rows,
 )
-from rtbm.training.statistics.dense import add_sums, complete_moments, make_view
+from rtbm.training.sums.dense import add_sums, complete_moments, make_view
 
 CHUNK_POINTS = 2**14
 """Points with sums of their own, so that the number of threads does not change the result. Fewer cost time."""

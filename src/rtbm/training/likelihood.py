@@ -1,29 +1,31 @@
 """The likelihood of machines as a function of their free parameters, by the fastest of three ways.
 
-1. Dense machines are summed over tables of hidden states (`tables.py`).
-2. Diagonal machines have a compiled pass over points without gaps (`diagonal.py`).
+1. Dense machines are summed over tables of hidden states (`sums/tables.py`).
+2. Diagonal machines have a compiled pass over points without gaps (`sums/diagonal.py`).
 3. Theta functions and automatic differentiation serve all other cases.
 """
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rtbm.common import Floats
+from rtbm.distributions import RTBMMixture
 from rtbm.errors import RTBMError, TooManyTermsError
+from rtbm.parameters import pack
 from rtbm.theta import kernels
-from rtbm.training.statistics.blocks import ArraySource, Block, Source
-from rtbm.training.statistics.diagonal import DiagonalPass, make_pass
-from rtbm.training.statistics.sums import Evaluation
-from rtbm.training.statistics.tables import TABLE_TOLERANCE, Tables
+from rtbm.training.families import Dense, Density, Family
+from rtbm.training.sums.blocks import ArraySource, Block, Source
+from rtbm.training.sums.diagonal import DiagonalPass, make_pass
+from rtbm.training.sums.sums import Evaluation
+from rtbm.training.sums.tables import TABLE_TOLERANCE, Tables
 
-if TYPE_CHECKING:
-    from rtbm.training.family import Family
-
+ROW_TOLERANCE = 1e-12
+"""The error of log P of a point from hidden states that tables omit, in `machine_log_prob`."""
 FAILURES = (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError, ArithmeticError)
 """What evaluating a density raises where its parameters leave float64."""
 
@@ -50,7 +52,7 @@ class Likelihood:
 
     def __init__(
         self,
-        family: "Family",
+        family: Family,
         source: Source,
         tolerance: float = TABLE_TOLERANCE,
         max_states: int | None = None,
@@ -100,7 +102,7 @@ class Likelihood:
 
     def _tabulated(self, vector: Tensor, wants_sums: bool) -> Evaluation | None:
         """The sums over tables; None for diagonal machines, and if tables are too long."""
-        if self.family.coupling != "dense":
+        if not self.family.has_tables:
             return None
         try:
             return self._tables.evaluate(_numpy(vector), self.source, wants_sums)
@@ -109,7 +111,7 @@ class Likelihood:
 
     def _direct(self, vector: Tensor, wants_gradient: bool) -> "DirectSums":
         free, diagonal = _numpy(vector), None
-        if self.family.coupling != "dense" and kernels.AVAILABLE:
+        if not self.family.has_tables and kernels.AVAILABLE:
             sizes = self.family.n_components, self.family.n_visible, self.family.n_hidden
             diagonal = make_pass(free, *sizes, wants_gradient)
         return DirectSums(self.family, free, wants_gradient, diagonal)
@@ -118,7 +120,7 @@ class Likelihood:
 class DirectSums(NamedTuple):
     """Σ w log P over blocks and its derivative in the vector, without tables of hidden states."""
 
-    family: "Family"
+    family: Family
     vector: Floats
     wants_gradient: bool
     diagonal: DiagonalPass | None
@@ -168,3 +170,37 @@ class DirectSums(NamedTuple):
 
 def _numpy(vector: Tensor) -> Floats:
     return np.ascontiguousarray(vector.detach().cpu().numpy(), dtype=np.float64)
+
+
+def log_prob(family: Family, vector: Tensor, x: Tensor) -> Tensor:
+    """log P (n,) of a member of a family at points x (n, Nv), without a graph. NaN entries are integrated out.
+
+    The average is right to 1e-7 for dense machines (see `Likelihood`). `family.distribution(vector).log_prob(x)` is
+    exact, and differentiable.
+    """
+    return Likelihood(family, ArraySource(x, torch.ones_like(x[:, 0]))).log_prob(vector)
+
+
+def machine_log_prob(density: Density, x: Tensor) -> Tensor:
+    """log P (n, K) of each dense machine of a density at points x (n, Nv); NaN entries are integrated out.
+
+    Tables of hidden states serve all patterns of gaps in one pass, while `density.log_prob` makes machines for each
+    pattern. Both have errors of about 1e-10 at most.
+
+    Examples
+    --------
+    >>> import rtbm
+    >>> machine = rtbm.RTBMDistribution(np.eye(2), np.full((2, 1), 0.5), [[3.0]], [0.0, 0.0], [0.0])
+    >>> x = torch.tensor([[0.5, torch.nan], [0.5, 1.0]], dtype=torch.float64)
+    >>> bool((machine_log_prob(machine, x)[:, 0] - machine.log_prob(x)).abs().max() < 1e-12)
+    True
+    """
+    machines = list(density.components) if isinstance(density, RTBMMixture) else [density]
+    source, result = ArraySource(x, torch.ones_like(x[:, 0])), x.new_empty(len(x), len(machines))
+    for size in {machine.n_hidden for machine in machines}:
+        own = [k for k, machine in enumerate(machines) if machine.n_hidden == size]
+        family = Dense(x.shape[1], size, n_components=len(own))
+        vector = family.join([pack(machines[k].free) for k in own], x.new_zeros(len(own)))
+        log_joint = Likelihood(family, source, tolerance=ROW_TOLERANCE / len(x)).log_joint(vector)
+        result[:, own] = log_joint + math.log(len(own))
+    return result

@@ -6,7 +6,7 @@ import numpy as np
 
 from rtbm.theta.kernels import compiled
 from rtbm.theta.truncation import CHERNOFF, log_gauss
-from rtbm.training.statistics.dense import States
+from rtbm.training.sums.dense import States
 
 LARGEST_CENTRE = 1e9
 """Further out, differences of hidden states would lose digits: theta functions take over."""

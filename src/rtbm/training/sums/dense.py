@@ -65,7 +65,7 @@ class View(NamedTuple):
 
     @property
     def n_sums(self) -> int:
-        """The number of sums of a pass; see `rtbm.training.statistics.numba.sum_chunks`."""
+        """The number of sums of a pass; see `rtbm.training.sums.numba.sum_chunks`."""
         K, p, g = self.slopes.shape
         return 2 + K * (1 + g + g * g + p + p * g + p * p)
 

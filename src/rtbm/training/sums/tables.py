@@ -8,11 +8,11 @@ from rtbm.common import Floats
 from rtbm.errors import TooManyTermsError
 from rtbm.theta.kernels import compiled
 from rtbm.theta.real import theta_moments
-from rtbm.training.statistics import dense
-from rtbm.training.statistics.blocks import Source
-from rtbm.training.statistics.dense import Machines, States
-from rtbm.training.statistics.states import tabulate
-from rtbm.training.statistics.sums import Evaluation, TableSums
+from rtbm.training.sums import dense
+from rtbm.training.sums.blocks import Source
+from rtbm.training.sums.dense import Machines, States
+from rtbm.training.sums.states import tabulate
+from rtbm.training.sums.sums import Evaluation, TableSums
 
 TABLE_TOLERANCE = 1e-7
 """The error of the mean log P from omitted hidden states. A smaller one makes tables longer, and steps slower."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rtbm.common import Floats
-from rtbm.training.statistics.dense import States, lower_triangle
+from rtbm.training.sums.dense import States, lower_triangle
 
 
 class HiddenFamily:

@@ -10,8 +10,8 @@ import math
 import numpy as np
 
 from rtbm.theta.kernels import compiled, reducing
-from rtbm.training.statistics.dense import LOG_TWO_PI, invert_triangle
-from rtbm.training.statistics.numba import ROUNDED, SKIPPED
+from rtbm.training.sums.dense import LOG_TWO_PI, invert_triangle
+from rtbm.training.sums.numba import ROUNDED, SKIPPED
 
 
 @reducing

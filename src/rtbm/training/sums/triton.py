@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.theta.device import TRITON_AVAILABLE, exponential, jit
-from rtbm.training.statistics.dense import View
+from rtbm.training.sums.dense import View
 
 if TRITON_AVAILABLE:
     import triton.language as tl
@@ -35,7 +35,7 @@ def is_served(x: Tensor) -> bool:
 def sum_points(
     x: Tensor, weights: Tensor, view: View, log_scale: float, wants_sums: bool = True, log_joint: Tensor | None = None
 ) -> Floats:
-    """The sums over points x (n, p) with weights (n,), as `rtbm.training.statistics.torch.sum_points` has them.
+    """The sums over points x (n, p) with weights (n,), as `rtbm.training.sums.torch.sum_points` has them.
 
     For one machine Σ y and Σ yyᵀ are left 0: they follow from the mean and scatter of the points.
     """

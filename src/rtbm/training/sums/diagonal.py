@@ -43,7 +43,7 @@ from rtbm.theta.kernels import (
 )
 from rtbm.theta.lattice import DIGIT, enumerate_points
 from rtbm.theta.truncation import squared_radius
-from rtbm.training.statistics.blocks import Block
+from rtbm.training.sums.blocks import Block
 
 NORMALISER_TOLERANCE = 1e-12
 """The relative error of a normaliser, as in `RTBMDistribution`. Derivatives have a digit less. More is faster."""

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rtbm.common import Floats
-from rtbm.training.statistics import Evaluation
-from rtbm.training.statistics.dense import Machines, lower_triangle
-from rtbm.training.statistics.hidden import HiddenFamily
+from rtbm.training.families.hidden import HiddenFamily
+from rtbm.training.sums import Evaluation
+from rtbm.training.sums.dense import Machines, lower_triangle
 
 UNSCALED = np.empty(0)
 """Stands for parts of a scaling that changes nothing but the origin."""

@@ -1,0 +1,284 @@
+"""Machines with dense Q: their starts, their prior, and the M-step of expectation maximisation."""
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rtbm.common import Floats
+from rtbm.errors import InvalidInputError
+from rtbm.parameters import Lattice, log_cholesky, pack, triangle_of, unconstrain, unpack
+from rtbm.theta.lattice import MAX_TERMS
+from rtbm.training.coordinates import quantiles, structure
+from rtbm.training.families.base import Family, Prior
+from rtbm.training.families.hidden import HiddenFamily
+from rtbm.training.families.scaling import Scaling, find_scaling
+from rtbm.training.sums import Evaluation, dense
+
+MAX_DENSE_UNITS = MAX_TERMS.bit_length() - 1
+"""Most hidden units of a dense machine that is fitted. It starts as 2^n_hidden Gaussians, and sums have MAX_TERMS."""
+RIGIDITY, STIFFNESS = 0.02, 10.0
+"""The strength of the prior on A, and its mode STIFFNESS · 1. Without it, A goes to infinity for hidden units with two
+states, and to zero for hidden units without effect. A stronger one biases fits to few observations."""
+BITS = 40.0
+"""The mode of A for binary hidden units. Other states then have probabilities of exp(−40); less lets them matter."""
+STEEPEST = 3.0
+"""The slope and curvature of log P, for standardised data, that `smoothness` penalises by ½. Less is smoother."""
+RANGE_TAIL = 0.005
+"""The range of the data is between this quantile and its mirror image. A smaller one lets outliers widen the range."""
+OVERLAP = 0.8
+"""The standard deviation of v given h, in units of the distance between neighbouring centres. Smaller ones start with
+separate peaks, larger ones with a blurred density."""
+NEWTON_STEPS, NEWTON_GAIN = 3, 1e-7
+"""Newton steps for P(h) in an M-step, which end when one gains less than NEWTON_GAIN in mean log P: the next one would
+gain about the square. More cost time and hardly improve it, since the next M-step goes on."""
+HALVINGS = 12
+"""Trials of a Newton step. The last ones are steps of 0, so that one machine does not stop the others."""
+LEAST_OBSERVATIONS = 1e-3
+"""The M-step does not change machines whose share of the data is less than this many observations, since so few
+determine nothing. Larger values leave more machines of a mixture where they started."""
+
+
+class Dense(Family):
+    """One machine with dense Q, or a mixture of them; arguments as in `Family`.
+
+    Examples
+    --------
+    >>> Dense(1, 30)
+    Traceback (most recent call last):
+    ...
+    rtbm.errors.InvalidInputError: n_hidden must be at most 22 for dense machines, got 30: take more components, or ...
+    """
+
+    coupling: ClassVar[str] = "dense"
+    has_tables: ClassVar[bool] = True
+
+    @classmethod
+    def check_sizes(cls, n_visible: Any, n_hidden: Any, n_components: Any) -> tuple[int, int, int]:
+        """Check that machines of these sizes can be fitted."""
+        if isinstance(n_hidden, int | np.integer) and MAX_DENSE_UNITS < n_hidden < 2**63:
+            raise InvalidInputError(
+                f"n_hidden must be at most {MAX_DENSE_UNITS} for dense machines, got {n_hidden}: take more components, "
+                'or coupling="diagonal"'
+            )
+        return super().check_sizes(n_visible, n_hidden, n_components)
+
+    def start(self, x: Floats, weights: Floats, index: int, rng: np.random.Generator, binary: bool) -> Tensor:
+        """The vector of a start: see `evenly_spaced`."""
+        return pack(unconstrain(evenly_spaced(x, weights, self.n_hidden, index, rng, binary)))
+
+    def penalty(self, vector: Floats, prior: Prior) -> tuple[float, Floats]:
+        """The penalty of a member, and its derivative in the vector.
+
+        With Σ the covariance of v given h and s the widths of the data along the axes::
+
+            penalty = strength Σ_i s_i² (Σ⁻¹)_ii + RIGIDITY (tr A − STIFFNESS log det A)
+
+        With `steps`, hidden units are binary, the mode of A is BITS · 1, and uneven weights of neighbouring Gaussians
+        are penalised: with t = A(½ − centre) the tilt of the units, and f the steps of Gaussians at equal distances::
+
+            penalty += ½ smoothness (Σ_i (t_i/f_i)² + Σ_{i<j} (A_ij/f_i f_j)²)/STEEPEST²
+                       + ½ smoothness Σ_i log²(|F_i|/f_i)
+        """
+        gradient = np.zeros(len(vector))
+        machines = dense.unpack_machines(vector, self.n_components, self.n_visible, self.n_hidden)
+        stiffness = STIFFNESS if prior.steps is None else BITS
+        value = dense.add_penalty(machines, prior.strength, prior.widths, RIGIDITY, stiffness, gradient)
+        if prior.steps is not None:
+            value += _unevenness(machines, prior.smoothness, prior.steps, gradient)
+        return value, gradient
+
+    def highest_log_peak(self, vector: Floats) -> float:
+        """A bound on log P of a member at any point: no density exceeds the highest peak of its Gaussians."""
+        d, size = self.n_visible, self.n_machine_parameters
+        widths = vector[: self.n_components * size].reshape(-1, size)
+        diagonal = np.cumsum(np.arange(1, d + 1)) - 1 - d * (d + 1) // 2  # the logarithms of the diagonal of L
+        return -float(widths[:, diagonal].sum(axis=1).min()) - 0.5 * d * math.log(2 * math.pi)
+
+    def maximise(self, evaluation: Evaluation, prior: Prior, total: float) -> Floats:
+        """M-step: the parameters that maximise the expected complete-data log-likelihood plus prior.
+
+        F, mean and Σ follow from a weighted regression of v on h, weights from counts, and P(h) from Newton steps.
+        `total` is the number of observations.
+        """
+        machines, shares = evaluation.machines, evaluation.residuals[:, 0] * total
+        F, mean, covariance = _regression(evaluation, prior, total)
+        L_A, centre = _fit_hidden(evaluation, total)
+        kept = shares < LEAST_OBSERVATIONS
+        for new, old in ((L_A, machines.L_A), (centre, machines.centre), (F, machines.F), (mean, machines.mean)):
+            new[kept] = old[kept]
+        L = machines.L.copy()
+        L[~kept] = np.linalg.cholesky(covariance[~kept])
+        return dense.pack_machines(np.log(np.maximum(shares, 1e-300)), L_A, centre, F, mean, L)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether solvers use the information that EM expects: it helps for mixtures on several features."""
+        return min(self.n_visible, self.n_components) > 1
+
+    def scaling(self, vector: Floats, value: float, gradient: Floats, evaluation: Evaluation, total: float) -> Scaling:
+        """Coordinates in which the expected complete-data information at a vector is the identity."""
+        hidden = HiddenFamily(evaluation.states, RIGIDITY / total, STIFFNESS)
+        return find_scaling(vector, value, gradient, evaluation, total, hidden)
+
+    def _move(self, vector: Tensor, M: Tensor, c: Tensor) -> Tensor:
+        free = unpack(vector, self.n_visible, self.n_hidden)
+        half = M @ triangle_of(free.visible_scale)
+        moved = free._replace(
+            weights=M @ free.weights,
+            visible_centre=M @ free.visible_centre + c,
+            visible_scale=log_cholesky(half @ half.mT),
+        )
+        return pack(moved)
+
+    def _gaussian_machine(self) -> Tensor:
+        """Hidden units so fine that they are nearly continuous.
+
+        They lie along the principal axes in turn, and have half the variance of their axes.
+        """
+        unit = torch.arange(self.n_hidden)
+        axis = unit % self.n_visible
+        n_units = torch.bincount(axis, minlength=self.n_visible)
+        F = torch.zeros(self.n_visible, self.n_hidden, dtype=torch.float64)
+        A = 0.5 * torch.eye(self.n_hidden, dtype=torch.float64)  # Q = A + FᵀΣ⁻¹F is at most 1, and ripples exp(−2π²)
+        F[axis, unit] = (0.25 / n_units[axis].double()).sqrt()
+        covariance = torch.diag(torch.where(n_units > 0, 0.5, 1.0).double())
+        return pack(unconstrain(Lattice(A, A.new_zeros(self.n_hidden), F, F.new_zeros(self.n_visible), covariance)))
+
+
+def evenly_spaced(
+    x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random.Generator, binary: bool = False
+) -> Lattice:
+    """The start of a machine whose 2^Nh centres are spread evenly over the data.
+
+    Hidden units start on {0, 1} (A = 10), with steps R/2, R/4, … along one axis, R the range of the data there. The
+    first start deals more units to axes with more structure, the next ones put all on one axis, and then axes, units,
+    stiffness and overlap are drawn at random.
+
+    Parameters
+    ----------
+    x, weights : (n, Nv), (n,)
+        Standardised data.
+    index : int
+        The number of the start.
+    binary : bool
+        Whether hidden units are to stay on {0, 1}: A is larger then.
+    """
+    d = x.shape[1]
+    stiffness = BITS if binary else STIFFNESS
+    axes, deal, overlap, base = np.eye(d), _deal(x, weights, n_hidden), OVERLAP, 2.0
+    centre = np.full(n_hidden, 0.5)
+    if 1 <= index <= d and d > 1:
+        deal = np.full(n_hidden, index - 1)
+    elif index >= 1:
+        axes, _ = np.linalg.qr(rng.standard_normal((d, d)))
+        deal = rng.integers(0, d, n_hidden)
+        stiffness *= float(np.exp(rng.uniform(math.log(0.4), math.log(2))))
+        overlap = rng.uniform(0.6, 1.2)
+        centre, base = rng.uniform(0.3, 0.7, n_hidden), rng.uniform(1.6, 2.4)
+    used, low, high = np.unique(deal), np.zeros(d), np.zeros(d)
+    along = x @ axes[:, used]
+    low[used], high[used] = quantiles(along, weights, np.array([RANGE_TAIL, 1 - RANGE_TAIL]))
+    high = np.maximum(high, low + 0.1)
+    F, width, mean = np.zeros((d, n_hidden)), np.ones(d), np.zeros(d)
+    for axis in range(d):
+        mine = np.flatnonzero(deal == axis)
+        if len(mine):
+            steps = base ** -np.arange(1.0, len(mine) + 1)
+            spacing = (high[axis] - low[axis]) / 2 ** len(mine)
+            F[axis, mine] = steps / steps.sum() * (high[axis] - low[axis] - spacing)
+            width[axis] = min(1.0, overlap * spacing)
+            mean[axis] = (low[axis] + high[axis]) / 2 - F[axis] @ centre
+    A = stiffness * np.eye(n_hidden)
+    parts = A, -A @ centre, axes @ F, axes @ mean, axes @ np.diag(width**2) @ axes.T
+    return Lattice(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts))
+
+
+def _deal(x: Floats, weights: Floats, n_hidden: int) -> np.ndarray:
+    """The axis of each hidden unit: the one with most structure, which a unit makes a quarter of what it was."""
+    left, axes = structure(x, weights), []
+    for _ in range(n_hidden):
+        axes.append(int(left.argmax()))
+        left[axes[-1]] /= 4
+    return np.array(axes)
+
+
+def _unevenness(machines: dense.Machines, smoothness: float, steps: Floats, gradient: Floats) -> float:
+    """The penalty for uneven weights of neighbouring Gaussians; its derivative is added to the gradient."""
+    L_A, centre, F = machines.L_A, machines.centre, machines.F
+    (K, _, g), factor = F.shape, smoothness / STEEPEST**2
+    row, column = dense.lower_triangle(g)
+    A, lever = L_A @ L_A.mT, 0.5 - centre
+    tilt = (A @ lever[:, :, None])[:, :, 0] / steps
+    coupling = np.triu(A / np.outer(steps, steps), 1)
+    by_A = factor * ((tilt / steps)[:, :, None] * lever[:, None] + coupling / np.outer(steps, steps))
+    by_L = ((by_A + by_A.mT) @ L_A)[:, row, column] * np.where(row == column, L_A[:, row, column], 1.0)
+    norm2 = (F**2).sum(axis=1)
+    stretch = 0.5 * np.log(norm2) - np.log(steps)
+    by_centre = -factor * (A @ (tilt / steps)[:, :, None])[:, :, 0]
+    by_F = smoothness * (stretch / norm2)[:, None] * F
+    parts = np.concatenate([by_L, by_centre, by_F.reshape(K, -1)], axis=1)
+    gradient[: len(gradient) - (K if K > 1 else 0)].reshape(K, -1)[:, : parts.shape[1]] += parts
+    squares = (tilt**2).sum() + (coupling**2).sum()
+    return 0.5 * float(factor * squares + smoothness * (stretch**2).sum())
+
+
+@np.errstate(all="ignore")
+def _fit_hidden(evaluation: Evaluation, total: float) -> tuple[Floats, Floats]:
+    """L_A and centre of P(h) after a few damped Newton steps in (A, b); see `HiddenFamily`.
+
+    The log-likelihood is concave there, and so is the prior. `total` is the number of observations.
+    """
+    machines, (K, g) = evaluation.machines, evaluation.machines.centre.shape
+    sums, first, second = np.split(total * evaluation.residuals[:, : 1 + g + g * g], [1, 1 + g], axis=1)
+    hidden = HiddenFamily(evaluation.states, RIGIDITY, STIFFNESS)
+    observed, eye = hidden.statistics_of(second.reshape(K, g, g), first), np.eye(hidden.n_scale + g)
+    A: Floats = machines.L_A @ machines.L_A.mT
+    natural = hidden.natural(A)
+
+    def evaluate(natural: Floats, A: Floats) -> tuple[Floats, Floats]:
+        """The objective (K,), and P(h)."""
+        log_sum, probabilities = hidden.probabilities(natural)
+        return (observed * natural).sum(axis=1) - sums[:, 0] * log_sum - hidden.penalty(A), probabilities
+
+    value, probabilities = evaluate(natural, A)
+    for _ in range(NEWTON_STEPS):
+        mean, covariance = hidden.moments(probabilities)
+        gradient, information = observed - sums * mean, sums[:, :, None] * covariance
+        hidden.add_penalty_derivatives(A, gradient, information)
+        damping = 1e-9 * information.diagonal(axis1=1, axis2=2).max(axis=1) + 1e-12
+        step = np.linalg.solve(information + damping[:, None, None] * eye, gradient[:, :, None])[:, :, 0]
+        size = np.ones(K)
+        for _ in range(HALVINGS):  # of each machine's step, until it improves and changes A no more than tables allow
+            candidate = natural + np.where(size[:, None] > 0, size[:, None] * step, 0.0)
+            matrix = hidden.matrix(candidate)
+            new, probabilities = evaluate(candidate, matrix)
+            accepted = (np.linalg.eigvalsh(matrix - 0.5 * A)[:, 0] > 0) & (new >= value)
+            if accepted.all():
+                break
+            size = np.where(accepted, size, np.where(size > 2e-3, 0.5 * size, 0.0))
+        if not (accepted.all() and size.any()):
+            break
+        gain = float((new - value).max()) / total
+        natural, A, value = candidate, matrix, new
+        if gain < NEWTON_GAIN:
+            break
+    shift = np.linalg.solve(A, natural[:, hidden.n_scale :, None])[:, :, 0]
+    return np.linalg.cholesky(A), machines.centre - shift
+
+
+def _regression(evaluation: Evaluation, prior: Prior, total: float) -> tuple[Floats, Floats, Floats]:
+    """F, mean and covariance of v given h: weighted least squares, and the prior's share in the covariance."""
+    machines = evaluation.machines
+    gram, cross, square = evaluation.moments()
+    coefficients = cross @ np.linalg.pinv(gram, hermitian=True, rtol=1e-13)
+    fitted = coefficients @ cross.mT
+    residual = square - fitted - fitted.mT + coefficients @ gram @ coefficients.mT
+    floor = np.diag(2 * prior.strength / total * prior.widths**2)
+    covariance = (machines.L @ residual @ machines.L.mT + floor) / np.maximum(gram[:, -1:, -1:], 1e-300)
+    change = machines.L @ coefficients
+    F = machines.F + change[:, :, :-1]
+    origin = machines.mean + (machines.F @ machines.centre[:, :, None])[:, :, 0] + change[:, :, -1]
+    return F, origin - (F @ machines.centre[:, :, None])[:, :, 0], 0.5 * (covariance + covariance.mT)
