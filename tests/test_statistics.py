@@ -1,6 +1,5 @@
 """The sums over the data: against 40-digit arithmetic, against autograd of theta functions, and between backends."""
 
-import itertools
 import math
 
 import mpmath
@@ -14,9 +13,9 @@ from rtbm.errors import TooManyTermsError
 from rtbm.training import Family, Likelihood, make_family
 from rtbm.training.sums import ArraySource, dense, make_blocks
 from rtbm.training.sums import torch as reference
-from rtbm.training.sums.dense import View
+from rtbm.training.sums.dense import Sums, View
+from rtbm.training.sums.passes import bound_left_out, sum_points
 from rtbm.training.sums.states import tabulate
-from rtbm.training.sums.sums import bound_left_out, sum_points
 from rtbm.training.sums.tables import TABLE_TOLERANCE as TOLERANCE
 from rtbm.training.sums.tables import Tables
 from tolerances import ROUNDINGS
@@ -56,11 +55,11 @@ def likelihood_of(family: Family, x: torch.Tensor, w: torch.Tensor, **limits: fl
 
 
 @mpmath.workdps(40)
-def exact_sums(x: torch.Tensor, w: torch.Tensor, view: View) -> list[float]:
+def exact_sums(x: torch.Tensor, w: torch.Tensor, view: View) -> Sums:
     """The sums of the specification in 40 digits."""
     K, p, g = view.slopes.shape
     exact = mpmath.mpf
-    result = [exact(0)] * (2 + K * (1 + g + g * g + p + p * g + p * p))
+    result = Sums._make(np.full(part.shape, exact(0)) for part in dense.new_sums(K, p, g))
     for row, weight in zip(x.tolist(), w.tolist(), strict=True):
         terms, ys = [], []
         for k in range(K):
@@ -71,19 +70,19 @@ def exact_sums(x: torch.Tensor, w: torch.Tensor, view: View) -> list[float]:
                 square = sum((a - exact(c)) ** 2 for a, c in zip(y, view.centres[s].tolist(), strict=True))
                 terms.append(mpmath.exp(exact(float(view.bias[s])) - square / 2))
         total = sum(terms)
-        result[0] += exact(weight) * mpmath.log(total)
-        result[1] += exact(weight) / total
+        result.log_prob[0] += exact(weight) * mpmath.log(total)
+        result.errors[0] += exact(weight) / total
         for k in range(K):
-            at = 2 + k * (1 + g + g * g + p + p * g + p * p)
+            y = np.array(ys[k])
             for s in range(view.first[k], view.first[k + 1]):
-                share, delta, y = exact(weight) * terms[s] / total, view.delta[s].tolist(), ys[k]
-                products = [1.0, *delta, *(a * b for a, b in itertools.product(delta, delta)), *y]
-                products += [a * b for a, b in itertools.product(y, delta)] + [
-                    a * b for a, b in itertools.product(y, y)
-                ]
-                for i, value in enumerate(products):
-                    result[at + i] += share * value
-    return [float(value) for value in result]
+                share, delta = exact(weight) * terms[s] / total, np.array([exact(part) for part in view.delta[s]])
+                result.shares[k] += share
+                result.first[k] += share * delta
+                result.second[k] += share * np.outer(delta, delta)
+                result.noise[k] += share * y
+                result.cross[k] += share * np.outer(y, delta)
+                result.square[k] += share * np.outer(y, y)
+    return Sums._make(part.astype(float) for part in result)
 
 
 @pytest.mark.parametrize(("d", "g", "K"), [(1, 1, 1), (1, 2, 1), (2, 2, 1), (2, 1, 3), (3, 2, 2)])
@@ -93,13 +92,15 @@ def test_sums_have_all_digits(d, g, K, far):
     x, w = points(25, d, 3), weights(25, 4)
     x[:3] *= far
     view = prepared(family, random_vector(family, 5), -45.0)
-    exact = np.array(exact_sums(x, w, view))
+    exact = exact_sums(x, w, view)
     by_torch = reference.sum_points(x, w, view, 0.0)
     by_numba = sum_points(make_blocks(x, w)[0], view, 0.0, True)
     for sums in (by_torch, by_numba):
-        assert abs(sums[0] - exact[0]) < 1e-12 * abs(exact[0])
-        assert sums[1] >= min(exact[1], 1e300) * (1 - 1e-12)  # a bound
-        assert np.allclose(sums[2:], exact[2:], rtol=0, atol=1e-12 * np.abs(exact[2:]).max())
+        assert abs(sums.log_prob[0] - exact.log_prob[0]) < 1e-12 * abs(exact.log_prob[0])
+        assert sums.errors[0] >= min(exact.errors[0], 1e300) * (1 - 1e-12)  # a bound
+        largest = max(np.abs(part).max() for part in exact[2:])
+        for part, expected in zip(sums[2:], exact[2:], strict=True):
+            assert np.allclose(part, expected, rtol=0, atol=1e-12 * largest)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.sampled_from([0.0, 0.3]))
@@ -231,7 +232,9 @@ def test_the_sums_of_parts_add_up():
     view = prepared(family, vector)
     whole = sum_points(make_blocks(x, w)[0], view, 0.0, True)
     parts = [sum_points(make_blocks(x[rows], w[rows])[0], view, 0.0, True) for rows in (slice(150), slice(150, 400))]
-    assert np.allclose(whole[2:], sum(parts)[2:], rtol=0, atol=ROUNDINGS * EPSILON * 400 * np.abs(whole[2:]).max())
+    largest = max(np.abs(part).max() for part in whole[2:])
+    for part, *others in zip(whole[2:], *(sums[2:] for sums in parts), strict=True):
+        assert np.allclose(part, sum(others), rtol=0, atol=ROUNDINGS * EPSILON * 400 * largest)
 
 
 def test_weights_are_repetitions():

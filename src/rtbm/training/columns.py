@@ -21,6 +21,7 @@ from rtbm.training.sums.dense import (
     add_penalty,
     likelihood_gradient,
     make_view,
+    new_sums,
     pack_machines,
     unpack_machines,
 )
@@ -156,13 +157,12 @@ def _objective(vector, z, weights, total, width, gradient):
             counts[s] += share
             noises[s] += share * noise
             squares += share * noise * noise
-    residuals, cross = np.empty((1, 3 + 2 * N_HIDDEN + N_HIDDEN**2)), 2 + N_HIDDEN + N_HIDDEN**2
-    residuals[0, 0], residuals[0, cross - 1], residuals[0, -1] = counts.sum(), noises.sum(), squares
-    residuals[0, 1 : 1 + N_HIDDEN] = counts @ delta  # the order is that of `dense.add_sums`
-    residuals[0, cross:-1] = noises @ delta
+    sums = new_sums(1, 1, N_HIDDEN)
+    sums.shares[0], sums.noise[0, 0], sums.square[0, 0, 0] = counts.sum(), noises.sum(), squares
+    sums.first[0], sums.cross[0, 0] = counts @ delta, noises @ delta
     for i in range(N_HIDDEN):
-        residuals[0, 1 + N_HIDDEN * (i + 1) : 1 + N_HIDDEN * (i + 2)] = (counts * delta[:, i]) @ delta
-    gradient[:] = gradient / total - likelihood_gradient(residuals, machines, states)
+        sums.second[0, i] = (counts * delta[:, i]) @ delta
+    gradient[:] = gradient / total - likelihood_gradient(sums, machines, states)
     return penalty / total - value - math.log(precision) + 0.5 * LOG_TWO_PI
 
 
@@ -236,7 +236,8 @@ def _far_log_prob(vector: Floats, z: Floats) -> Floats:
         y = (z[None, :, None] - view.origin) @ view.inverse
         form = machines.L_A @ machines.L_A.mT + view.slopes.mT @ view.slopes
         shift = np.ascontiguousarray(np.linalg.solve(form, (y @ view.slopes).mT).mT)
-        sums, joint, ones = np.zeros(view.n_sums), np.empty((len(z), 1)), np.ones(len(z))
+        sums = new_sums(1, 1, N_HIDDEN)
+        joint, ones = np.empty((len(z), 1)), np.ones(len(z))
         if sum_far(ones, y, shift, np.linalg.cholesky(form), machines, states, view, False, ROOM, sums, joint):
             return joint[:, 0]
     return log_prob(FAMILY, torch.from_numpy(vector), torch.from_numpy(z[:, None].copy())).numpy()

@@ -14,7 +14,7 @@ from torch import Tensor
 from rtbm.common import Floats
 from rtbm.training.coordinates import Moments
 from rtbm.training.sums import ArraySource, Block, Evaluation, dense
-from rtbm.training.sums.sums import TableSums
+from rtbm.training.sums.passes import TablePass
 
 GAUSSIAN_MAX_ITER, GAUSSIAN_TOL = 500, 1e-5
 """Iterations of expectation maximisation, and the gain in mean log P that ends it. A smaller one takes longer."""
@@ -39,7 +39,7 @@ class Gaussians(NamedTuple):
 
     def _log_prob(self, block: Block) -> Tensor:
         if block.is_compiled:
-            return torch.from_numpy(self._sums()._replace(wants_sums=False).log_joint(block)).logsumexp(1)
+            return torch.from_numpy(self._pass()._replace(wants_sums=False).log_joint(block)).logsumexp(1)
         log_weights, means, roots = (torch.from_numpy(part).to(block.points) for part in self)
         half = roots[:, block.present]
         roots = torch.linalg.cholesky(half @ half.mT)
@@ -49,18 +49,17 @@ class Gaussians(NamedTuple):
 
     def evaluate(self, source: ArraySource) -> Evaluation:
         """The sums over the points of a source."""
-        sums, K = self._sums(), len(self.means)
-        totals = source.add(sums)
-        return Evaluation(sums.machines, sums.states, float(totals[0]), totals[2 + K :].reshape(K, -1))
+        function = self._pass()
+        return Evaluation(function.machines, function.states, function.unpack(source.add(function)))
 
-    def _sums(self) -> TableSums:
+    def _pass(self) -> TablePass:
         K, d = self.means.shape
         zeros = np.zeros((K, 1))
         machines = dense.Machines(
             self.log_weights, zeros[:, :, None] + 1, zeros, np.zeros((K, d, 1)), self.means, self.roots
         )
         states = dense.States(zeros, np.zeros(K), np.arange(K + 1), np.full(K, -np.inf), zeros, zeros[:, :, None])
-        return TableSums(machines, states, np.zeros(1 + K))
+        return TablePass(machines, states, np.zeros(1 + K))
 
 
 def fit_gaussians(source: ArraySource, filled: Floats, shares: Floats, floor: Floats) -> Gaussians:

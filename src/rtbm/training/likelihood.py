@@ -21,7 +21,7 @@ from rtbm.theta import kernels
 from rtbm.training.families import Dense, Density, Family
 from rtbm.training.sums.blocks import ArraySource, Block, Source
 from rtbm.training.sums.diagonal import DiagonalPass, make_pass
-from rtbm.training.sums.sums import Evaluation
+from rtbm.training.sums.passes import Evaluation
 from rtbm.training.sums.tables import TABLE_TOLERANCE, Tables
 
 ROW_TOLERANCE = 1e-12
@@ -109,15 +109,15 @@ class Likelihood:
         except TooManyTermsError:
             return None
 
-    def _direct(self, vector: Tensor, wants_gradient: bool) -> "DirectSums":
+    def _direct(self, vector: Tensor, wants_gradient: bool) -> "DirectPass":
         free, diagonal = _numpy(vector), None
         if not self.family.has_tables and kernels.AVAILABLE:
             sizes = self.family.n_components, self.family.n_visible, self.family.n_hidden
             diagonal = make_pass(free, *sizes, wants_gradient)
-        return DirectSums(self.family, free, wants_gradient, diagonal)
+        return DirectPass(self.family, free, wants_gradient, diagonal)
 
 
-class DirectSums(NamedTuple):
+class DirectPass(NamedTuple):
     """Σ w log P over blocks and its derivative in the vector, without tables of hidden states."""
 
     family: Family

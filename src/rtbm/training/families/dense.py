@@ -103,7 +103,7 @@ class Dense(Family):
         F, mean and Σ follow from a weighted regression of v on h, weights from counts, and P(h) from Newton steps.
         `total` is the number of observations.
         """
-        machines, shares = evaluation.machines, evaluation.residuals[:, 0] * total
+        machines, shares = evaluation.machines, evaluation.sums.shares * total
         F, mean, covariance = _regression(evaluation, prior, total)
         L_A, centre = _fit_hidden(evaluation, total)
         kept = shares < LEAST_OBSERVATIONS
@@ -232,21 +232,24 @@ def _fit_hidden(evaluation: Evaluation, total: float) -> tuple[Floats, Floats]:
     The log-likelihood is concave there, and so is the prior. `total` is the number of observations.
     """
     machines, (K, g) = evaluation.machines, evaluation.machines.centre.shape
-    sums, first, second = np.split(total * evaluation.residuals[:, : 1 + g + g * g], [1, 1 + g], axis=1)
+    counts = total * evaluation.sums.shares
     hidden = HiddenFamily(evaluation.states, RIGIDITY, STIFFNESS)
-    observed, eye = hidden.statistics_of(second.reshape(K, g, g), first), np.eye(hidden.n_scale + g)
+    observed, eye = (
+        total * hidden.statistics_of(evaluation.sums.second, evaluation.sums.first),
+        np.eye(hidden.n_scale + g),
+    )
     A: Floats = machines.L_A @ machines.L_A.mT
     natural = hidden.natural(A)
 
     def evaluate(natural: Floats, A: Floats) -> tuple[Floats, Floats]:
         """The objective (K,), and P(h)."""
         log_sum, probabilities = hidden.probabilities(natural)
-        return (observed * natural).sum(axis=1) - sums[:, 0] * log_sum - hidden.penalty(A), probabilities
+        return (observed * natural).sum(axis=1) - counts * log_sum - hidden.penalty(A), probabilities
 
     value, probabilities = evaluate(natural, A)
     for _ in range(NEWTON_STEPS):
         mean, covariance = hidden.moments(probabilities)
-        gradient, information = observed - sums * mean, sums[:, :, None] * covariance
+        gradient, information = observed - counts[:, None] * mean, counts[:, None, None] * covariance
         hidden.add_penalty_derivatives(A, gradient, information)
         damping = 1e-9 * information.diagonal(axis1=1, axis2=2).max(axis=1) + 1e-12
         step = np.linalg.solve(information + damping[:, None, None] * eye, gradient[:, :, None])[:, :, 0]

@@ -84,7 +84,7 @@ def find_scaling(
     """
     machines, d = evaluation.machines, evaluation.machines.F.shape[1]
     row, column = lower_triangle(d)
-    shares = np.maximum(evaluation.residuals[:, 0], 1 / total)
+    shares = np.maximum(evaluation.sums.shares, 1 / total)
     gram = evaluation.moments()[0]
     widths = np.sqrt(shares[:, None] * np.where(row == column, 2.0, 1.0))
     roots = (

@@ -147,14 +147,14 @@ def _order_by_cells(points, low, scale, n_cells):
     return order
 
 
-Sums = Any
-"""A function of blocks (an iterable) whose results for parts of the data can be added: arrays."""
+Pass = Any
+"""A function of an iterable of blocks. Its results, arrays, for parts of the data can be added."""
 
 
 class Source(Protocol):
     """Data in blocks, wherever they are. Their weights have sum 1."""
 
-    def add(self, function: Sums) -> Floats:
+    def add(self, function: Pass) -> Floats:
         """The sums of a function over all blocks."""
 
 
@@ -178,7 +178,7 @@ class ArraySource:
         """The blocks of the data."""
         return make_blocks(self.x, self.weights)
 
-    def add(self, function: Sums) -> Floats:
+    def add(self, function: Pass) -> Floats:
         """The sums of a function over all blocks."""
         return function(self.blocks)
 

@@ -63,20 +63,63 @@ class View(NamedTuple):
     log_peak: Floats  # (K,): the logarithm of the highest value of N(v|h)
     basis: Floats  # (K, d, p): ε = basis y + what is not known
 
-    @property
-    def n_sums(self) -> int:
-        """The number of sums of a pass; see `rtbm.training.sums.numba.sum_chunks`."""
-        K, p, g = self.slopes.shape
-        return 2 + K * (1 + g + g * g + p + p * g + p * p)
-
     def machine_states(self) -> list[slice]:
         """The states of each machine."""
         return list(itertools.starmap(slice, itertools.pairwise(self.first.tolist())))
 
 
+class Sums(NamedTuple):
+    """Sums over points with weights w for K machines, from which all derivatives follow: parts of one vector.
+
+    `shares` and the parts after it have w times the probability that a point comes from the machine, and expectations
+    given the point. In the sums over a `View`, y and p stand in the place of ε and d.
+    """
+
+    log_prob: Floats  # (1,): Σ w log P
+    errors: Floats  # (1 + K,): Σ w/P, and times the peak of each machine; each divided by a scale
+    shares: Floats  # (K,): Σ 1
+    first: Floats  # (K, g): Σ δ
+    second: Floats  # (K, g, g): Σ δδᵀ
+    noise: Floats  # (K, d): Σ ε
+    cross: Floats  # (K, d, g): Σ εδᵀ
+    square: Floats  # (K, d, d): Σ εεᵀ
+
+
+@compiled
+def n_sums(K, d, g):
+    """The length of the vector of `Sums`."""
+    return 2 + K + K * (1 + g + g * g + d + d * g + d * d)
+
+
+@compiled
+def unpack_sums(vector, K, d, g):
+    """The sums in a vector (n_sums,), which they share their memory with."""
+    first = 2 + 2 * K
+    second = first + K * g
+    noise = second + K * g * g
+    cross = noise + K * d
+    square = cross + K * d * g
+    return Sums(
+        vector[:1],
+        vector[1 : 2 + K],
+        vector[2 + K : first],
+        vector[first:second].reshape(K, g),
+        vector[second:noise].reshape(K, g, g),
+        vector[noise:cross].reshape(K, d),
+        vector[cross:square].reshape(K, d, g),
+        vector[square:].reshape(K, d, d),
+    )
+
+
+@compiled
+def new_sums(K, d, g):
+    """Sums over no points."""
+    return unpack_sums(np.zeros(n_sums(K, d, g)), K, d, g)
+
+
 @compiled
 def unpack_machines(vector, n_machines, d, g):
-    """The machines of a vector of free parameters; see `rtbm.training.family.Family`."""
+    """The machines of a vector of free parameters; see `rtbm.training.families.Family`."""
     n_scale, n_width = g * (g + 1) // 2, d * (d + 1) // 2
     size = n_scale + g + d * g + d + n_width
     L_A, centre = np.zeros((n_machines, g, g)), np.empty((n_machines, g))
@@ -197,14 +240,13 @@ def make_view(machines, states, present):
 def complete_moments(sums, view, total, mean, scatter):
     """Fill in Σ y and Σ yyᵀ for a single machine, from those of the points: Σ w, the mean, and the scatter about it."""
     inverse, origin = view.inverse, view.origin
-    p, g = view.slopes.shape[1:]
-    at = 3 + g + g * g
+    p = len(mean)
     difference = np.empty(p)
     for i in range(p):
         difference[i] = 0.0
         for j in range(i + 1):
             difference[i] += inverse[0, i, j] * (mean[j] - origin[0, j])
-        sums[at + i] = total * difference[i]
+        sums.noise[0, i] = total * difference[i]
     half = np.zeros((p, p))
     for i in range(p):
         for m in range(i + 1):
@@ -215,86 +257,83 @@ def complete_moments(sums, view, total, mean, scatter):
             value = total * difference[i] * difference[j]
             for m in range(j + 1):
                 value += half[i, m] * inverse[0, j, m]
-            sums[at + p + p * g + i * p + j] = value
+            sums.square[0, i, j] = value
 
 
 @compiled
 def add_sums(sums, log_scales, view, wants_sums, result):
-    """Add the sums of a block to `result`, those of all blocks.
+    """Add the sums of a block, over its view, to `result`, those of all blocks.
 
-    These are Σ w log P, Σ w/P, the same times the highest peak of each machine (K,), and residuals of each machine
-    (K, 1 + g + g² + d(1 + g + d)), which all derivatives need. Residuals are, with w times the probability that a point
-    comes from the machine, Σ 1, Σ δ, Σ δδᵀ, Σ ε, Σ εδᵀ and Σ εεᵀ, where ε = L⁻¹(v − origin − Fδ) and all are
-    expectations given the point. Sums after the first are divided by exp(log_scales) (1 + K,).
+    ε = L⁻¹(v − origin − Fδ). The errors are divided by exp(log_scales) (1 + K,); without `wants_sums`, the parts after
+    them are left out.
     """
     slopes, basis = view.slopes, view.basis
     (n_machines, d, p), g = basis.shape, slopes.shape[2]
-    size = 1 + g + g * g + p + p * g + p * p
-    head = 1 + g + g * g
-    n_residuals = head + d + d * g + d * d if wants_sums else 0
-    first, half, cross, square = np.empty(p), np.empty(p), np.empty((p, g)), np.empty((p, p))
-    result[0] += sums[0]
-    result[1] += sums[1]
+    noise, half, cross, square = np.empty(p), np.empty(p), np.empty((p, g)), np.empty((p, p))
+    result.log_prob[0] += sums.log_prob[0]
+    result.errors[0] += sums.errors[0]
     for k in range(n_machines):
-        result[2 + k] += sums[1] * math.exp(min(view.log_peak[k] + log_scales[0] - log_scales[1 + k], 700.0))
+        scale = math.exp(min(view.log_peak[k] + log_scales[0] - log_scales[1 + k], 700.0))
+        result.errors[1 + k] += sums.errors[0] * scale
     for k in range(n_machines if wants_sums else 0):
-        own, residuals = sums[2 + k * size : 2 + (k + 1) * size], result[2 + n_machines + k * n_residuals :]
-        for i in range(head):
-            residuals[i] += own[i]
+        count = sums.shares[k]
+        result.shares[k] += count
+        for a in range(g):
+            result.first[k, a] += sums.first[k, a]
+            for b in range(g):
+                result.second[k, a, b] += sums.second[k, a, b]
         for i in range(p):
-            first[i] = own[head + i]
+            noise[i] = sums.noise[k, i]
             for a in range(g):
-                first[i] -= slopes[k, i, a] * own[1 + a]
-                cross[i, a] = own[head + p + i * g + a]
+                noise[i] -= slopes[k, i, a] * sums.first[k, a]
+                cross[i, a] = sums.cross[k, i, a]
                 for b in range(g):
-                    cross[i, a] -= slopes[k, i, b] * own[1 + g + b * g + a]
+                    cross[i, a] -= slopes[k, i, b] * sums.second[k, b, a]
         for i in range(p):
             for j in range(p):
-                square[i, j] = own[head + p + p * g + i * p + j]
+                square[i, j] = sums.square[k, i, j]
                 for a in range(g):  # Σ yyᵀ − Σ yδᵀGᵀ − G Σ δ(y − Gδ)ᵀ
-                    square[i, j] -= own[head + p + i * g + a] * slopes[k, j, a] + slopes[k, i, a] * cross[j, a]
+                    square[i, j] -= sums.cross[k, i, a] * slopes[k, j, a] + slopes[k, i, a] * cross[j, a]
         if p == d:  # the basis is the identity
             for i in range(d):
-                residuals[head + i] += first[i]
+                result.noise[k, i] += noise[i]
                 for a in range(g):
-                    residuals[head + d + i * g + a] += cross[i, a]
+                    result.cross[k, i, a] += cross[i, a]
                 for j in range(d):
-                    residuals[head + d + d * g + i * d + j] += square[i, j]
+                    result.square[k, i, j] += square[i, j]
             continue
         for i in range(d):
             for m in range(p):
-                residuals[head + i] += basis[k, i, m] * first[m]
+                result.noise[k, i] += basis[k, i, m] * noise[m]
                 for a in range(g):
-                    residuals[head + d + i * g + a] += basis[k, i, m] * cross[m, a]
+                    result.cross[k, i, a] += basis[k, i, m] * cross[m, a]
                 half[m] = 0.0
                 for q in range(p):
-                    half[m] += basis[k, i, q] * (square[q, m] - (own[0] if m == q else 0.0))
+                    half[m] += basis[k, i, q] * (square[q, m] - (count if m == q else 0.0))
             for j in range(d):
-                value = own[0] if i == j else 0.0
+                value = count if i == j else 0.0
                 for m in range(p):
                     value += half[m] * basis[k, j, m]
-                residuals[head + d + d * g + i * d + j] += value
+                result.square[k, i, j] += value
 
 
 @compiled
-def likelihood_gradient(residuals, machines, states):
+def likelihood_gradient(sums, machines, states):
     """The derivative of Σ w log P in the vector of free parameters."""
     log_weights, L_A, centre, F, _, L = machines
     n_machines, d, g = F.shape
-    head = 1 + g + g * g
     n_scale, n_width = g * (g + 1) // 2, d * (d + 1) // 2
     size = n_scale + g + d * g + d + n_width
     gradient = np.empty(n_machines * size + (n_machines if n_machines > 1 else 0))
     inverse, by_mean, by_F = np.zeros((d, d)), np.empty(d), np.empty((d, g))
     excess_first, excess_second = np.empty(g), np.empty((g, g))
-    whole = residuals[:, 0].sum()
+    whole = sums.shares.sum()
     for k in range(n_machines):
-        own = residuals[k]
-        total = own[0]
+        total = sums.shares[k]
         for i in range(g):
-            excess_first[i] = own[1 + i] - total * states.mean[k, i]
+            excess_first[i] = sums.first[k, i] - total * states.mean[k, i]
             for j in range(g):
-                excess_second[i, j] = own[1 + g + i * g + j] - total * states.second[k, i, j]
+                excess_second[i, j] = sums.second[k, i, j] - total * states.second[k, i, j]
         at = k * size
         for i in range(g):  # −(Σ δδᵀ − Σ E[δδᵀ]) L_A
             for j in range(i + 1):
@@ -314,21 +353,20 @@ def likelihood_gradient(residuals, machines, states):
         for i in range(d):
             by_mean[i] = 0.0
             for m in range(i, d):
-                by_mean[i] += inverse[m, i] * own[head + m]
+                by_mean[i] += inverse[m, i] * sums.noise[k, m]
             for j in range(g):
                 by_F[i, j] = by_mean[i] * centre[k, j]
                 for m in range(i, d):
-                    by_F[i, j] += inverse[m, i] * own[head + d + m * g + j]
+                    by_F[i, j] += inverse[m, i] * sums.cross[k, m, j]
         gradient[at : at + d * g] = by_F.ravel()
         at += d * g
         gradient[at : at + d] = by_mean
         at += d
-        square = head + d + d * g
         for i in range(d):  # the lower triangle of L⁻ᵀ(Σ εεᵀ − Σ 1)
             for j in range(i + 1):
                 value = 0.0
                 for m in range(i, d):
-                    value += inverse[m, i] * (own[square + m * d + j] - (total if m == j else 0.0))
+                    value += inverse[m, i] * (sums.square[k, m, j] - (total if m == j else 0.0))
                 gradient[at] = value * L[k, i, i] if i == j else value
                 at += 1
         if n_machines > 1:

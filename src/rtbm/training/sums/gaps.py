@@ -87,8 +87,8 @@ def _squared_distance(y, slopes, delta):
 
 
 @compiled
-def _add_residuals(own, terms, weight, delta, y, slopes, basis, n_missing, mean, second, noise):
-    """Add a point's share to the residuals of a machine; see `dense.add_sums`.
+def _add_point(sums, k, terms, weight, delta, y, slopes, basis, n_missing, mean, second, noise):
+    """Add a point's share to the sums of machine k.
 
     `terms` (S,) times `weight` are the shares of the states; mean (g,), second (g, g) and noise (d,) are work space.
     """
@@ -102,11 +102,11 @@ def _add_residuals(own, terms, weight, delta, y, slopes, basis, n_missing, mean,
             mean[i] += share * delta[s, i]
             for j in range(i + 1):
                 second[i, j] += share * delta[s, i] * delta[s, j]
-    own[0] += total
+    sums.shares[k] += total
     for i in range(g):
-        own[1 + i] += mean[i]
+        sums.first[k, i] += mean[i]
         for j in range(g):
-            own[1 + g + i * g + j] += second[max(i, j), min(i, j)]
+            sums.second[k, i, j] += second[max(i, j), min(i, j)]
     for i in range(g):  # now the covariance of δ, and its mean
         for j in range(i + 1):
             second[i, j] -= mean[i] * mean[j] / total
@@ -115,15 +115,13 @@ def _add_residuals(own, terms, weight, delta, y, slopes, basis, n_missing, mean,
         noise[a] = y[a]
         for i in range(g):
             noise[a] -= slopes[a, i] * mean[i] / total
-    at = 1 + g + g * g
-    square = at + d + d * g
     for a in range(d):
-        own[at + a] += total * noise[a]
+        sums.noise[k, a] += total * noise[a]
         for i in range(g):
             cross = noise[a] * mean[i]
             for j in range(g):
                 cross -= slopes[a, j] * second[j, i]
-            own[at + d + a * g + i] += cross
+            sums.cross[k, a, i] += cross
         for b in range(a + 1):
             value = noise[a] * noise[b]
             for i in range(n_missing):
@@ -132,14 +130,14 @@ def _add_residuals(own, terms, weight, delta, y, slopes, basis, n_missing, mean,
             for i in range(g):
                 for j in range(g):
                     value += slopes[a, i] * second[i, j] * slopes[b, j]
-            own[square + a * d + b] += value
+            sums.square[k, a, b] += value
             if b < a:
-                own[square + b * d + a] += value
+                sums.square[k, b, a] += value
 
 
 @compiled
-def sum_rows(x, weights, begin, end, machines, states, log_scales, wants_sums, log_omitted, far, result, log_joint):
-    """Add the sums of `dense.add_sums` over points begin … end − 1 of x (n, d), in which gaps are NaN, to `result`.
+def sum_rows(x, weights, begin, end, machines, states, log_scales, wants_sums, log_omitted, far, sums, log_joint):
+    """Add the sums over points begin … end − 1 of x (n, d), in which gaps are NaN, to `sums`; see `dense.add_sums`.
 
     `log_joint` (n, K) is filled with the log of weight times density of each machine, unless it is empty. Points for
     which states outside the tables matter are left out of the sums, and marked in `far` (n,), unless that is empty:
@@ -148,7 +146,6 @@ def sum_rows(x, weights, begin, end, machines, states, log_scales, wants_sums, l
     log_weights, _, centre, F, mean, L = machines
     delta, log_prior, first = states.delta, states.log_prior, states.first
     n_machines, d, g = F.shape
-    size = 1 + g + g * g + d + d * g + d * d
     inverse, log_scale = np.zeros((n_machines, d, d)), np.zeros(n_machines)
     origin = mean.copy()
     for k in range(n_machines):
@@ -205,14 +202,15 @@ def sum_rows(x, weights, begin, end, machines, states, log_scales, wants_sums, l
         if len(far) and far[row]:
             continue
         inverse_density = weights[row] * math.exp(min(-log_prob - log_scales[0], 700.0))
-        result[0] += weights[row] * log_prob
-        result[1] += inverse_density
+        sums.log_prob[0] += weights[row] * log_prob
+        sums.errors[0] += inverse_density
         for k in range(n_machines):
-            result[2 + k] += inverse_density * math.exp(min(peaks[k] + log_scales[0] - log_scales[1 + k], 700.0))
+            scale = math.exp(min(peaks[k] + log_scales[0] - log_scales[1 + k], 700.0))
+            sums.errors[1 + k] += inverse_density * scale
             if wants_sums and tops[k] > top - SKIPPED:
                 share = weights[row] * math.exp(tops[k] - log_prob)
-                _add_residuals(
-                    result[2 + n_machines + k * size : 2 + n_machines + (k + 1) * size], terms[first[k] : first[k + 1]],
-                    share, delta[first[k] : first[k + 1]], y[k], slopes[k], basis[k], n_missing, first_moment,
+                _add_point(
+                    sums, k, terms[first[k] : first[k + 1]], share, delta[first[k] : first[k + 1]], y[k], slopes[k],
+                    basis[k], n_missing, first_moment,
                     second_moment, known,
                 )  # fmt: skip

@@ -20,7 +20,7 @@ from rtbm.theta.kernels import (
     sum_row,
     whiten_rows,
 )
-from rtbm.training.sums.dense import add_sums, complete_moments, make_view
+from rtbm.training.sums.dense import add_sums, complete_moments, make_view, n_sums, unpack_sums
 
 CHUNK_POINTS = 2**14
 """Points with sums of their own, so that the number of threads does not change the result. Fewer cost time."""
@@ -197,8 +197,8 @@ def _exponentiate(w, bias, centres, active, begin, end, p, y, common, spare, ter
 
 
 @compiled
-def _accumulate(w, sums, at, counts, delta, active, begin, end, p, y, terms, share, total, spare, means, is_mixture):
-    """Add a block's part of the sums of a machine to counts (S,) and to sums[at:]: Σ y, Σ y E(δ|y)ᵀ and Σ y yᵀ."""
+def _accumulate(w, sums, k, counts, delta, active, begin, end, p, y, terms, share, total, spare, means, is_mixture):
+    """Add a block's part of the sums of machine k to counts (S,), and to Σ y, Σ y E(δ|y)ᵀ and Σ y yᵀ."""
     g = delta.shape[1]
     for i in range(p):
         multiply_rows(w, spare + i, y + i, share)
@@ -208,11 +208,11 @@ def _accumulate(w, sums, at, counts, delta, active, begin, end, p, y, terms, sha
             count, moment = dot_two_rows(w, terms + a, share, spare)
             counts[s] += count
             for j in range(g):
-                sums[at + p + j] += moment * delta[s, j]
+                sums.cross[k, 0, j] += moment * delta[s, j]
             for i in range(1, p):
                 moment = dot_rows(w, terms + a, spare + i)
                 for j in range(g):
-                    sums[at + p + i * g + j] += moment * delta[s, j]
+                    sums.cross[k, i, j] += moment * delta[s, j]
     else:  # E(δ|y) of each point
         for j in range(g):
             fill_row(w, means + j, 0.0)
@@ -223,33 +223,29 @@ def _accumulate(w, sums, at, counts, delta, active, begin, end, p, y, terms, sha
                 add_scaled_row(w, means + j, delta[s, j], terms + a)
         for i in range(p):
             for j in range(g):
-                sums[at + p + i * g + j] += dot_rows(w, spare + i, means + j)
+                sums.cross[k, i, j] += dot_rows(w, spare + i, means + j)
     if is_mixture:
-        square = at + p + p * g
         for i in range(p):
             multiply_rows(w, spare + i, spare + i, total)
-            sums[at + i] += sum_row(w, spare + i)
+            sums.noise[k, i] += sum_row(w, spare + i)
             for j in range(i + 1):
-                sums[square + i * p + j] += dot_rows(w, spare + i, y + j)
+                sums.square[k, i, j] += dot_rows(w, spare + i, y + j)
 
 
 @compiled
 def _finish_chunk(sums, counts, delta, first, p):
     """Counts of states to Σ 1, Σ δ and Σ δδᵀ of each machine; Σ y yᵀ becomes symmetric."""
     g = delta.shape[1]
-    size = 1 + g + g * g + p + p * g + p * p
     for k in range(len(first) - 1):
-        at = 2 + k * size
         for s in range(first[k], first[k + 1]):
-            sums[at] += counts[s]
+            sums.shares[k] += counts[s]
             for i in range(g):
-                sums[at + 1 + i] += counts[s] * delta[s, i]
+                sums.first[k, i] += counts[s] * delta[s, i]
                 for j in range(g):
-                    sums[at + 1 + g + i * g + j] += counts[s] * delta[s, i] * delta[s, j]
-        square = at + 1 + g + g * g + p + p * g
+                    sums.second[k, i, j] += counts[s] * delta[s, i] * delta[s, j]
         for i in range(p):
             for j in range(i):
-                sums[square + j * p + i] = sums[square + i * p + j]
+                sums.square[k, j, i] = sums.square[k, i, j]
 
 
 @compiled
@@ -280,9 +276,8 @@ def bound_left_out(w, left_out, directions, y, spare, along, result):
 def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, directions, far, out, log_joint):
     """The sums over chunks begin … end − 1 of points x (n, p) with weights (n,), into rows of `out`.
 
-    A row holds Σ w log P, a bound on Σ w exp(−log P − log_scale), and for each machine, with w times the probability
-    that the point comes from it: Σ 1, Σ δ (g,), Σ δδᵀ (g, g), Σ y (p,), Σ yδᵀ (p, g), Σ yyᵀ (p, p), where δ stands for
-    its expectation given y. Σ y and Σ yyᵀ are left 0 if there is only one machine. Points with a log P below that of
+    A row is a vector of `Sums` of y. Its first error is a bound on Σ w exp(−log P − log_scale), and the others are left
+    0, as are Σ y and Σ yyᵀ if there is only one machine. Points with a log P below that of
     `bound_left_out` are left out of all sums, and marked in `far` (n,), unless that is empty. `log_joint` may be empty
     too. The other arguments are those of `torch.sum_points`.
     """
@@ -291,7 +286,6 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
     )  # fmt: skip
     n, p = x.shape
     n_machines, n_states, g = len(first) - 1, len(bias), delta.shape[1]
-    size = 1 + g + g * g + p + p * g + p * p
     width = WIDE if n_states <= WIDE_STATES else MEDIUM if n_states <= MEDIUM_STATES else NARROW
     n_powers = 0
     for j in range(g):
@@ -316,7 +310,7 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
     boxes, spans = np.empty((n_machines, 2, p)), np.empty((2, g), dtype=np.int64)
     active = np.empty(n_states + n_machines, dtype=np.int64)
     for chunk in range(begin, end):
-        sums = out[chunk]
+        sums = unpack_sums(out[chunk], n_machines, p, g)
         counts[:] = 0.0
         for start in range(chunk * CHUNK_POINTS, min(n, (chunk + 1) * CHUNK_POINTS), width):
             count = min(width, n - start)
@@ -378,8 +372,8 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
                         far[start + b] = True
                         w[WEIGHT, b] = 0.0
             weight = sum_row(w, WEIGHT)
-            sums[0] += dot_rows(w, WEIGHT, SPARE)
-            sums[1] += weight * np.exp(min(-span_of_row(w, SPARE)[0] - log_scale, 700.0))
+            sums.log_prob[0] += dot_rows(w, WEIGHT, SPARE)
+            sums.errors[0] += weight * np.exp(min(-span_of_row(w, SPARE)[0] - log_scale, 700.0))
             if not wants_sums:
                 continue
             for b in range(w.shape[1]):
@@ -395,7 +389,7 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
                     multiply_rows(w, SHARE, TOP, COMMON + k)
                     share = SHARE
                 _accumulate(
-                    w, sums, 3 + k * size + g + g * g, counts, delta, active, begin_k, position, p, Y + k * p, TERMS,
+                    w, sums, k, counts, delta, active, begin_k, position, p, Y + k * p, TERMS,
                     share, PARTS + k, SPARE, MEANS, n_machines > 1,
                 )  # fmt: skip
         if wants_sums:
@@ -407,10 +401,11 @@ def sum_block(x, weights, present, total, mean, scatter, machines, states, log_s
     """Add the sums over a block of at most CHUNK_POINTS points to `result`, in one call; see `add_sums`."""
     view = make_view(machines, states, present)
     n_machines, p, g = view.slopes.shape
-    out = np.zeros((1, 2 + n_machines * (1 + g + g * g + p + p * g + p * p)))
+    out = np.zeros((1, n_sums(n_machines, p, g)))
     no_bound, no_plane = np.empty(0), np.empty((0, 0, 0))
     no_marks, no_joint = np.empty(0, dtype=np.bool_), np.empty((0, 0))
     sum_chunks(x, weights, 0, 1, view, log_scales[0], wants_sums, no_bound, no_plane, no_marks, out, no_joint)
+    sums = unpack_sums(out[0], n_machines, p, g)
     if wants_sums and n_machines == 1:
-        complete_moments(out[0], view, total, mean, scatter)
-    add_sums(out[0], log_scales, view, wants_sums, result)
+        complete_moments(sums, view, total, mean, scatter)
+    add_sums(sums, log_scales, view, wants_sums, result)

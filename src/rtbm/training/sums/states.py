@@ -188,7 +188,6 @@ def sum_far(weights, y, shift, roots, machines, states, view, wants_sums, limit,
     """
     L_A, centre, slopes = machines.L_A, machines.centre, view.slopes
     (n_machines, n, p), g = y.shape, centre.shape[1]
-    size = 1 + g + g * g + p + p * g + p * p
     middle, near, logs = np.empty(g), np.empty((limit, g)), np.empty(limit)
     ends = np.zeros(n_machines + 1, dtype=np.int64)
     for row in range(n):
@@ -220,28 +219,27 @@ def sum_far(weights, y, shift, roots, machines, states, view, wants_sums, limit,
         for s in range(ends[n_machines]):
             total += math.exp(logs[s] - top)
         log_prob = top + math.log(total)
-        sums[0] += weights[row] * log_prob
+        sums.log_prob[0] += weights[row] * log_prob
         for k in range(n_machines):
             own = 0.0
             for s in range(ends[k], ends[k + 1]):
                 logs[s] = math.exp(logs[s] - log_prob)
                 own += logs[s]
             if wants_sums and own > NEGLIGIBLE_SHARE:
-                at = 2 + k * size
                 for s in range(ends[k], ends[k + 1]):
                     share = weights[row] * logs[s]
-                    sums[at] += share
+                    sums.shares[k] += share
                     for i in range(g):
-                        sums[at + 1 + i] += share * near[s, i]
+                        sums.first[k, i] += share * near[s, i]
                         for j in range(g):
-                            sums[at + 1 + g + i * g + j] += share * near[s, i] * near[s, j]
+                            sums.second[k, i, j] += share * near[s, i] * near[s, j]
                         for j in range(p):
-                            sums[at + 1 + g + g * g + p + j * g + i] += share * y[k, row, j] * near[s, i]
+                            sums.cross[k, j, i] += share * y[k, row, j] * near[s, i]
                 for i in range(p if n_machines > 1 else 0):
                     part = weights[row] * own * y[k, row, i]
-                    sums[at + 1 + g + g * g + i] += part
+                    sums.noise[k, i] += part
                     for j in range(p):
-                        sums[at + size - p * p + i * p + j] += part * y[k, row, j]
+                        sums.square[k, i, j] += part * y[k, row, j]
             if len(log_joint):
                 log_joint[row, k] = log_prob + math.log(own) if own > 0 else -np.inf
     return True

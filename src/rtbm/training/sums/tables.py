@@ -11,8 +11,8 @@ from rtbm.theta.real import theta_moments
 from rtbm.training.sums import dense
 from rtbm.training.sums.blocks import Source
 from rtbm.training.sums.dense import Machines, States
+from rtbm.training.sums.passes import Evaluation, TablePass
 from rtbm.training.sums.states import tabulate
-from rtbm.training.sums.sums import Evaluation, TableSums
 
 TABLE_TOLERANCE = 1e-7
 """The error of the mean log P from omitted hidden states. A smaller one makes tables longer, and steps slower."""
@@ -66,28 +66,26 @@ class Tables:
         A TooManyTermsError says that theta functions are faster, or that the parameters leave float64.
         """
         machines = dense.unpack_machines(vector, *self._sizes)
-        K = len(machines.F)
         for _ in range(4):
-            function = self._sums(machines, wants_sums)
-            sums = source.add(function)
-            if not math.isfinite(sums[0]):
+            function = self._pass(machines, wants_sums)
+            sums = function.unpack(source.add(function))
+            if not math.isfinite(sums.log_prob[0]):
                 break
             states = function.states
             if self._is_fixed or function.far_tolerance or _adjust(
-                machines.log_weights, states.log_left_out, sums[1 : 2 + K], self._log_scales, self._allowed,
+                machines.log_weights, states.log_left_out, sums.errors, self._log_scales, self._allowed,
                 math.log(self._tolerance),
             ):  # fmt: skip
-                residuals = sums[2 + K :].reshape(K, -1) if wants_sums else sums[:0]
-                return Evaluation(machines, states, float(sums[0]), residuals)
+                return Evaluation(machines, states, sums)
             self._is_limited = bool((self._allowed <= LEAST_OMITTED).any())
         raise TooManyTermsError(math.inf, self._limit)
 
-    def latest(self, vector: Floats) -> TableSums:
-        """The function of blocks with the tables of the last evaluation, without sums for derivatives."""
-        return self._sums(dense.unpack_machines(vector, *self._sizes), False)
+    def latest(self, vector: Floats) -> TablePass:
+        """The pass with the tables of the last evaluation, without sums for derivatives."""
+        return self._pass(dense.unpack_machines(vector, *self._sizes), False)
 
-    def _sums(self, machines: Machines, wants_sums: bool) -> TableSums:
-        """The sums with tables that omit what is allowed, or else with the longest possible ones.
+    def _pass(self, machines: Machines, wants_sums: bool) -> TablePass:
+        """The pass with tables that omit what is allowed, or else with the longest possible ones.
 
         Once tables are shorter than they should be they stay so, since few points are too far out for them.
         """
@@ -101,8 +99,8 @@ class Tables:
                 self._allowed, self._is_limited = np.minimum(self._allowed + 3.0, MOST_OMITTED), True
             else:
                 if not self._is_limited:
-                    return TableSums(machines, states, self._log_scales, wants_sums)
-                return TableSums(machines, _normalised(states, machines), self._log_scales, wants_sums, self._tolerance)
+                    return TablePass(machines, states, self._log_scales, wants_sums)
+                return TablePass(machines, _normalised(states, machines), self._log_scales, wants_sums, self._tolerance)
 
     def _tabulate(self, machines: Machines) -> States:
         """The tables of machines, in as much room as they take."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.theta.device import TRITON_AVAILABLE, exponential, jit
-from rtbm.training.sums.dense import View
+from rtbm.training.sums.dense import Sums, View, new_sums
 
 if TRITON_AVAILABLE:
     import triton.language as tl
@@ -34,7 +34,7 @@ def is_served(x: Tensor) -> bool:
 
 def sum_points(
     x: Tensor, weights: Tensor, view: View, log_scale: float, wants_sums: bool = True, log_joint: Tensor | None = None
-) -> Floats:
+) -> Sums:
     """The sums over points x (n, p) with weights (n,), as `rtbm.training.sums.torch.sum_points` has them.
 
     For one machine Σ y and Σ yyᵀ are left 0: they follow from the mean and scatter of the points.
@@ -62,19 +62,19 @@ def sum_points(
                 _share_tiles[(programs, len(machine))](
                     x, weights, numbers, machine, log_prob, shares, n, p, len(machine), *sizes, num_warps=1
                 )
-    result = np.zeros(view.n_sums)
+    result = new_sums(K, p, view.delta.shape[1])
     if not wants_sums:
-        result[:2] = means.sum(dim=0).cpu().numpy()
+        result.log_prob[0], result.errors[0] = means.sum(dim=0).cpu().numpy()
         return result
     sums = torch.cat([means.sum(dim=0), shares.sum(dim=0).reshape(-1)]).cpu().numpy()
-    result[:2] = sums[:2]
+    result.log_prob[0], result.errors[0] = sums[:2]
     counts, moments = tiles.by_state(sums[2:])
     for k, own in enumerate(view.machine_states()):
         delta, count = view.delta[own], counts[own]
-        moments_of = _squares(x, weights, view, joint[:, k] - log_prob, k) if K > 1 else (np.zeros(p), np.zeros(p * p))
-        second, cross = delta.T @ (count[:, None] * delta), moments[own, :p].T @ delta
-        parts = count.sum(), count @ delta, second, moments_of[0], cross, moments_of[1]
-        result[2:].reshape(K, -1)[k] = np.concatenate([np.ravel(part) for part in parts])
+        result.shares[k], result.first[k] = count.sum(), count @ delta
+        result.second[k], result.cross[k] = delta.T @ (count[:, None] * delta), moments[own, :p].T @ delta
+        if K > 1:
+            result.noise[k], result.square[k] = _squares(x, weights, view, joint[:, k] - log_prob, k)
     return result
 
 

@@ -13,7 +13,7 @@ from rtbm.theta.chunks import run_threads
 from rtbm.training.sums import dense, gaps, numba, triton
 from rtbm.training.sums import torch as reference
 from rtbm.training.sums.blocks import Block, split_patterns
-from rtbm.training.sums.dense import Machines, States, View
+from rtbm.training.sums.dense import Machines, States, Sums, View, n_sums, unpack_sums
 from rtbm.training.sums.states import sum_far
 
 FAR_STATES = 2**12
@@ -28,18 +28,18 @@ def sum_points(
     log_joint: Any = None,
     left_out: Floats | None = None,
     far: np.ndarray | None = None,
-) -> Floats:
+) -> Sums:
     """The sums over the points of a block, by the fastest backend for their device; see `numba.sum_chunks`.
 
     `log_joint` (n, K) is filled with the log of weight times density of each machine. Points for which
     states outside the tables matter are left out, and marked in `far` (n,): see `numba.bound_left_out`.
     """
-    K = len(view.origin)
+    K, p, g = view.slopes.shape
     directions = np.empty((0, 0, 0)) if left_out is None else np.ascontiguousarray(np.linalg.qr(view.slopes)[0])
     if block.is_compiled:
         n = len(block.points)
         n_chunks = -(-n // numba.CHUNK_POINTS)
-        out = np.zeros((n_chunks, view.n_sums))
+        out = np.zeros((n_chunks, n_sums(K, p, g)))
         joint = np.empty((0, 0)) if log_joint is None else log_joint
         marks = np.empty(0, dtype=bool) if far is None else far
         bound = np.empty(0) if left_out is None else left_out
@@ -51,7 +51,7 @@ def sum_points(
             )  # fmt: skip
 
         run_threads(run, n_chunks, work=n)
-        sums = out.sum(axis=0)
+        sums = unpack_sums(out.sum(axis=0), K, p, g)
     else:
         backend = triton if triton.is_served(block.points) else reference
         weights = block.weights
@@ -78,24 +78,24 @@ def bound_left_out(x: torch.Tensor, view: View, left_out: Floats, directions: Fl
     return (peak[:, None] - 0.5 * distance).amax(0)
 
 
-class TableSums(NamedTuple):
-    """The sums of `dense.add_sums` over blocks. Those of parts of the data, in any process, can be added."""
+class TablePass(NamedTuple):
+    """A pass over blocks with tables of hidden states. Its vector of `Sums` can be added to those of other blocks."""
 
     machines: Machines
     states: States
-    log_scales: Floats  # (1 + K,): the logarithms of what the sums after the first are divided by
+    log_scales: Floats  # (1 + K,): the logarithms of what the errors are divided by
     wants_sums: bool = True
     far_tolerance: float = 0.0
     """If positive, tables are shorter than they should be. A point that loses more than this share of its density is
     summed over states of its own."""
 
     def __call__(self, blocks: Iterable[Block]) -> Floats:
-        """The sums over some blocks."""
-        K, d, g = self.machines.F.shape
-        result = np.zeros(2 + K + (K * (1 + g + g * g + d + d * g + d * d) if self.wants_sums else 0))
+        """The vector of the sums over some blocks."""
+        vector = np.zeros(n_sums(*self.machines.F.shape))
+        result = self.unpack(vector)
         for block in blocks:
             if block.has_gaps:
-                result += self._sum_gaps(block, len(result))
+                vector += self._sum_gaps(block)
                 continue
             if block.is_compiled and len(block.points) <= numba.CHUNK_POINTS and not self.far_tolerance:
                 numba.sum_block(
@@ -105,31 +105,35 @@ class TableSums(NamedTuple):
                 continue
             view = dense.make_view(self.machines, self.states, block.present)
             dense.add_sums(self._sum(block, view), self.log_scales, view, self.wants_sums, result)
-        return result
+        return vector
+
+    def unpack(self, vector: Floats) -> Sums:
+        """The sums in a vector."""
+        return unpack_sums(vector, *self.machines.F.shape)
 
     def log_joint(self, block: Block) -> Any:
         """The log of weight times density of each machine (n, K) at the points of a block: an array or a tensor."""
         shape = len(block.points), len(self.machines.F)
         values = np.empty(shape) if block.is_compiled else block.points.new_empty(shape)
         if block.has_gaps:
-            self._replace(wants_sums=False)._sum_gaps(block, 2 + shape[1], values)
+            self._replace(wants_sums=False)._sum_gaps(block, values)
             return values
         self._sum(block, dense.make_view(self.machines, self.states, block.present), values)
         return values
 
-    def _sum_gaps(self, block: Block, size: int, log_joint: Floats | None = None) -> Floats:
-        """The sums (size,) over a block of points with gaps of their own."""
+    def _sum_gaps(self, block: Block, log_joint: Floats | None = None) -> Floats:
+        """The vector of the sums over a block of points with gaps of their own."""
         n, joint = len(block.points), np.empty((0, 0)) if log_joint is None else log_joint
         far, log_omitted = np.zeros(n if self.far_tolerance else 0, dtype=bool), self._log_omitted()
         n_chunks = -(-n // numba.CHUNK_POINTS)
-        sums = np.zeros((n_chunks, size))
+        sums = np.zeros((n_chunks, n_sums(*self.machines.F.shape)))
 
         def run(begin: int, end: int) -> None:
             for chunk in range(begin, end):
                 rows = chunk * numba.CHUNK_POINTS, min((chunk + 1) * numba.CHUNK_POINTS, n)
                 gaps.sum_rows(
                     block.points, block.weights, *rows, self.machines, self.states, self.log_scales, self.wants_sums,
-                    log_omitted, far, sums[chunk], joint,
+                    log_omitted, far, self.unpack(sums[chunk]), joint,
                 )  # fmt: skip
 
         run_threads(run, n_chunks, work=n)
@@ -145,7 +149,7 @@ class TableSums(NamedTuple):
         weights = self.machines.log_weights + self.states.log_left_out
         return weights + math.log(len(weights) / self.far_tolerance) if self.far_tolerance else weights
 
-    def _sum(self, block: Block, view: View, log_joint: Any = None) -> Floats:
+    def _sum(self, block: Block, view: View, log_joint: Any = None) -> Sums:
         """The sums over one block, with points that are too far out for the tables over states of their own."""
         log_scale = float(self.log_scales[0])
         if not self.far_tolerance:
@@ -176,19 +180,22 @@ class Evaluation(NamedTuple):
 
     machines: Machines
     states: States
-    log_likelihood: float  # Σ w log P
-    residuals: Floats  # (K, 1 + g + g² + d(1 + g + d)): see `dense.add_sums`
+    sums: Sums
+
+    @property
+    def log_likelihood(self) -> float:
+        """Σ w log P."""
+        return float(self.sums.log_prob[0])
 
     def moments(self) -> tuple[Floats, Floats, Floats]:
         """Σ zzᵀ (K, g + 1, g + 1), Σ εzᵀ (K, d, g + 1) and Σ εεᵀ (K, d, d), for z = (δ, 1)."""
         K, d, g = self.machines.F.shape
-        hidden, visible = self.residuals[:, : 1 + g + g * g], self.residuals[:, 1 + g + g * g :]
         gram, cross = np.empty((K, g + 1, g + 1)), np.empty((K, d, g + 1))
-        gram[:, g, g], gram[:, :g, g], gram[:, g, :g] = hidden[:, 0], hidden[:, 1 : 1 + g], hidden[:, 1 : 1 + g]
-        gram[:, :g, :g] = hidden[:, 1 + g :].reshape(K, g, g)
-        cross[:, :, g], cross[:, :, :g] = visible[:, :d], visible[:, d : d + d * g].reshape(K, d, g)
-        return gram, cross, visible[:, d + d * g :].reshape(K, d, d)
+        gram[:, :g, :g], gram[:, g, g] = self.sums.second, self.sums.shares
+        gram[:, :g, g] = gram[:, g, :g] = self.sums.first
+        cross[:, :, :g], cross[:, :, g] = self.sums.cross, self.sums.noise
+        return gram, cross, self.sums.square
 
     def gradient(self) -> Floats:
         """The derivative of Σ w log P in the vector of free parameters."""
-        return dense.likelihood_gradient(self.residuals, self.machines, self.states)
+        return dense.likelihood_gradient(self.sums, self.machines, self.states)
