@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from sklearn.mixture import GaussianMixture
 
-from rtbm.training import ArraySource, Objective, Prior, make_family, make_solver, make_start
+from rtbm.training import ArrayBlocks, Objective, Prior, make_family, make_solver, make_start
 
 QUICK = "--quick" in sys.argv
 
@@ -33,7 +33,7 @@ def make_objective(x: torch.Tensor, n_hidden: int, hidden: str = "dense") -> tup
     some = x[:5000].cpu().numpy()
     start = make_start(family, some, np.ones(len(some)), 0, 0)
     weights = torch.ones(len(x), dtype=torch.float64, device=x.device)
-    return Objective(family, ArraySource(x, weights), Prior(1.0, np.ones(d))), start.to(x.device)
+    return Objective(family, ArrayBlocks(x, weights), Prior(1.0, np.ones(d))), start.to(x.device)
 
 
 def seconds(call, repeats: int = 5) -> float:

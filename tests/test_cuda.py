@@ -21,7 +21,7 @@ from rtbm import (
 from rtbm.parameters import count, map_tensors, unpack
 from rtbm.theta.block import triton_product
 from rtbm.training import Likelihood, make_family
-from rtbm.training.sums import ArraySource
+from rtbm.training.sums import ArrayBlocks
 from tolerances import FLOAT32, LOG_THETA, MOMENTS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -224,7 +224,7 @@ def test_sums_over_the_data(d: int, g: int, K: int) -> None:
     x[0] *= 30
     weights = torch.rand(5000, dtype=torch.float64, generator=generator)
     weights /= weights.sum()
-    sources = [ArraySource(x.to(device), weights.to(device)) for device in ("cpu", "cuda")]
+    sources = [ArrayBlocks(x.to(device), weights.to(device)) for device in ("cpu", "cuda")]
     here, there = (Likelihood(family, source, tolerance=1e-13) for source in sources)  # tables with all digits
     value, gradient = here.with_gradient(vector)
     other, by_gpu = there.with_gradient(vector.cuda())

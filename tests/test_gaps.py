@@ -13,7 +13,7 @@ from rtbm import RTBMDensity, RTBMDensityCV
 from rtbm.training import Likelihood, make_family
 from rtbm.training.coordinates import moments
 from rtbm.training.gaussians import fill_gaps, gaussian_moments
-from rtbm.training.sums import ArraySource
+from rtbm.training.sums import ArrayBlocks
 
 rng = np.random.default_rng(0)
 TABLES = {
@@ -81,7 +81,7 @@ def test_the_gaussian_of_a_table_with_gaps_maximises_the_likelihood():
     table[2000:, 0] = np.nan
     table[(table[:, 1] > 3) & (np.arange(4000) % 2 > 0), 2] = np.nan  # whether it is missing depends on another column
     gaussian, _ = gaussian_moments(table, np.ones(4000), moments(table, np.ones(4000)))
-    source = ArraySource(torch.from_numpy(table), torch.ones(4000, dtype=torch.float64))
+    source = ArrayBlocks(torch.from_numpy(table), torch.ones(4000, dtype=torch.float64))
 
     def log_likelihood(mean, covariance):
         value = torch.tensor(0.0, dtype=torch.float64)
@@ -114,7 +114,7 @@ def test_sums_over_points_with_gaps_of_their_own_are_those_of_theta_functions(se
     x[0] *= far
     x = torch.from_numpy(x[~np.isnan(x).all(axis=1)])
     weights = torch.from_numpy(random.uniform(0.1, 1.0, len(x)))
-    value, gradient = Likelihood(family, ArraySource(x, weights), tolerance=1e-13).with_gradient(vector)
+    value, gradient = Likelihood(family, ArrayBlocks(x, weights), tolerance=1e-13).with_gradient(vector)
     free = vector.clone().requires_grad_()
     exact = weights @ family.distribution(free).log_prob(x) / weights.sum()
     (expected,) = torch.autograd.grad(exact, free)

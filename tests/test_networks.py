@@ -18,7 +18,7 @@ from rtbm import InvalidInputError, ThetaNetClassifier, ThetaNetRegressor
 from rtbm.estimators.progress import watch_fits
 from rtbm.nn import ThetaLayer
 from rtbm.nn.feedforward import make_network
-from rtbm.training.network_starts import find_tones, tune
+from rtbm.training.network_starts import find_sinusoids, start_at_sinusoids
 from rtbm.training.networks import NETWORK_SOLVERS, NetworkObjective, log_loss, squared_error
 
 T = np.linspace(0, 30, 150)[:, None]
@@ -246,23 +246,23 @@ def test_errors_of_the_classifier():
         quick_classifier().fit(X[:10], y[:10])
 
 
-def test_tones_are_found_and_noise_has_none():
+def test_sinusoids_are_found_and_noise_has_none():
     rng = np.random.default_rng(2)
     x = rng.uniform(-2, 2, size=(400, 2))
     direction = np.array([0.0, 1.0])
     y = (x @ [1.0, 0.5] + np.sin(7 * x @ direction + 0.4))[:, None]
-    (tone,) = find_tones(x, y, np.ones(400), 1, rng, greedy=True)
-    assert abs(abs(tone.direction @ direction) - 1) < 0.05
-    assert abs(tone.frequency - 7) < 0.2
-    assert find_tones(x, rng.normal(size=(400, 1)), np.ones(400), 2, rng, greedy=True) == []
+    (sinusoid,) = find_sinusoids(x, y, np.ones(400), 1, rng, greedy=True)
+    assert abs(abs(sinusoid.direction @ direction) - 1) < 0.05
+    assert abs(sinusoid.frequency - 7) < 0.2
+    assert find_sinusoids(x, rng.normal(size=(400, 1)), np.ones(400), 2, rng, greedy=True) == []
 
 
 @pytest.mark.parametrize("phase", ["theta", "theta-II"])
-def test_tuned_networks_start_with_the_tone(phase):
+def test_tuned_networks_start_at_the_sinusoid(phase):
     x = np.linspace(-1.7, 1.7, 300)[:, None]
     y = 0.5 * x + np.sin(11 * x + 1)
     network = make_network(1, [3, 2, 1], [phase, "theta", "linear"], dtype=torch.float64)
-    assert tune(network, x, y, np.ones(300), seed=0, greedy=True)
+    assert start_at_sinusoids(network, x, y, np.ones(300), seed=0, greedy=True)
     with torch.no_grad():
         error = (network(torch.from_numpy(x)) - torch.from_numpy(y)).square().mean()
     assert error < 0.02
@@ -274,7 +274,7 @@ def test_tuned_networks_start_with_the_tone(phase):
 def test_networks_that_cannot_be_tuned_are_left_alone(sizes, names):
     network = make_network(1, sizes, names, dtype=torch.float64)
     before = [parameter.clone() for parameter in network.parameters()]
-    assert not tune(network, T, np.sin(T), np.ones(150), seed=0, greedy=True)
+    assert not start_at_sinusoids(network, T, np.sin(T), np.ones(150), seed=0, greedy=True)
     assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
 
 

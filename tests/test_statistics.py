@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rtbm.errors import TooManyTermsError
 from rtbm.training import Family, Likelihood, make_family
-from rtbm.training.sums import ArraySource, dense, make_blocks
+from rtbm.training.sums import ArrayBlocks, dense, make_blocks
 from rtbm.training.sums import torch as reference
 from rtbm.training.sums.dense import Sums, View
 from rtbm.training.sums.passes import bound_left_out, sum_points
@@ -51,7 +51,7 @@ def prepared(family: Family, vector: torch.Tensor, allowed: float = -60.0) -> Vi
 
 
 def likelihood_of(family: Family, x: torch.Tensor, w: torch.Tensor, **limits: float) -> Likelihood:
-    return Likelihood(family, ArraySource(x, w), **limits)
+    return Likelihood(family, ArrayBlocks(x, w), **limits)
 
 
 @mpmath.workdps(40)
@@ -205,7 +205,7 @@ def test_units_too_soft_for_a_table_take_theta_functions():
     vector[[0, 2, 5]] = -4.0  # A of about exp(−8): far too many states
     x, w = points(20, 3, 0), weights(20, 0)
     with pytest.raises(TooManyTermsError):
-        Tables((1, 3, 3)).evaluate(vector.numpy(), ArraySource(x, w))
+        Tables((1, 3, 3)).evaluate(vector.numpy(), ArrayBlocks(x, w))
     exact = float(w @ family.distribution(vector).log_prob(x))
     assert math.isclose(likelihood_of(family, x, w).value(vector), exact, rel_tol=1e-9)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rtbm.theta import kernels
 from rtbm.training import Family, Likelihood, make_family
 from rtbm.training.likelihood import FAILURES
-from rtbm.training.sums import ArraySource, make_blocks
+from rtbm.training.sums import ArrayBlocks, make_blocks
 from rtbm.training.sums.diagonal import (
     compress,
     make_pass,
@@ -56,7 +56,7 @@ def exact(
 
 def assert_exact(family: Family, vector: torch.Tensor, x: torch.Tensor, weights: torch.Tensor) -> None:
     value, gradient, log_prob = exact(family, vector, x, weights)
-    likelihood = Likelihood(family, ArraySource(x, weights))
+    likelihood = Likelihood(family, ArrayBlocks(x, weights))
     ours, by_vector = likelihood.with_gradient(vector)
     scale = 1 + abs(value)
     assert abs(ours - value) < 1e-12 * scale
@@ -109,8 +109,8 @@ def test_weights_of_zero_drop_points():
     weights[::3] = 0.0
     weights /= weights.sum()
     vector, kept = random_vector(family, 5), weights > 0
-    ours, gradient = Likelihood(family, ArraySource(x, weights)).with_gradient(vector)
-    theirs, by_vector = Likelihood(family, ArraySource(x[kept], weights[kept])).with_gradient(vector)
+    ours, gradient = Likelihood(family, ArrayBlocks(x, weights)).with_gradient(vector)
+    theirs, by_vector = Likelihood(family, ArrayBlocks(x[kept], weights[kept])).with_gradient(vector)
     assert abs(ours - theirs) < 1e-12
     assert np.allclose(gradient, by_vector, rtol=1e-11, atol=1e-12)
 
@@ -125,7 +125,7 @@ def test_threads_change_nothing(d, g, n_components, n):
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            likelihood = Likelihood(family, ArraySource(x, weights))
+            likelihood = Likelihood(family, ArrayBlocks(x, weights))
             results.append((*likelihood.with_gradient(vector), likelihood.log_prob(vector)))
     finally:
         torch.set_num_threads(before)
@@ -168,7 +168,7 @@ def test_machines_that_leave_float64_raise_the_errors_of_distributions(index, va
     x, weights = random_data(20, 1, 4)
     vector = random_vector(family, 3)
     vector[index] = value
-    likelihood = Likelihood(family, ArraySource(x, weights))
+    likelihood = Likelihood(family, ArrayBlocks(x, weights))
     for function in (likelihood.value, likelihood.with_gradient, likelihood.log_prob):
         with pytest.raises(FAILURES):
             function(vector)
@@ -178,7 +178,7 @@ def test_without_numba(monkeypatch):
     monkeypatch.setattr(kernels, "AVAILABLE", False)
     family = make_family(1, 4, coupling="diagonal")
     x, weights = random_data(30, 1, 4)
-    likelihood = Likelihood(family, ArraySource(x, weights))
+    likelihood = Likelihood(family, ArrayBlocks(x, weights))
     vector = random_vector(family, 3)
     value, gradient, _ = exact(family, vector, x, weights)
     ours, by_vector = likelihood.with_gradient(vector)

@@ -8,7 +8,7 @@ import torch
 
 from rtbm import datasets
 from rtbm.errors import InvalidInputError
-from rtbm.training import ArraySource, Monitor, Objective, Prior, make_family, make_solver, make_start
+from rtbm.training import ArrayBlocks, Monitor, Objective, Prior, make_family, make_solver, make_start
 from rtbm.training.coordinates import MomentSums, independent_axes, local_widths, moments, quantiles, standardisation
 from rtbm.training.likelihood import log_prob
 from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER
@@ -23,7 +23,7 @@ def problem(n_hidden=2, hidden="dense", name="gamma", n_components=1, strength=1
     z = (x - mean) @ np.linalg.inv(root).T
     family = make_family(x.shape[1], n_hidden, coupling=hidden, n_components=n_components)
     prior = Prior(strength, local_widths(z, weights))
-    return Objective(family, ArraySource(torch.from_numpy(z), torch.from_numpy(weights)), prior), z, weights
+    return Objective(family, ArrayBlocks(torch.from_numpy(z), torch.from_numpy(weights)), prior), z, weights
 
 
 def start_of(objective, z, weights, index=0, seed=0, labels=None):
@@ -192,7 +192,7 @@ def test_expectation_maximisation_at_the_beginning_does_not_use_up_or_hide_itera
     start = make_start(family, x, np.ones(300), 0, 0, np.arange(300) % 2)
     for max_iter in (5, 25, 40):
         objective = Objective(
-            family, ArraySource(torch.from_numpy(x), torch.ones(300).double()), Prior(1.0, np.ones(2))
+            family, ArrayBlocks(torch.from_numpy(x), torch.ones(300).double()), Prior(1.0, np.ones(2))
         )
         result = make_solver("lbfgs", max_iter, tol=1e-12).minimise(objective, start)
         assert result.history[-1].step <= max_iter

@@ -42,7 +42,7 @@ MAX_NORMALS, FAINTEST, INVISIBLE_SHARE = 2000, 1e-12, 1e-5
 their sum may leave out. Up to this number the sum is faster than log θ̃ of each machine."""
 
 
-class Component(NamedTuple):
+class NormalPart(NamedTuple):
     """A normal distribution in a sum that makes up a density."""
 
     weight: float
@@ -178,7 +178,7 @@ def plot_model(density: Any, data: ArrayLike | None = None) -> Figure:
     return figure
 
 
-def normal_components(density: Any, smallest: float = SMALLEST_COMPONENT) -> list[Component]:
+def normal_components(density: Any, smallest: float = SMALLEST_COMPONENT) -> list[NormalPart]:
     """The normal components of dense machines with a weight above `smallest`, heaviest first.
 
     Diagonal machines, and dense ones with more than MAX_NORMALS components, give none.
@@ -194,7 +194,7 @@ def normal_components(density: Any, smallest: float = SMALLEST_COMPONENT) -> lis
             continue
         means, noise = (mean + states @ F.mT).cpu().numpy(), covariance.cpu().numpy()
         shares = (weight * log_prob.exp()).tolist()
-        parts += [Component(share, m, noise) for share, m in zip(shares, means, strict=True) if share > smallest]
+        parts += [NormalPart(share, m, noise) for share, m in zip(shares, means, strict=True) if share > smallest]
     return sorted(parts, key=lambda part: -part.weight)
 
 
@@ -498,7 +498,7 @@ def _machines(density: Any) -> list[tuple[float, RTBMDistribution]]:
 
 
 def _sum_of_normals(
-    parts: list[Component], bounds: BoundedDistribution | None, features: list[int], rows: Floats
+    parts: list[NormalPart], bounds: BoundedDistribution | None, features: list[int], rows: Floats
 ) -> Floats:
     """The density (n,) of some features of a sum of normal distributions, in the coordinates of the data.
 

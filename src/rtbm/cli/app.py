@@ -436,7 +436,7 @@ def _conditional(fitted: Any, given: list[tuple[str, float]]) -> tuple[Any, list
 
 
 def _is_large(path: Path | None, chosen: list[str] | None) -> bool:
-    """Whether a file has so many numbers that it is read in blocks."""
+    """Whether a file is too large for memory, and is read in blocks."""
     if path is None or table_kind(path) not in (".npy", ".parquet"):
         return False
     from rtbm.data_files import count_numbers

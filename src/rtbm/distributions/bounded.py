@@ -11,7 +11,7 @@ from torch.distributions import Distribution, constraints
 
 from rtbm.distributions.arguments import check_indices, check_known, check_points, refuse_rsample
 from rtbm.distributions.caching import forwarded
-from rtbm.distributions.conditional import ConditionalDistribution, States
+from rtbm.distributions.conditional import ConditionalDistribution, ConditionalStates
 from rtbm.distributions.integration.boxes import NORMAL_CUTOFF, lower_tail
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
@@ -54,7 +54,7 @@ def from_line(y: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.minimum(torch.maximum(x, torch.nextafter(low, first)), torch.nextafter(high, last))
 
 
-def _mixture_moments(states: States, low: Tensor, high: Tensor) -> Tensor:
+def _mixture_moments(states: ConditionalStates, low: Tensor, high: Tensor) -> Tensor:
     """The mean and the variance (n, 2) of x in n mixtures of normals of y."""
     weights, centres, scales = states.on_line()
     means, variances = _normal_moments(centres, scales, low, high)

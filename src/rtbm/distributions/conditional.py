@@ -28,15 +28,15 @@ HERMITE_NODES = 48
 """Nodes of `ConditionalDistribution.expectation` for each hidden state. Fewer lose digits of curved functions."""
 
 
-class Moments(NamedTuple):
-    """Moments of the unknown coordinates under one machine, for n rows."""
+class ConditionalMoments(NamedTuple):
+    """ConditionalMoments of the unknown coordinates under one machine, for n rows."""
 
     log_evidence: Tensor  # (n,): log P of the known values
     mean: Tensor  # (n, u)
     covariance: Tensor | None  # (n, u, u)
 
 
-class States(NamedTuple):
+class ConditionalStates(NamedTuple):
     """The unknown coordinates of n rows as mixtures of normals, one for each hidden state that matters.
 
     The likeliest states come first. Those left out have a probability of about 1e-15.
@@ -72,7 +72,7 @@ class Regression:
         self._response = change_rows(rest.F, self.known.reduced.basis)  # (u, Nh): what a step of the state does to v_u
 
     @explains_failures
-    def moments(self, x: Tensor, order: int) -> Moments:
+    def moments(self, x: Tensor, order: int) -> ConditionalMoments:
         """The mean, and the covariance if `order` is 2, for rows x (n, known)."""
         posterior = self.known.posterior(x)
         log_theta, mean, covariance, _ = self.known.plan.moments(posterior.z, order=order)
@@ -80,7 +80,7 @@ class Regression:
         if covariance is not None:
             covariance = self.covariance + self._response @ covariance @ self._response.mT
         evidence = self.known.log_joint(posterior) + log_theta
-        return Moments(evidence, self._location(posterior) + mean @ self._response.mT, covariance)
+        return ConditionalMoments(evidence, self._location(posterior) + mean @ self._response.mT, covariance)
 
     @explains_failures
     def states(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -282,7 +282,7 @@ class ConditionalDistribution(Distribution):
             torch.from_numpy(x).to(self._values) for x in np.polynomial.hermite_e.hermegauss(HERMITE_NODES)
         )
 
-        def average(states: States) -> Tensor:
+        def average(states: ConditionalStates) -> Tensor:
             values = function(states.centres + states.factors[..., 0] * nodes)  # (n, S, nodes)
             return (values @ weights / weights.sum() * states.weights).sum(1, keepdim=True)
 
@@ -308,21 +308,21 @@ class ConditionalDistribution(Distribution):
         values = self._values.reshape(*self.batch_shape, len(self._known))
         return ConditionalDistribution(self._parent, self._log_weights, self._machines, self._known, others, values)
 
-    def _by_states(self, function: Callable[[States], Tensor], size: int, width: int = 1) -> Tensor:
+    def _by_states(self, function: Callable[[ConditionalStates], Tensor], size: int, width: int = 1) -> Tensor:
         """function(hidden states of some rows) (rows, size) for all rows (n, size), in blocks of them."""
         result = self._values.new_empty(len(self._values), size)
         for index, states in self._state_blocks(width):
             result = result.index_put((index,), function(states))
         return result
 
-    def _state_blocks(self, width: int = 1) -> Iterator[tuple[Tensor, States]]:
+    def _state_blocks(self, width: int = 1) -> Iterator[tuple[Tensor, ConditionalStates]]:
         """Blocks of rows (m,), and the hidden states of all machines for them."""
         for rows, machines in self._groups if len(self._values) else ():
             n_states = sum(len(machine.points) for machine in machines)
             for block in rows.split(max(1, STATE_ELEMENTS // (width * n_states))):
                 yield block, self._states(machines, self._present(block))
 
-    def _states(self, machines: list[Regression], x: Tensor) -> States:
+    def _states(self, machines: list[Regression], x: Tensor) -> ConditionalStates:
         parts = [machine.states(x) for machine in machines]
         log_weights = [part + weight for (part, _), weight in zip(parts, self._log_weights, strict=True)]
         weights = torch.cat(log_weights, 1).softmax(1)
@@ -332,7 +332,7 @@ class ConditionalDistribution(Distribution):
         u = len(self._others)
         centres = torch.cat([part for _, part in parts], 1).gather(1, order[..., None].expand(-1, -1, u))
         factors = torch.cat([machine.factor.expand(len(machine.points), -1, -1) for machine in machines])[order]
-        return States(weights.gather(1, order), centres, factors)
+        return ConditionalStates(weights.gather(1, order), centres, factors)
 
     def _broadcast(self, x: Tensor) -> tuple[Tensor, torch.Size]:
         """Values (m, u) of the unknown coordinates, and the shape draws + batch of the results."""

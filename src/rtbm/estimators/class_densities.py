@@ -12,7 +12,7 @@ from rtbm.estimators.checks import varies
 from rtbm.estimators.density.standardise import log_scales, standardise, start_on, to_standard
 from rtbm.estimators.features.transformer import class_moments, spread_out
 from rtbm.estimators.parallel import threads_for, without_warnings
-from rtbm.training import SOLVERS, ArraySource, Likelihood, Objective, Prior, make_family
+from rtbm.training import SOLVERS, ArrayBlocks, Likelihood, Objective, Prior, make_family
 from rtbm.training.columns import ColumnDensities
 from rtbm.training.coordinates import local_widths
 from rtbm.training.likelihood import FAILURES
@@ -54,7 +54,7 @@ class JointDensity(NamedTuple):
             turned = [family.single().affine(machine, root / scales[:, None], np.zeros(d)) for machine in machines]
             vector, root = family.join(turned, logits), np.diag(scales)
         z = np.clip(to_standard(x, self.mean, root), -LARGEST_DISTANCE, LARGEST_DISTANCE)
-        source = ArraySource(torch.from_numpy(np.ascontiguousarray(z)), torch.ones(len(z), dtype=torch.float64))
+        source = ArrayBlocks(torch.from_numpy(np.ascontiguousarray(z)), torch.ones(len(z), dtype=torch.float64))
         log_prob = Likelihood(family, source, omitted=OMITTED).log_prob(vector)
         return log_prob.numpy() - log_scales(x, root)
 
@@ -121,7 +121,7 @@ def _fit_joint(x: Floats, weights: Floats, seed: int) -> list[JointDensity | Non
         from sklearn.cluster import KMeans
 
         z = np.ascontiguousarray(data.z)
-        source = ArraySource(torch.from_numpy(z), torch.from_numpy(weights))
+        source = ArrayBlocks(torch.from_numpy(z), torch.from_numpy(weights))
         prior = Prior(1.0, local_widths(z, weights))
         found: list[JointDensity | None] = []
         for n_machines in JOINT:

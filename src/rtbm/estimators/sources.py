@@ -22,16 +22,16 @@ from rtbm.common import Floats
 from rtbm.data_files import FileRows
 from rtbm.errors import InvalidInputError
 from rtbm.training.distributed import (
-    attempt,
+    all_succeed,
     broadcast_object,
     collect,
     gather_objects,
     is_distributed,
     portable,
     rank_and_world,
-    together,
+    result_or_error,
 )
-from rtbm.training.sums import Block
+from rtbm.training.sums import PointBlock
 
 CHUNK_ROWS = 2**17
 """Rows that are read and prepared at a time. Fewer cost time in Python, and more only memory."""
@@ -53,7 +53,7 @@ class Chunk(NamedTuple):
     weights: Floats  # (n,)
 
 
-Prepare = Callable[[Chunk], list[Block]]
+Prepare = Callable[[Chunk], list[PointBlock]]
 Add = Any
 """A function of an iterable of blocks: its results for parts of the data may be added."""
 
@@ -131,7 +131,7 @@ def open_source(X: Any, columns: Sequence[str] | None = None, weights: Any = Non
     """
     if not is_source(X):
         return None
-    source = together(lambda: _open(X, columns, weights))
+    source = all_succeed(lambda: _open(X, columns, weights))
     source.columns = _common_columns(source.columns)
     return source
 
@@ -253,7 +253,7 @@ class Rows(Source):
     def __init__(self, chunks: Callable[[], Iterator[Chunk]], columns: Columns, number: int, is_numbered: bool):
         self._chunks, self.columns, self._number, self.is_numbered = chunks, columns, number, is_numbered
         self._prepare: Prepare | None = None
-        self._kept: list[list[Block]] | None = None
+        self._kept: list[list[PointBlock]] | None = None
 
     def map(self, function: Callable[[int, Iterable[Chunk]], Any]) -> list[Any]:
         """The result of a function, in a list."""
@@ -275,12 +275,12 @@ class Rows(Source):
         self._kept = list(_readable(map(function, self._chunks())))
         return self
 
-    def _blocks(self) -> Iterator[list[Block]]:
+    def _blocks(self) -> Iterator[list[PointBlock]]:
         """The blocks, a chunk at a time. They are kept if all of them are small enough."""
         if self._kept is not None:
             yield from self._kept
             return
-        kept: list[list[Block]] | None = []
+        kept: list[list[PointBlock]] | None = []
         size = 0
         for blocks in _readable(map(self._prepare, self._chunks())):  # type: ignore[arg-type]
             yield blocks
@@ -292,7 +292,7 @@ class Rows(Source):
         self._kept = kept
 
 
-def _most_kept(blocks: list[Block]) -> int:
+def _most_kept(blocks: list[PointBlock]) -> int:
     """The bytes of blocks that may stay in memory: on a GPU half of its memory."""
     if not blocks or blocks[0].is_compiled or not blocks[0].points.is_cuda:
         return memory_limit()
@@ -375,7 +375,7 @@ class ProcessGroup(_Parts):
                 return argument
             if name == "fail":
                 raise argument
-            gather_objects(attempt(lambda: getattr(self._rows, name)(argument)))  # noqa: B023
+            gather_objects(result_or_error(lambda: getattr(self._rows, name)(argument)))  # noqa: B023
 
 
 def work_on(source: Source, work: Callable[[Source], Result]) -> Result:

@@ -44,7 +44,7 @@ from rtbm.output import summary_rows
 from rtbm.plotting import MarginalDensities
 
 MANY_COLUMNS = 4
-"""Tables with more columns begin with so many of them chosen."""
+"""Columns that are chosen at first in a table with more."""
 SAMPLE_ROWS = 1000
 """Rows in the download of samples."""
 

@@ -10,7 +10,7 @@ import torch
 
 from rtbm.common import Floats
 from rtbm.distributions import DiscreteGaussian, RTBMDistribution
-from rtbm.plotting import SMALLEST_COMPONENT, Component
+from rtbm.plotting import SMALLEST_COMPONENT, NormalPart
 
 Size = tuple[int, int]
 SIZES: dict[str, Size] = {"1 visible, 1 hidden": (1, 1), "1 visible, 2 hidden": (1, 2), "2 visible, 2 hidden": (2, 2)}
@@ -73,7 +73,7 @@ class MachinePicture(NamedTuple):
     axes: Sequence[Floats]
     p: Floats
     expectations: Sequence[Floats]
-    components: list[Component]
+    components: list[NormalPart]
     draws: Floats
     states: Floats
     shares: Floats
@@ -157,7 +157,7 @@ def draw_machine(machine: RTBMDistribution, n_draws: int = 500) -> MachinePictur
         axes,
         machine.log_prob(rows).exp().numpy().reshape(shape),
         [expected[:, i].reshape(shape) for i in range(machine.n_hidden)],
-        [Component(float(shares[i]), centres[i], noise.numpy()) for i in seen],
+        [NormalPart(float(shares[i]), centres[i], noise.numpy()) for i in seen],
         machine.sample((n_draws,), generator=torch.Generator().manual_seed(0)).numpy(),
         states,
         shares,
@@ -188,14 +188,14 @@ def rounded_limits(centre: float, deviation: float) -> tuple[float, float]:
     return step * math.floor(low / step), step * math.ceil(high / step)
 
 
-def component_curve(component: Component, v: Floats) -> Floats:
+def component_curve(component: NormalPart, v: Floats) -> Floats:
     """The values (n,) of a normal component in one dimension."""
     variance = float(component.covariance[0, 0])
     scale = component.weight / math.sqrt(2 * math.pi * variance)
     return scale * np.exp(-0.5 * (v - component.mean[0]) ** 2 / variance)
 
 
-def component_ellipse(component: Component) -> Floats:
+def component_ellipse(component: NormalPart) -> Floats:
     """Points (n, 2) of the ellipse at one standard deviation of a normal component in two dimensions."""
     angle = np.linspace(0, 2 * np.pi, 40)
     circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)

@@ -183,7 +183,7 @@ class Slider(pn.widgets.FloatSlider):
 class Soon:
     """Calls a function soon, once for all changes that come in the meantime, so that a drag does not queue up.
 
-    With `resting` it waits until there has been no change for so many milliseconds.
+    With `resting` it waits until there has been no change for that number of milliseconds.
     """
 
     def __init__(self, function: Callable[[], None], resting: int = 0):

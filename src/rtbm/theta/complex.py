@@ -25,9 +25,9 @@ from rtbm.validation import (
 )
 
 FEW_TERMS = 300
-"""Up to so many terms, Ω is not Siegel-reduced: the exact arithmetic of a point takes as long as some 200 terms."""
+"""Up to this number of terms, Ω is not Siegel-reduced: the exact arithmetic of a point takes as long as 200 terms."""
 PAYS = 2
-"""The reduced sum is taken if it has so many times fewer terms. A larger factor would leave more sums long."""
+"""The reduced sum is taken if it has fewer terms by this factor. A larger factor would leave more sums long."""
 LOST_SHARE = 1e-17
 """Terms below this share of w are lost in rounding. A smaller one would lengthen reduced sums and change nothing."""
 LARGEST_LOG = 700.0

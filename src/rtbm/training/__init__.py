@@ -5,11 +5,11 @@ from rtbm.training.likelihood import Likelihood
 from rtbm.training.objective import Objective
 from rtbm.training.solvers import SOLVERS, Monitor, Record, Result, Solver, make_solver
 from rtbm.training.starts import make_start
-from rtbm.training.sums import ArraySource
+from rtbm.training.sums import ArrayBlocks
 
 __all__ = [
     "SOLVERS",
-    "ArraySource",
+    "ArrayBlocks",
     "Family",
     "Likelihood",
     "Monitor",

@@ -15,7 +15,7 @@ from rtbm.training.families.dense import OVERLAP, RANGE_TAIL, RIGIDITY, STIFFNES
 from rtbm.training.likelihood import log_prob
 from rtbm.training.objective import Objective
 from rtbm.training.solvers import SOLVERS
-from rtbm.training.sums import ArraySource
+from rtbm.training.sums import ArrayBlocks
 from rtbm.training.sums.dense import (
     LOG_TWO_PI,
     add_penalty,
@@ -34,7 +34,7 @@ NORMAL_GAPS = np.diff(torch.special.ndtri(torch.from_numpy(LEVELS[1:-1])).numpy(
 as in `coordinates.local_widths`."""
 FAMILY = Dense(1, N_HIDDEN)
 NODES = 128
-"""Columns are fitted to at most so many weighted nodes. Fewer blur the density; more take longer."""
+"""The number of weighted nodes, at most, to which a column is fitted. Fewer blur the density; more take longer."""
 MAX_ITER, TOL = 100, 1e-4
 """The most iterations, and the gain of the mean log P below which, twice in a row, they end. Less changes little."""
 FIT_OMITTED, OMITTED, ROOM = -50.0, -37.0, 512
@@ -71,7 +71,7 @@ class ColumnDensities(NamedTuple):
             return cls(_fit_all(z, masses / total[:, None], starts, widths, total), centre, scale)
         solver = SOLVERS["lbfgs"](max_iter=MAX_ITER, tol=TOL)
         for i, start in enumerate(starts):
-            source = ArraySource(torch.from_numpy(z[i][:, None]), torch.from_numpy(masses[i]))
+            source = ArrayBlocks(torch.from_numpy(z[i][:, None]), torch.from_numpy(masses[i]))
             objective = Objective(FAMILY, source, Prior(1.0, widths[i : i + 1]))
             starts[i] = solver.minimise(objective, torch.from_numpy(start.copy())).vector.numpy()
         return cls(starts, centre, scale)

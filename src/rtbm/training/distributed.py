@@ -66,7 +66,7 @@ def gather_objects(value: Any) -> list[Any]:
     return values
 
 
-def attempt(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def result_or_error(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
     """What a function returns, or else the error that it raises, in a form that other processes can be sent."""
     try:
         return function(), None
@@ -74,16 +74,16 @@ def attempt(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
         return None, portable(error)
 
 
-def together(function: Callable[[], Any]) -> Any:
+def all_succeed(function: Callable[[], Any]) -> Any:
     """What a function returns in this process, unless it fails in any: then all processes raise the error."""
-    value, error = attempt(function)
+    value, error = result_or_error(function)
     raise_first(gather_objects(error))
     return value
 
 
 def collect(function: Callable[[], Any]) -> list[Any]:
     """What a function returns in each process. An error in one of them is raised in all."""
-    outcomes = gather_objects(attempt(function))
+    outcomes = gather_objects(result_or_error(function))
     raise_first([error for _, error in outcomes])
     return [value for value, _ in outcomes]
 

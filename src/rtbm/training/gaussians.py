@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.training.coordinates import Moments
-from rtbm.training.sums import ArraySource, Block, Evaluation, dense
+from rtbm.training.sums import ArrayBlocks, Evaluation, PointBlock, dense
 from rtbm.training.sums.passes import TablePass
 
 GAUSSIAN_MAX_ITER, GAUSSIAN_TOL = 500, 1e-5
@@ -33,11 +33,11 @@ class Gaussians(NamedTuple):
     means: Floats  # (K, d)
     roots: Floats  # (K, d, d), the Cholesky factors of the covariances
 
-    def log_prob(self, source: ArraySource) -> Tensor:
+    def log_prob(self, source: ArrayBlocks) -> Tensor:
         """log P (n,) of the points of a source."""
         return source.scatter(self._log_prob, source.x.new_zeros(()))
 
-    def _log_prob(self, block: Block) -> Tensor:
+    def _log_prob(self, block: PointBlock) -> Tensor:
         if block.is_compiled:
             return torch.from_numpy(self._pass()._replace(wants_sums=False).log_joint(block)).logsumexp(1)
         log_weights, means, roots = (torch.from_numpy(part).to(block.points) for part in self)
@@ -47,7 +47,7 @@ class Gaussians(NamedTuple):
         log_volume = roots.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * len(block.present) * math.log(2 * math.pi)
         return (log_weights - log_volume - 0.5 * noise.square().sum(1).mT).logsumexp(1)
 
-    def evaluate(self, source: ArraySource) -> Evaluation:
+    def evaluate(self, source: ArrayBlocks) -> Evaluation:
         """The sums over the points of a source."""
         function = self._pass()
         return Evaluation(function.machines, function.states, function.unpack(source.add(function)))
@@ -62,12 +62,12 @@ class Gaussians(NamedTuple):
         return TablePass(machines, states, np.zeros(1 + K))
 
 
-def fit_gaussians(source: ArraySource, filled: Floats, shares: Floats, floor: Floats) -> Gaussians:
+def fit_gaussians(source: ArrayBlocks, filled: Floats, shares: Floats, floor: Floats) -> Gaussians:
     """Gaussians that are fitted to points by expectation maximisation.
 
     Parameters
     ----------
-    source : ArraySource
+    source : ArrayBlocks
         The points (n, d).
     filled : (n, d)
         The same with gaps filled, for the start.
@@ -147,7 +147,7 @@ def _expect_gaps(z: Floats, weights: Floats, size: float, total: float) -> tuple
     Iterations begin with ν = d/2. Where they end, the evidence tells a better ν, with which they go on.
     """
     d, has_evidence, value = z.shape[1], False, -math.inf
-    source = ArraySource(torch.from_numpy(z), torch.from_numpy(weights))
+    source = ArrayBlocks(torch.from_numpy(z), torch.from_numpy(weights))
     gaussian, strength = Gaussians(np.zeros(1), np.zeros((1, d)), np.eye(d)[None]), 0.5 * d / total
     for _ in range(GAUSSIAN_MAX_ITER):
         evaluation = gaussian.evaluate(source)

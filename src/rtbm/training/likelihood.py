@@ -19,7 +19,7 @@ from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.parameters import pack
 from rtbm.theta import kernels
 from rtbm.training.families import Dense, Density, Family
-from rtbm.training.sums.blocks import ArraySource, Block, Source
+from rtbm.training.sums.blocks import ArrayBlocks, Blocks, PointBlock
 from rtbm.training.sums.diagonal import DiagonalPass, make_pass
 from rtbm.training.sums.passes import Evaluation
 from rtbm.training.sums.tables import TABLE_TOLERANCE, Tables
@@ -40,8 +40,8 @@ class Likelihood:
     ----------
     family : Family
         What is fitted.
-    source : Source
-        The data in blocks. An `ArraySource` also serves `log_joint` and `log_prob`.
+    source : Blocks
+        The data in blocks. An `ArrayBlocks` also serves `log_joint` and `log_prob`.
     tolerance : float, default=TABLE_TOLERANCE
         A bound on the error of the mean log P from tables.
     max_states : int, default=None
@@ -53,7 +53,7 @@ class Likelihood:
     def __init__(
         self,
         family: Family,
-        source: Source,
+        source: Blocks,
         tolerance: float = TABLE_TOLERANCE,
         max_states: int | None = None,
         omitted: float | None = None,
@@ -79,7 +79,7 @@ class Likelihood:
 
     def log_joint(self, vector: Tensor) -> Tensor:
         """The log of weight times density of each machine (n, K); −∞ for a machine whose parameters leave float64."""
-        assert isinstance(self.source, ArraySource)
+        assert isinstance(self.source, ArrayBlocks)
         if self._tabulated(vector, wants_sums=False) is not None:
             sums = self._tables.latest(_numpy(vector))
             log_weights = torch.from_numpy(sums.machines.log_weights).to(self.source.x.device)
@@ -95,7 +95,7 @@ class Likelihood:
 
     def log_prob(self, vector: Tensor) -> Tensor:
         """log P (n,) of each point."""
-        assert isinstance(self.source, ArraySource)
+        assert isinstance(self.source, ArrayBlocks)
         if self._tabulated(vector, wants_sums=False) is not None:
             return self.log_joint(vector).logsumexp(1)
         return self.source.scatter(self._direct(vector, wants_gradient=False).log_prob, self.source.x.new_zeros(()))
@@ -125,7 +125,7 @@ class DirectPass(NamedTuple):
     wants_gradient: bool
     diagonal: DiagonalPass | None
 
-    def __call__(self, blocks: Iterable[Block]) -> Floats:
+    def __call__(self, blocks: Iterable[PointBlock]) -> Floats:
         """The sums over some blocks (1 + n_parameters,), or the first one alone."""
         result = np.zeros(1 + (len(self.vector) if self.wants_gradient else 0))
         for block in blocks:
@@ -159,7 +159,7 @@ class DirectPass(NamedTuple):
         result[1:] += self.family.join(gradients, by_logits).cpu().numpy()
 
     @torch.no_grad()
-    def log_prob(self, block: Block) -> Any:
+    def log_prob(self, block: PointBlock) -> Any:
         """log P (n,) at the points of a block."""
         own = None if self.diagonal is None else self.diagonal.log_prob(block)
         if own is not None:
@@ -178,7 +178,7 @@ def log_prob(family: Family, vector: Tensor, x: Tensor) -> Tensor:
     The average is right to 1e-7 for dense machines (see `Likelihood`). `family.distribution(vector).log_prob(x)` is
     exact, and differentiable.
     """
-    return Likelihood(family, ArraySource(x, torch.ones_like(x[:, 0]))).log_prob(vector)
+    return Likelihood(family, ArrayBlocks(x, torch.ones_like(x[:, 0]))).log_prob(vector)
 
 
 def machine_log_prob(density: Density, x: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ def machine_log_prob(density: Density, x: Tensor) -> Tensor:
     True
     """
     machines = list(density.components) if isinstance(density, RTBMMixture) else [density]
-    source, result = ArraySource(x, torch.ones_like(x[:, 0])), x.new_empty(len(x), len(machines))
+    source, result = ArrayBlocks(x, torch.ones_like(x[:, 0])), x.new_empty(len(x), len(machines))
     for size in {machine.n_hidden for machine in machines}:
         own = [k for k, machine in enumerate(machines) if machine.n_hidden == size]
         family = Dense(x.shape[1], size, n_components=len(own))

@@ -32,7 +32,7 @@ SIDE = 0.3
 """The scale of random weights in units that do not carry the signal."""
 
 
-class Tone(NamedTuple):
+class Sinusoid(NamedTuple):
     """A wave sin(frequency · direction · x + phase)."""
 
     direction: Floats  # (d,)
@@ -40,7 +40,7 @@ class Tone(NamedTuple):
     phase: float
 
 
-def tune(network: nn.Module, x: Floats, y: Floats, weights: Floats, seed: int, greedy: bool) -> bool:
+def start_at_sinusoids(network: nn.Module, x: Floats, y: Floats, weights: Floats, seed: int, greedy: bool) -> bool:
     """Set the parameters of a network as described above; returns whether it could be done.
 
     It cannot if the first layer is not a diagonal theta layer, if a later one is neither of theta units nor linear, if
@@ -64,7 +64,7 @@ def tune(network: nn.Module, x: Floats, y: Floats, weights: Floats, seed: int, g
     >>> from rtbm.nn.feedforward import make_network
     >>> x = np.linspace(-2, 2, 200)[:, None]
     >>> network = make_network(1, [2, 1], ["theta", "linear"], dtype=torch.float64)
-    >>> tune(network, x, x + np.sin(9 * x), np.ones(200), seed=0, greedy=True)
+    >>> start_at_sinusoids(network, x, x + np.sin(9 * x), np.ones(200), seed=0, greedy=True)
     True
     >>> layer = network[0]
     >>> frequencies = (2 * torch.pi * layer.weight[:, 0] / layer.Q).abs()  # of both units
@@ -84,20 +84,20 @@ def tune(network: nn.Module, x: Floats, y: Floats, weights: Floats, seed: int, g
     if len(x) > MAX_ROWS:
         rows = np.sort(rng.choice(len(x), MAX_ROWS, replace=False))
         x, y, weights = x[rows], y[rows], weights[rows]
-    tones = find_tones(x, y, weights, max(1, first.out_features - 1), rng, greedy)  # one unit is for the trend
-    if not tones:
+    sinusoids = find_sinusoids(x, y, weights, max(1, first.out_features - 1), rng, greedy)  # one unit is for the trend
+    if not sinusoids:
         return False
     with torch.no_grad():
-        _tune_first(first, tones, rng)
+        _start_first_layer(first, sinusoids, rng)
         h = first.activation(_tensor(x) @ first.weight.double().cpu().mT + first.bias.double().cpu()).numpy()
         _carry(rest, h, y, weights, rng)
     return True
 
 
-def find_tones(
-    x: Floats, y: Floats, weights: Floats, n_tones: int, rng: np.random.Generator, greedy: bool
-) -> list[Tone]:
-    """Up to n_tones waves in y beyond a linear trend, each as strong as chance would hardly make it.
+def find_sinusoids(
+    x: Floats, y: Floats, weights: Floats, n_sinusoids: int, rng: np.random.Generator, greedy: bool
+) -> list[Sinusoid]:
+    """Up to n_sinusoids waves in y beyond a linear trend, each as strong as chance would hardly make it.
 
     The search ends when less than a thousandth of the variance of y is left.
     """
@@ -106,9 +106,9 @@ def find_tones(
     n = min(len(x) - 1, MAX_FREQUENCIES)
     grids = [np.arange(1, n + 1) * math.pi / max(float(np.ptp(position)), 1e-12) for position in positions]
     known = np.hstack([np.ones((len(x), 1)), x])
-    tones: list[Tone] = []
+    sinusoids: list[Sinusoid] = []
     total = weights.sum()
-    for _ in range(n_tones):
+    for _ in range(n_sinusoids):
         residual = y - known @ _least_squares(known, y, weights)
         scale = np.sqrt(weights @ residual**2 / total)
         if not (scale**2 > NEGLIGIBLE * (weights @ (y - weights @ y / total) ** 2 / total)).any():
@@ -129,9 +129,9 @@ def find_tones(
         sine, cosine = np.sin(angle), np.cos(angle)
         column = int(((signal.T @ sine) ** 2 + (signal.T @ cosine) ** 2).argmax())
         phase = math.atan2(cosine @ signal[:, column], sine @ signal[:, column])
-        tones.append(Tone(directions[which], float(frequency), phase))
+        sinusoids.append(Sinusoid(directions[which], float(frequency), phase))
         known = np.hstack([known, sine[:, None], cosine[:, None]])
-    return tones
+    return sinusoids
 
 
 def _directions(d: int, rng: np.random.Generator) -> Floats:
@@ -155,15 +155,15 @@ def _least_squares(columns: Floats, y: Floats, weights: Floats) -> Floats:
     return np.linalg.lstsq(root * columns, root * y, rcond=None)[0]
 
 
-def _tune_first(layer: ThetaLayer, tones: list[Tone], rng: np.random.Generator) -> None:
-    """A unit for each tone, in random order, and straight units for the rest."""
+def _start_first_layer(layer: ThetaLayer, sinusoids: list[Sinusoid], rng: np.random.Generator) -> None:
+    """A unit for each sinusoid, in random order, and straight units for the rest."""
     d, phase = layer.in_features, layer.phase
     parts = []
     for i in range(layer.out_features):
-        if i < len(tones):
+        if i < len(sinusoids):
             q = rng.uniform(*TUNED[phase])
             scale = q / (2 * math.pi) if phase == "I" else 1.0
-            parts.append((scale * tones[i].frequency * tones[i].direction, scale * tones[i].phase, q))
+            parts.append((scale * sinusoids[i].frequency * sinusoids[i].direction, scale * sinusoids[i].phase, q))
         else:
             q = rng.uniform(*STRAIGHT[phase])
             parts.append((q * rng.normal(size=d) / math.sqrt(d), 0.0, q))

@@ -10,7 +10,7 @@ from rtbm.common import Floats
 from rtbm.training.families import Dense, Family, Prior
 from rtbm.training.families.scaling import Scaling
 from rtbm.training.likelihood import FAILURES, Likelihood
-from rtbm.training.sums import ArraySource, Evaluation, Source
+from rtbm.training.sums import ArrayBlocks, Blocks, Evaluation
 
 HOPELESS_RISE = 10.0
 """A trial step is not evaluated if its objective exceeds the lowest one by more than this for certain."""
@@ -28,14 +28,14 @@ class Objective:
     ----------
     family : Family
         What is fitted.
-    source : Source
-        The data: an `ArraySource`, or blocks elsewhere, whose weights have sum 1.
+    source : Blocks
+        The data: an `ArrayBlocks`, or blocks elsewhere, whose weights have sum 1.
     prior : Prior
         Divided by the sum of the weights.
     total : float, default=None
-        The sum of the weights as they were given; None for that of an `ArraySource`.
+        The sum of the weights as they were given; None for that of an `ArrayBlocks`.
     device : str or torch.device, default=None
-        Where vectors are; None for the device of an `ArraySource`, or else the CPU.
+        Where vectors are; None for the device of an `ArrayBlocks`, or else the CPU.
     omitted : float, default=None
         As in `Likelihood`.
     """
@@ -43,7 +43,7 @@ class Objective:
     def __init__(
         self,
         family: Family,
-        source: Source,
+        source: Blocks,
         prior: Prior,
         total: float | None = None,
         device: str | None = None,
@@ -52,7 +52,7 @@ class Objective:
         self.family, self.source, self.prior = family, source, prior
         self.total, self._is_rounded, self._is_complete = total or 1.0, True, False
         self.device = torch.device(device or "cpu")
-        if isinstance(source, ArraySource):
+        if isinstance(source, ArrayBlocks):
             self.x, self.weights, self.device = source.x, source.weights, source.x.device
             self.total, self._is_rounded = total or source.total, False
             self._is_complete = not bool(source.x.isnan().any())

@@ -28,10 +28,10 @@ QUASI_MONTE_CARLO_NODES = 1000
 """A box that takes more nodes than this is a quasi-Monte Carlo sum, with an error of about 1e-4."""
 
 NEAR_COMPONENTS, FAR_COMPONENTS = 9.0, 39.0
-"""Components within so many standard deviations of a bound are evaluated. A normal has 1e-19 beyond 9, and 0 beyond 39
-in float64. Smaller numbers are faster and lose digits of small probabilities."""
+"""Components within this number of standard deviations of a bound are evaluated. A normal has 1e-19 beyond 9, and 0
+beyond 39 in float64. Smaller numbers are faster and lose digits of small probabilities."""
 FARTHEST = 100.0
-"""Bounds are cut off at so many standard deviations from all components, where normal tails are 0 in float64."""
+"""Bounds are cut off at this number of standard deviations from all components, where normal tails are 0 in float64."""
 SMALL_PROBABILITY = 1e-3
 """Intervals of less probability are summed again with FAR_COMPONENTS, to keep their relative accuracy."""
 

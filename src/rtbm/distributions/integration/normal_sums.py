@@ -20,7 +20,7 @@ LARGE_SHARE = 1e-7
 """Quantiles are first found from the normals above this part of the largest weight, then from all. It decides how long
 they take, not what they are."""
 FARTHEST_SCORE = 38.5
-"""Normal tails and densities are 0 in float64 beyond so many standard deviations."""
+"""Standard deviations beyond which normal tails and densities are 0 in float64."""
 ROOT_HALF, ROOT_TWO_PI = math.sqrt(0.5), math.sqrt(2 * math.pi)
 """√½ and √2π."""
 

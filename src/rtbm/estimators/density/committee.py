@@ -69,8 +69,8 @@ saves the last hundredths of a nat where data are Gaussian."""
 TRAINING_SHARE = 0.8
 """The share of rows in the training data of a fold, for the comparison of rows and parameters."""
 JUDGED_ROWS = 20_000
-"""With more distinct rows, candidates are judged on a sample of so many, and those with a share are fitted to all rows.
-More rows tell candidates apart that differ by less, and take longer."""
+"""With more distinct rows, candidates are judged on a sample of this size, and those with a share are fitted to all
+rows. More rows tell candidates apart that differ by less, and take longer."""
 COMBINATIONS = ("stack", "best")
 FIRST_FOLDS, FAR_BEHIND, NEAR = 2, 3.0, 2.0
 """After FIRST_FOLDS folds, candidates that are more than FAR_BEHIND standard errors behind the best are dropped, and so
@@ -489,7 +489,7 @@ def _with_costs(counts: Floats, costs: Floats, total: float) -> Floats:
 
 
 def near_best(log_prob: Floats, weights: Floats, threshold: float) -> list[int]:
-    """The candidates whose mean log P is within so many standard errors, of the paired difference, of the best.
+    """The candidates whose mean log P is within `threshold` standard errors, of the paired difference, of the best.
 
     Parameters
     ----------

@@ -25,11 +25,11 @@ from rtbm.estimators.checks import (
     split_rows,
     warn_of_spikes,
 )
-from rtbm.estimators.density.fallback import Whole, find_machine, find_simpler, without_strays
+from rtbm.estimators.density.fallback import FullDataScore, find_machine, find_simpler, without_outliers
 from rtbm.estimators.density.fitted import components
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.standardise import Standardised, like, log_scales, standardise, to_standard
-from rtbm.estimators.density.survey import SAMPLED_ROWS, Line, Survey, fit_blocks, standardise_sample, survey
+from rtbm.estimators.density.survey import SAMPLED_ROWS, BoundedSupport, Survey, fit_blocks, standardise_sample, survey
 from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.estimators.search import Outcome, Report, count_runs, task_options
@@ -223,7 +223,7 @@ class RTBMDensity(PredictingDensity):
             self._fit_rows(rows, weights, seed, last)
         else:
             source = array_rows(rows, weights)
-            self._fit_blocks(source, survey(source, Line(self._bounds, self._names()), seed), seed)
+            self._fit_blocks(source, survey(source, BoundedSupport(self._bounds, self._names()), seed), seed)
         return self
 
     def _needs_memory(self) -> bool:
@@ -234,12 +234,12 @@ class RTBMDensity(PredictingDensity):
     def _fit_rows(self, rows: Floats, weights: Floats, seed: int, last: Density | None = None) -> None:
         """Fit rows in memory, which are checked and inside of their bounds."""
         rows, weights = distinct_rows(rows, weights)
-        line, log_slope = self._bounds.to_line(rows)
-        training, held_out = split_rows(len(line), self.validation_fraction, seed)
-        has_missing, validation = bool(np.isnan(line).any()), None
-        data = standardise(line[training], weights[training], log_slope[training], self._names(), has_missing)
+        points, log_slope = self._bounds.to_line(rows)
+        training, held_out = split_rows(len(points), self.validation_fraction, seed)
+        has_missing, validation = bool(np.isnan(points).any()), None
+        data = standardise(points[training], weights[training], log_slope[training], self._names(), has_missing)
         if len(held_out):
-            validation = like(data, line[held_out], weights[held_out], log_slope[held_out])
+            validation = like(data, points[held_out], weights[held_out], log_slope[held_out])
         task = self._task(data, validation, seed)
         if last is not None and self._has_sizes(last, task):
             inverse = torch.from_numpy(np.linalg.inv(data.root))
@@ -274,9 +274,9 @@ class RTBMDensity(PredictingDensity):
         self._make_bounds()
 
         def work(everything: Source) -> bytes:
-            line = Line(self._bounds, self._names()).closed(everything)
-            self._bounds = line.bounds
-            found = survey(everything, line, seed)
+            support = BoundedSupport(self._bounds, self._names()).closed(everything)
+            self._bounds = support.bounds
+            found = survey(everything, support, seed)
             if found.is_all:
                 self._leave_out_constants(found.sample.rows)
             warn_of_spikes(found.sample.rows, self._names())
@@ -302,12 +302,12 @@ class RTBMDensity(PredictingDensity):
             self._fit_rows(rows, weights, seed)
             self.summary_["log_likelihood"] = float(weights @ self._log_prob(rows) / weights.sum())
             return
-        line = Line(self._bounds, self._names())
-        task = self._task(standardise_sample(found, line), None, seed)
+        support = BoundedSupport(self._bounds, self._names())
+        task = self._task(standardise_sample(found, support), None, seed)
         with self._progress(count_runs(task) + 1) as report:
-            outcome, whole = fit_blocks(replace(task, report=report), self.fallback, source, line, found)
-        self._keep(task, outcome, found.total, whole)
-        log_prob = whole.gaussian if self.is_gaussian_ else whole.log_prob
+            outcome, full = fit_blocks(replace(task, report=report), self.fallback, source, support, found)
+        self._keep(task, outcome, found.total, full)
+        log_prob = full.gaussian if self.is_gaussian_ else full.log_prob
         self.summary_["log_likelihood"] = log_prob - task.data.log_volume
 
     def _check_for_source(self) -> None:
@@ -325,15 +325,15 @@ class RTBMDensity(PredictingDensity):
         return progress_bar(n_runs, shown=bool(self.verbose))
 
     def _keep(
-        self, task: DensityTask, outcome: Outcome, total: float | None = None, whole: Whole | None = None
+        self, task: DensityTask, outcome: Outcome, total: float | None = None, full: FullDataScore | None = None
     ) -> None:
         """Compare the best fit with Gaussians, undo the standardisation, and keep the result.
 
-        `total` is the number of observations and `whole` what is known of them, if the data of the task are a sample.
+        `total` is the number of observations and `full` what is known of them, if the data of the task are a sample.
         """
         best = self._evaluable(task, outcome.results[outcome.best])
-        vector, n_gaussians = find_simpler(task, best.vector, self.fallback, total, whole)
-        vector = without_strays(task, vector)
+        vector, n_gaussians = find_simpler(task, best.vector, self.fallback, total, full)
+        vector = without_outliers(task, vector)
         self.results_, self.history_ = outcome.results, best.history
         self._set_distribution(self._density(task, vector))
         self._warn_of_lost_probability()
@@ -355,8 +355,8 @@ class RTBMDensity(PredictingDensity):
     def _held_out_log_prob(self, X: Floats) -> Floats:
         """log P(x) (n_samples,), right to 1e-7 on average: quicker than exact values. −∞ where it leaves float64."""
         family, vector, mean, root = self._fit_result
-        line, log_slope = self._bounds.to_line(X)
-        z = to_standard(line, mean, root)
+        unbounded, log_slope = self._bounds.to_line(X)
+        z = to_standard(unbounded, mean, root)
         within = np.nanmax(np.abs(z), axis=1) < LARGEST_DISTANCE
         points = torch.from_numpy(np.ascontiguousarray(z[within])).to(vector.device)
         log_prob = np.full(len(X), -np.inf)
@@ -365,7 +365,7 @@ class RTBMDensity(PredictingDensity):
         except FAILURES:
             log_prob[within] = self._log_prob(X[within])
             return log_prob
-        return log_prob - log_scales(line, root) + log_slope
+        return log_prob - log_scales(unbounded, root) + log_slope
 
     def _evaluable(self, task: DensityTask, result: Result) -> Result:
         """The result, or an earlier iteration if the last density cannot be evaluated on a few rows of the data.
@@ -378,7 +378,7 @@ class RTBMDensity(PredictingDensity):
         rows = torch.from_numpy(task.data.mean + task.data.filled[::step] @ task.data.root.T)
         reason = None
         for vector in [result.vector, *result.trail]:
-            failure = _failure(self._density(task, without_strays(task, vector)), rows)
+            failure = _failure(self._density(task, without_outliers(task, vector)), rows)
             reason = reason or failure
             if failure is None:
                 break

@@ -21,7 +21,7 @@ STRAY_SHARE = 1e-3
 """A machine that explains less than this share of one observation counts as a stray."""
 
 
-class Whole(NamedTuple):
+class FullDataScore(NamedTuple):
     """Means of log P over all data, for tasks whose data are a sample."""
 
     log_prob: float  # of the fit
@@ -38,7 +38,11 @@ def find_machine(task: DensityTask, fallback: str | None) -> Outcome:
 
 
 def find_simpler(
-    task: DensityTask, vector: Tensor, fallback: str | None, total: float | None = None, whole: Whole | None = None
+    task: DensityTask,
+    vector: Tensor,
+    fallback: str | None,
+    total: float | None = None,
+    full: FullDataScore | None = None,
 ) -> tuple[Tensor, int]:
     """The vector of Gaussians that explain the training data as well as the fit, and their number; else the fit, and 0.
 
@@ -46,7 +50,7 @@ def find_simpler(
     machines. The fit needs more observations than parameters. Then it is better by the Bayesian information criterion,
     or if chance would hardly ever give so many parameters such a gain. The second rule is for large machines: under a
     prior they use few of their parameters, and the criterion counts them all. `total` is the number of observations if
-    the data of the task are a sample, and `whole` what is known of them.
+    the data of the task are a sample, and `full` what is known of them.
     """
     if fallback is None:
         return vector, 0
@@ -58,7 +62,7 @@ def find_simpler(
     weights = objective.weights
     with torch.no_grad():
         log_prob, simple = objective.likelihood.log_prob(vector), chosen.log_prob(source)
-        gain = float(weights @ (log_prob - simple)) if whole is None else whole.log_prob - whole.gaussian
+        gain = float(weights @ (log_prob - simple)) if full is None else full.log_prob - full.gaussian
         if are_several:
             several = _several_gaussians(task, objective, vector)
             theirs = several.log_prob(source)
@@ -68,7 +72,7 @@ def find_simpler(
         return (vector, 0) if better else (_to_vector(task, chosen), len(chosen.means))
 
 
-def without_strays(task: DensityTask, vector: Tensor) -> Tensor:
+def without_outliers(task: DensityTask, vector: Tensor) -> Tensor:
     """Replace machines of a mixture that explain almost no data by the Gaussian of the data.
 
     No data hold such a machine in its place, so the prior drives its covariance to infinity, out of float64.

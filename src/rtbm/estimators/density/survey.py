@@ -12,7 +12,7 @@ from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import LARGEST_WEIGHT, SMALLEST_WEIGHT, distinct_rows
 from rtbm.estimators.density.bounds import Bounds, Contact
-from rtbm.estimators.density.fallback import Whole, find_machine, gaussian_vector
+from rtbm.estimators.density.fallback import FullDataScore, find_machine, gaussian_vector
 from rtbm.estimators.density.standardise import Standardised, standardise, to_standard
 from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.parallel import threads_for
@@ -20,7 +20,7 @@ from rtbm.estimators.search import Outcome
 from rtbm.estimators.sources import Chunk, Source, check_shapes
 from rtbm.training import Monitor, Objective
 from rtbm.training.coordinates import Moments, MomentSums
-from rtbm.training.sums import Block, make_blocks
+from rtbm.training.sums import PointBlock, make_blocks
 
 SAMPLED_ROWS = 20_000
 """Rows of the sample on which all starts run. Larger samples choose the start more surely, and take longer."""
@@ -30,11 +30,11 @@ where each one gains little; a larger value stops them too early."""
 ALL_DATA = -1
 """The number of the start in reports on the passes over all data."""
 COARSE_BITS = 24
-"""Moments are rounded to so many bits. So the order of summation, which processes and partitions change, has no
+"""Bits to which moments are rounded. So the order of summation, which processes and partitions change, has no
 influence on the coordinates in which a fit begins."""
 
 
-class Line(NamedTuple):
+class BoundedSupport(NamedTuple):
     """Checks rows and maps features with bounds to the real line."""
 
     bounds: Bounds
@@ -69,7 +69,7 @@ class Line(NamedTuple):
         empty = self.bounds.contact(np.empty((0, len(self.names))))
         return reduce(Contact.plus, (self.bounds.contact(self.counted(chunk)[0]) for chunk in chunks), empty)
 
-    def closed(self, source: Source) -> "Line":
+    def closed(self, source: Source) -> "BoundedSupport":
         """The same with bounds closed that data lie on, after a pass over the data if there are bounds."""
         if self.bounds.is_trivial:
             return self
@@ -82,16 +82,16 @@ class Line(NamedTuple):
 class Preparation:
     """Turns chunks of rows into blocks of standardised points on a device; the weights of all blocks have sum 1."""
 
-    line: Line
+    support: BoundedSupport
     mean: Floats
     root: Floats
     total: float
     device: str | None
 
-    def __call__(self, chunk: Chunk) -> list[Block]:
+    def __call__(self, chunk: Chunk) -> list[PointBlock]:
         """The blocks of a chunk."""
-        rows, weights, _ = self.line.counted(chunk)
-        z = np.ascontiguousarray(to_standard(self.line.to_line(rows)[0], self.mean, self.root))
+        rows, weights, _ = self.support.counted(chunk)
+        z = np.ascontiguousarray(to_standard(self.support.to_line(rows)[0], self.mean, self.root))
         x, w = (torch.from_numpy(part).to(self.device or "cpu") for part in (z, weights / self.total))
         return [block._replace(rows=np.empty(0, dtype=int)) for block in make_blocks(x, w)]  # nobody asks for them
 
@@ -141,25 +141,25 @@ class Survey(NamedTuple):
 class Surveyor:
     """One pass over the rows of a part: moments on the line, and a random sample."""
 
-    line: Line
+    support: BoundedSupport
     seed: int
     offsets: list[int]  # the numbers of the first rows of the parts
 
     def __call__(self, number: int, chunks: Iterable[Chunk]) -> Survey:
         """The results for one part."""
-        d = len(self.line.names)
+        d = len(self.support.names)
         empty = Sample(np.empty(0, dtype=np.uint64), np.empty((0, d)), np.empty(0))
         found = Survey(0.0, MomentSums(np.zeros(d), np.zeros((3, d, d))), 0.0, False, empty)
         offset, last = self.offsets[number] if self.offsets else 0, np.uint64(2**64 - 1)
         for chunk in chunks:
-            rows, weights, kept = self.line.counted(chunk)
+            rows, weights, kept = self.support.counted(chunk)
             if not len(rows):
                 continue
-            line, log_slope = self.line.to_line(rows)
+            points, log_slope = self.support.to_line(rows)
             keys = _keys(chunk.begin + offset, len(chunk.rows), self.seed)[kept]
             near = keys <= last
             sample = Sample(keys[near], rows[near], weights[near])
-            sums, missing = MomentSums.of(line, weights), bool(np.isnan(rows).any())
+            sums, missing = MomentSums.of(points, weights), bool(np.isnan(rows).any())
             found = found.plus(Survey(float(weights.sum()), sums, float(weights @ log_slope), missing, sample))
             last = found.sample.keys.max() if len(found.sample.keys) == SAMPLED_ROWS else last
         return found
@@ -180,12 +180,12 @@ def count_rows(number: int, chunks: Iterable[Chunk]) -> int:
     return sum(len(chunk.rows) for chunk in chunks)
 
 
-def survey(source: Source, line: Line, seed: int) -> Survey:
+def survey(source: Source, support: BoundedSupport, seed: int) -> Survey:
     """One pass over a source, after another one that counts rows where their numbers are not known."""
     offsets = []
     if not source.is_numbered:
         offsets = np.concatenate([[0], np.cumsum(source.map(count_rows))[:-1]]).astype(int).tolist()
-    found = reduce(Survey.plus, source.map(Surveyor(line, seed, offsets)))
+    found = reduce(Survey.plus, source.map(Surveyor(support, seed, offsets)))
     if len(found.sample.keys) < 2:
         raise InvalidInputError(f"there are {len(found.sample.keys)} rows of positive weight: at least 2 are needed")
     if found.total < SMALLEST_WEIGHT:
@@ -210,7 +210,7 @@ def _rounded(value: Floats, unit: Floats) -> Floats:
     return np.where(unit > 0, np.round(value / np.where(unit > 0, unit, 1.0)) * unit, value)
 
 
-def standardise_sample(found: Survey, line: Line) -> Standardised:
+def standardise_sample(found: Survey, support: BoundedSupport) -> Standardised:
     """The sample in standard coordinates, with weights of the sum of all.
 
     Without gaps, the coordinates are those that the moments of all data suggest.
@@ -218,8 +218,8 @@ def standardise_sample(found: Survey, line: Line) -> Standardised:
     rows, weights = distinct_rows(found.sample.rows, found.sample.weights)
     weights = weights * (found.total / weights.sum())
     known = None if found.has_missing else known_moments(found.sums)
-    points, log_slope = line.to_line(rows)
-    data = standardise(points, weights, log_slope, line.names, found.has_missing, known)
+    points, log_slope = support.to_line(rows)
+    data = standardise(points, weights, log_slope, support.names, found.has_missing, known)
     return data._replace(log_volume=_log_volume(found, data.root))
 
 
@@ -232,18 +232,18 @@ def _log_volume(found: Survey, root: Floats) -> float:
 
 
 def fit_blocks(
-    task: DensityTask, fallback: str | None, source: Source, line: Line, found: Survey
-) -> tuple[Outcome, Whole]:
+    task: DensityTask, fallback: str | None, source: Source, support: BoundedSupport, found: Survey
+) -> tuple[Outcome, FullDataScore]:
     """Run all starts on the sample, and then the best one on all data, each step one pass over them."""
     data, outcome = task.data, find_machine(task, fallback)
-    source.prepare(Preparation(line, data.mean, data.root, found.total, task.device))
+    source.prepare(Preparation(support, data.mean, data.root, found.total, task.device))
     objective = Objective(task.family, source, task.prior, found.total, task.device)
     solver = replace(task.solver, tol=POLISHING_TOL * task.solver.tol)
     with threads_for(int(min(found.total, 2**62))):
         final = solver.minimise(objective, outcome.results[outcome.best].vector, _monitor(task))
         log_prob = objective.likelihood.value(final.vector)
         gaussian = _gaussian_log_prob(task, objective, found)
-    return outcome.continued(final), Whole(log_prob, gaussian)
+    return outcome.continued(final), FullDataScore(log_prob, gaussian)
 
 
 def _monitor(task: DensityTask) -> Monitor:

@@ -14,7 +14,7 @@ from rtbm.common import Floats
 from rtbm.estimators.density.standardise import Standardised, start_on
 from rtbm.estimators.parallel import THREADED_ROWS
 from rtbm.estimators.search import Task
-from rtbm.training import ArraySource, Family, Monitor, Objective, Prior, Record, make_family
+from rtbm.training import ArrayBlocks, Family, Monitor, Objective, Prior, Record, make_family
 from rtbm.training.coordinates import local_widths
 from rtbm.training.families.dense import evenly_spaced
 from rtbm.training.likelihood import FAILURES, log_prob
@@ -65,9 +65,9 @@ class DensityTask(Task):
         return prior._replace(smoothness=self.smoothness, steps=steps.numpy())
 
     @cached_property
-    def source(self) -> ArraySource:
+    def source(self) -> ArrayBlocks:
         """The data in blocks, which all starts share."""
-        return ArraySource(self._tensor(self.data.z), self._tensor(self.data.weights))
+        return ArrayBlocks(self._tensor(self.data.z), self._tensor(self.data.weights))
 
     def monitor(self, report: Callable[[Record], None] | None) -> Monitor:
         """A monitor that reports likelihoods in the units of the original data."""

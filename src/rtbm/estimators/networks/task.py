@@ -13,7 +13,7 @@ from rtbm.common import Floats
 from rtbm.estimators.search import Task
 from rtbm.nn.feedforward import affine_layers, make_network
 from rtbm.training import Monitor, Record
-from rtbm.training.network_starts import tune
+from rtbm.training.network_starts import start_at_sinusoids
 from rtbm.training.networks import LOSSES, NetworkObjective
 
 
@@ -59,7 +59,7 @@ class NetworkTask(Task):
         """The vector of a start; with "auto", every other one is tuned to the data where that is possible."""
         network = self.network(index)
         if self.initialization == "auto" and index % 2 == 0:
-            tune(network, *self.data, seed=self.solver.seed + index, greedy=index == 0)
+            start_at_sinusoids(network, *self.data, seed=self.solver.seed + index, greedy=index == 0)
         return parameters_to_vector(network.parameters()).detach().to(self.device or "cpu")
 
     def objective(self) -> NetworkObjective:

@@ -52,11 +52,11 @@ SPLIT_SETUP, CUDA_SPLIT_SETUP = 5e5, 1e8
 CUDA_PRODUCT_SETUP, CUDA_GRADIENT_SETUP = 5e6, 5e7
 """For each batch of the CUDA product: its launches, without and with gradients."""
 SMALLEST_SPLIT = 20
-"""Up to so many terms a split is not considered, since finding its cut would take longer than the sum."""
+"""Up to this number of terms a split is not considered, since finding its cut would take longer than the sum."""
 MAX_PRODUCT = 2**24
 """The largest number of entries of the coupling matrix: 128 MiB."""
 MAX_ENUMERATED = 2**24
-"""Distinct points are marked in an array of at most so many entries, and sorted beyond. Speed and memory only."""
+"""Distinct points are marked in an array with at most this number of entries, else sorted. Speed and memory only."""
 
 
 class SplitLists(NamedTuple):

@@ -32,7 +32,7 @@ class Evaluator(ABC):
 
     @abstractmethod
     def cost(self, n_points: int, device: torch.device, derivatives: bool) -> float:
-        """The cost of so many points on this device, for values alone or with derivatives; see `cost`."""
+        """The cost of a number of points on this device, for values alone or with derivatives; see `cost`."""
 
     @abstractmethod
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:

@@ -33,7 +33,7 @@ if TRITON_AVAILABLE:
     _TURN = tl.constexpr(1 / (2 * np.pi))
 
 MAX_CUDA_SIZE = 6
-"""The pass serves blocks of up to so many coordinates. With more, the matrices of a point do not fit into registers."""
+"""Most coordinates of a block that the pass serves. With more, the matrices of a point do not fit into registers."""
 PROGRAM_POINTS, PROGRAMS = 128, 132 * 64
 """Points that a program works on at a time, and the largest number of programs. Speed only: measured on an H200."""
 

@@ -32,7 +32,7 @@ if TRITON_AVAILABLE:
     _SINE_TERMS = tl.constexpr(SINE_TERMS)
 
 MAX_CUDA_PRODUCT_SIZE = 10
-"""The product serves blocks of up to so many coordinates, since all of them are unrolled."""
+"""Most coordinates of a block that the product serves, since all of them are unrolled."""
 PREPARED_POINTS = 128
 """Points of a program that prepares arguments: a power of two. Speed only: measured on an H200."""
 TABLE_TERMS, TABLE_POINTS = 8, 32
@@ -59,7 +59,7 @@ class Lists(NamedTuple):
     odd: Tensor  # (terms_b, terms_a): C⁻
 
 
-class Chunk(NamedTuple):
+class Workspace(NamedTuple):
     """Some points, and memory for cosines and sines, or for products of these with the coupling."""
 
     rows: slice
@@ -169,7 +169,7 @@ class CudaProduct(CompiledEvaluator):
         U = self.tensors.basis(device)
         return U @ self.tensors.fixed_form(device).K @ U.mT
 
-    def _chunks(self, x: Tensor) -> Iterator[Chunk]:
+    def _chunks(self, x: Tensor) -> Iterator[Workspace]:
         """All points of x (N, g), in chunks that share the memory of their tables."""
         terms, programs = [len(m) for m in self._lists_on(x.device)[:2]], _programs(len(x))
         most = TABLE_ENTRIES // (2 * TABLE_POINTS * sum(terms))
@@ -177,7 +177,7 @@ class CudaProduct(CompiledEvaluator):
         memory = [x.new_empty(2, n, width) for n in terms]
         for begin in range(0, len(x), width):
             n = min(width, len(x) - begin)
-            yield Chunk(slice(begin, begin + n), *(tables[..., :n] for tables in memory))
+            yield Workspace(slice(begin, begin + n), *(tables[..., :n] for tables in memory))
 
     def _lists_on(self, device: torch.device) -> Lists:
         if device not in self._lists:

@@ -23,7 +23,7 @@ pages; with more, a tile would leave the second-level cache."""
 STRIDE = ROW_WIDTH + 8
 """Length of a row of a tile. With a power of two, rows would push each other out of the cache."""
 SMALLEST_COLUMN_BLOCK = 8
-"""From so many columns on, a tile is read row by row; narrower ones are read column by column. Speed only."""
+"""From this number of columns on, a tile is read row by row; narrower ones are read column by column. Speed only."""
 SMALLEST_STEP = 1e-75
 """Stands for smaller p, so that no power of it vanishes. It must be far below 1e-16, and its cube above 1e-308."""
 WIDEST_DUAL = 1e50

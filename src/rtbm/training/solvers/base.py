@@ -88,7 +88,7 @@ class Monitor:
     validate : function
         The mean log-likelihood of the validation data for a vector, or None without such data.
     patience : int
-        Stop when the validation has not improved in so many iterations.
+        Stop when the validation has not improved in this number of iterations.
     report : function
         Called with every Record.
     shift : float
@@ -164,10 +164,10 @@ class Solver(ABC):
     --------
     >>> import numpy as np
     >>> import torch
-    >>> from rtbm.training import SOLVERS, ArraySource, make_family, Objective, Prior
+    >>> from rtbm.training import SOLVERS, ArrayBlocks, make_family, Objective, Prior
     >>> x = torch.linspace(-2, 2, 50, dtype=torch.float64)[:, None]
     >>> family = make_family(1, 1)
-    >>> data = ArraySource(x, torch.ones(50, dtype=torch.float64))
+    >>> data = ArrayBlocks(x, torch.ones(50, dtype=torch.float64))
     >>> objective = Objective(family, data, Prior(1.0, np.ones(1)))
     >>> result = SOLVERS["lbfgs"](max_iter=50).minimise(objective, torch.zeros(family.n_parameters).double())
     >>> result.reason, result.solver

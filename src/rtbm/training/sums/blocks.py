@@ -28,7 +28,7 @@ MANY_POINTS, CELL_POINTS, CELL_RANGE = 2**15, 64, 4.0
 have about CELL_POINTS points each and cover CELL_RANGE standard deviations to either side."""
 
 
-class Block(NamedTuple):
+class PointBlock(NamedTuple):
     """Points with the same entries present, and their moments, which do not change during a fit.
 
     A block of points with gaps of their own (`has_gaps`) has all features in `present`, and no moments.
@@ -58,7 +58,7 @@ class Block(NamedTuple):
         return x
 
 
-def make_blocks(x: Tensor, weights: Tensor) -> list[Block]:
+def make_blocks(x: Tensor, weights: Tensor) -> list[PointBlock]:
     """The blocks of data x (n, d) with weights (n,); NaN entries are missing, and rows without entries are left out.
 
     For the compiled pass, points are sorted along the first two features. The pass skips states that are far from all
@@ -76,11 +76,11 @@ def make_blocks(x: Tensor, weights: Tensor) -> list[Block]:
     if scattered:
         rows = torch.cat(scattered).sort().values
         parts = np.arange(x.shape[1]), x[rows].numpy(), weights[rows].numpy()
-        blocks.append(Block(rows.numpy(), *parts, 0.0, np.empty(0), np.empty((0, 0)), {}, has_gaps=True))
+        blocks.append(PointBlock(rows.numpy(), *parts, 0.0, np.empty(0), np.empty((0, 0)), {}, has_gaps=True))
     return blocks
 
 
-def split_patterns(block: Block, chosen: np.ndarray) -> list[Block]:
+def split_patterns(block: PointBlock, chosen: np.ndarray) -> list[PointBlock]:
     """Chosen points (n,) of a block with gaps, in a block for each pattern; row numbers are those in the block."""
     numbers, weights = np.flatnonzero(chosen), torch.from_numpy(block.weights[chosen])
     return [
@@ -89,7 +89,7 @@ def split_patterns(block: Block, chosen: np.ndarray) -> list[Block]:
     ]
 
 
-def _make_block(rows: Any, present: np.ndarray, points: Tensor, weights: Tensor) -> Block:
+def _make_block(rows: Any, present: np.ndarray, points: Tensor, weights: Tensor) -> PointBlock:
     total = float(weights.sum())
     mean = (weights @ points) / total
     scatter = torch.zeros_like(mean).repeat(len(mean), 1)
@@ -98,10 +98,10 @@ def _make_block(rows: Any, present: np.ndarray, points: Tensor, weights: Tensor)
         scatter += centred.mT @ (w[:, None] * centred)
     moments = total, mean.cpu().numpy(), scatter.cpu().numpy()
     if points.is_cuda or not kernels.AVAILABLE:
-        return Block(rows, present, points.contiguous(), weights.contiguous(), *moments, {})
+        return PointBlock(rows, present, points.contiguous(), weights.contiguous(), *moments, {})
     order = _order(points).numpy()
     rows = order if isinstance(rows, slice) else rows[order]
-    return Block(rows, present, points.numpy().take(order, axis=0), weights.numpy().take(order), *moments, {})
+    return PointBlock(rows, present, points.numpy().take(order, axis=0), weights.numpy().take(order), *moments, {})
 
 
 def _order(points: Tensor) -> Tensor:
@@ -151,14 +151,14 @@ Pass = Any
 """A function of an iterable of blocks. Its results, arrays, for parts of the data can be added."""
 
 
-class Source(Protocol):
+class Blocks(Protocol):
     """Data in blocks, wherever they are. Their weights have sum 1."""
 
     def add(self, function: Pass) -> Floats:
         """The sums of a function over all blocks."""
 
 
-class ArraySource:
+class ArrayBlocks:
     """Data in memory.
 
     Parameters
@@ -174,7 +174,7 @@ class ArraySource:
         self.weights = weights / self.total
 
     @cached_property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[PointBlock]:
         """The blocks of the data."""
         return make_blocks(self.x, self.weights)
 
@@ -182,7 +182,7 @@ class ArraySource:
         """The sums of a function over all blocks."""
         return function(self.blocks)
 
-    def scatter(self, values: Callable[[Block], Any], empty: Tensor) -> Tensor:
+    def scatter(self, values: Callable[[PointBlock], Any], empty: Tensor) -> Tensor:
         """The values of a function of blocks, in the order of the data; `empty` for rows without entries."""
         result = empty.repeat(len(self.x), *[1] * empty.ndim)
         for block in self.blocks:

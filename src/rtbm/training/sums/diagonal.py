@@ -43,14 +43,14 @@ from rtbm.theta.kernels import (
 )
 from rtbm.theta.lattice import DIGIT, enumerate_points
 from rtbm.theta.truncation import squared_radius
-from rtbm.training.sums.blocks import Block
+from rtbm.training.sums.blocks import PointBlock
 
 NORMALISER_TOLERANCE = 1e-12
 """The relative error of a normaliser, as in `RTBMDistribution`. Derivatives have a digit less. More is faster."""
 COVERED = -4.0
 """The first grid is large enough if the log of the normaliser is above this, else a larger one follows."""
 SAMPLED = 16
-"""One in so many nodes of a grid is evaluated first, to find the order of magnitude."""
+"""Every SAMPLED-th node of a grid is evaluated first, to find the order of magnitude."""
 FEW_NODES = 2**12
 """Up to MAX_LATTICE_UNITS hidden units, the lattice sum of `DiagonalMachine` is faster than a grid with more nodes."""
 WIDEST = 128
@@ -64,7 +64,7 @@ GROUP = 16
 FEW_COSINES = 10.0
 """From this q on, two cosines are enough: the third is exp(−4q) of the first."""
 NODES_PER_CELL, CELL_LENGTH = 28, 1.0
-"""In one dimension, points in a cell are replaced by so many Chebyshev nodes; cells have this length in units of
+"""In one dimension, points in a cell are replaced by this number of Chebyshev nodes; cells have this length in units of
 the distance to the nearest complex zero of a θ. Polynomials of that degree have an error below 1e-14 in such cells."""
 LEVELS_PER_OCTAVE, KEPT_LEVELS = 2, 4
 """Lengths of cells are powers of 2^(1/LEVELS_PER_OCTAVE), and the nodes of the last KEPT_LEVELS lengths are kept."""
@@ -547,7 +547,7 @@ class DiagonalPass(NamedTuple):
     normalisers: list[Normaliser]
     wants_gradient: bool
 
-    def sums(self, block: Block) -> Floats | None:
+    def sums(self, block: PointBlock) -> Floats | None:
         """Σ w log P and its derivative in the vector (1 + n_parameters,), or None if it does not serve a block."""
         data = self._points(block)
         if data is None:
@@ -558,7 +558,7 @@ class DiagonalPass(NamedTuple):
                 return None
             return np.concatenate([sums[:1], self._gradient(sums[1:].reshape(len(self.machines.q), -1))])
 
-    def log_prob(self, block: Block) -> Floats | None:
+    def log_prob(self, block: PointBlock) -> Floats | None:
         """log P (n,) at the points of a block, or None."""
         data = self._points(block)
         if data is None:
@@ -568,7 +568,7 @@ class DiagonalPass(NamedTuple):
             sums = sum_points(data.x, data.weights, self.machines, wants_sums=False, log_joint=values)
             return np.logaddexp.reduce(values, axis=1) if np.isfinite(sums).all() else None
 
-    def _points(self, block: Block) -> PointSet | None:
+    def _points(self, block: PointBlock) -> PointSet | None:
         """The points of a block in the memory of the CPU: one machine with one feature needs them only once."""
         K, d, _ = self.machines.W.shape
         is_elsewhere = not block.is_compiled and not (block.points.is_cuda and K * d == 1)

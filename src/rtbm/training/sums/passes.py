@@ -12,7 +12,7 @@ from rtbm.errors import TooManyTermsError
 from rtbm.theta.chunks import run_threads
 from rtbm.training.sums import dense, gaps, numba, triton
 from rtbm.training.sums import torch as reference
-from rtbm.training.sums.blocks import Block, split_patterns
+from rtbm.training.sums.blocks import PointBlock, split_patterns
 from rtbm.training.sums.dense import Machines, States, Sums, View, n_sums, unpack_sums
 from rtbm.training.sums.states import sum_far
 
@@ -21,7 +21,7 @@ FAR_STATES = 2**12
 
 
 def sum_points(
-    block: Block,
+    block: PointBlock,
     view: View,
     log_scale: float,
     wants_sums: bool,
@@ -89,7 +89,7 @@ class TablePass(NamedTuple):
     """If positive, tables are shorter than they should be. A point that loses more than this share of its density is
     summed over states of its own."""
 
-    def __call__(self, blocks: Iterable[Block]) -> Floats:
+    def __call__(self, blocks: Iterable[PointBlock]) -> Floats:
         """The vector of the sums over some blocks."""
         vector = np.zeros(n_sums(*self.machines.F.shape))
         result = self.unpack(vector)
@@ -111,7 +111,7 @@ class TablePass(NamedTuple):
         """The sums in a vector."""
         return unpack_sums(vector, *self.machines.F.shape)
 
-    def log_joint(self, block: Block) -> Any:
+    def log_joint(self, block: PointBlock) -> Any:
         """The log of weight times density of each machine (n, K) at the points of a block: an array or a tensor."""
         shape = len(block.points), len(self.machines.F)
         values = np.empty(shape) if block.is_compiled else block.points.new_empty(shape)
@@ -121,7 +121,7 @@ class TablePass(NamedTuple):
         self._sum(block, dense.make_view(self.machines, self.states, block.present), values)
         return values
 
-    def _sum_gaps(self, block: Block, log_joint: Floats | None = None) -> Floats:
+    def _sum_gaps(self, block: PointBlock, log_joint: Floats | None = None) -> Floats:
         """The vector of the sums over a block of points with gaps of their own."""
         n, joint = len(block.points), np.empty((0, 0)) if log_joint is None else log_joint
         far, log_omitted = np.zeros(n if self.far_tolerance else 0, dtype=bool), self._log_omitted()
@@ -149,7 +149,7 @@ class TablePass(NamedTuple):
         weights = self.machines.log_weights + self.states.log_left_out
         return weights + math.log(len(weights) / self.far_tolerance) if self.far_tolerance else weights
 
-    def _sum(self, block: Block, view: View, log_joint: Any = None) -> Sums:
+    def _sum(self, block: PointBlock, view: View, log_joint: Any = None) -> Sums:
         """The sums over one block, with points that are too far out for the tables over states of their own."""
         log_scale = float(self.log_scales[0])
         if not self.far_tolerance:

@@ -9,7 +9,7 @@ from rtbm.errors import TooManyTermsError
 from rtbm.theta.kernels import compiled
 from rtbm.theta.real import theta_moments
 from rtbm.training.sums import dense
-from rtbm.training.sums.blocks import Source
+from rtbm.training.sums.blocks import Blocks
 from rtbm.training.sums.dense import Machines, States
 from rtbm.training.sums.passes import Evaluation, TablePass
 from rtbm.training.sums.states import tabulate
@@ -60,7 +60,7 @@ class Tables:
         self._room, self._limit = FIRST_ROOM, max_states or (TABLE_STATES if sizes[1] <= 2 else TABLE_STATES_WIDE)
         self._is_limited = False
 
-    def evaluate(self, vector: Floats, source: Source, wants_sums: bool = True) -> Evaluation:
+    def evaluate(self, vector: Floats, source: Blocks, wants_sums: bool = True) -> Evaluation:
         """One pass over data whose weights have sum 1, or more until the tables are long enough.
 
         A TooManyTermsError says that theta functions are faster, or that the parameters leave float64.

@@ -16,7 +16,7 @@ if TRITON_AVAILABLE:
     import triton.language as tl
 
 KERNEL_FEATURES = 4
-"""The kernels serve up to so many features. With more, a tile of states does not fit into the registers."""
+"""Most features that the kernels serve. With more, a tile of states does not fit into the registers."""
 MANY_ENTRIES, ENTRIES = 64, 16
 """States times features of a tile, at most, if one tile holds all states, and else."""
 POINTS = 32
