@@ -1,4 +1,4 @@
-"""The compiled pass for diagonal machines against autograd through theta functions: values, gradients, fallbacks."""
+"""The sums for diagonal machines against autograd through theta functions: values, gradients, fallbacks."""
 
 import math
 
@@ -8,17 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtbm.distributions.integration.grid import MAX_GRID_NODES
 from rtbm.theta import kernels
 from rtbm.training import Family, Likelihood, make_family
 from rtbm.training.likelihood import FAILURES
 from rtbm.training.sums import ArrayBlocks, make_blocks
-from rtbm.training.sums.diagonal import (
-    compress,
-    make_pass,
-    normalise_by_autograd,
-    normalise_on_grid,
-    unpack_machines,
-)
+from rtbm.training.sums.diagonal import UnitMachine, compress, make_pass
 
 compiled_only = pytest.mark.skipif(not kernels.AVAILABLE, reason="needs numba")
 SIZES = [(1, 1, 1), (1, 2, 1), (1, 5, 1), (1, 40, 1), (2, 3, 1), (2, 6, 1), (1, 4, 2), (2, 4, 2), (1, 5, 3), (2, 2, 3)]
@@ -65,8 +60,8 @@ def assert_exact(family: Family, vector: torch.Tensor, x: torch.Tensor, weights:
     assert torch.allclose(likelihood.log_prob(vector), log_prob, rtol=1e-12, atol=1e-11)
 
 
-def is_compiled(family: Family, vector: torch.Tensor, x: torch.Tensor, weights: torch.Tensor) -> bool:
-    sums = make_pass(vector.numpy(), family.n_components, family.n_visible, family.n_hidden, True)
+def is_served(family: Family, vector: torch.Tensor, x: torch.Tensor, weights: torch.Tensor) -> bool:
+    sums = make_pass(vector.numpy(), (family.n_components, family.n_visible, family.n_hidden), True)
     return sums is not None and sums.sums(make_blocks(x, weights)[0]) is not None
 
 
@@ -76,8 +71,7 @@ def test_values_and_gradients_are_those_of_theta_functions(d, g, n_components, l
     family = make_family(d, g, n_components=n_components, coupling="diagonal")
     vector = random_vector(family, 10 * g + d, low, high)
     x, weights = random_data(333, d, g)
-    if kernels.AVAILABLE:
-        assert is_compiled(family, vector, x, weights)
+    assert is_served(family, vector, x, weights)
     assert_exact(family, vector, x, weights)
 
 
@@ -152,13 +146,11 @@ def test_all_rows_with_gaps():
 
 
 @pytest.mark.parametrize("n_components", [1, 2])
-def test_arguments_out_of_reach_take_theta_functions(n_components):
+def test_arguments_of_many_periods(n_components):
     family = make_family(1, 4, n_components=n_components, coupling="diagonal")
     vector = random_vector(family, 3)
     x, weights = random_data(20, 1, 4)
     x[0] = 1e8
-    if kernels.AVAILABLE:
-        assert not is_compiled(family, vector, x, weights)
     assert_exact(family, vector, x, weights)
 
 
@@ -194,10 +186,11 @@ def test_normalisers_from_grids(d, g, small):
     family = make_family(d, g, coupling="diagonal")
     vector = random_vector(family, g, 0.05 if small < 1 else 3.0, 0.3 if small < 1 else 30.0)
     vector[2 * g : 2 * g + d * g] *= small
-    machine = unpack_machines(vector.numpy(), 1, d, g)
-    ours = normalise_on_grid(machine, True)
-    theirs = normalise_by_autograd(vector, d, g, False)
-    assert abs(ours.log_value - theirs.log_value) < 1e-12 * (1 + abs(theirs.log_value))
+    machine = UnitMachine(vector.numpy(), d, g)
+    ours, by_vector = machine.integrate(MAX_GRID_NODES, True)
+    theirs, expected = machine.differentiate(True)
+    assert abs(ours - theirs) < 1e-12 * (1 + abs(theirs))
+    assert np.allclose(by_vector, expected, rtol=0, atol=1e-10 * (1 + np.abs(expected).max()))
 
 
 def test_compressed_points_have_the_same_sums():

@@ -1,7 +1,7 @@
 """The likelihood of machines as a function of their free parameters, by the fastest of three ways.
 
 1. Dense machines are summed over tables of hidden states (`sums/tables.py`).
-2. Diagonal machines have a compiled pass over points without gaps (`sums/diagonal.py`).
+2. Diagonal machines have sums over points without gaps (`sums/diagonal.py`).
 3. Theta functions and automatic differentiation serve all other cases.
 """
 
@@ -17,7 +17,6 @@ from rtbm.common import Floats
 from rtbm.distributions import RTBMMixture
 from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.parameters import pack
-from rtbm.theta import kernels
 from rtbm.training.families import Dense, Density, Family
 from rtbm.training.sums.blocks import ArrayBlocks, Blocks, PointBlock
 from rtbm.training.sums.diagonal import DiagonalPass, make_pass
@@ -34,7 +33,7 @@ class Likelihood:
     """The mean log P of a family on weighted data, as a function of the vector of its free parameters.
 
     Theta functions serve dense machines whose hidden units are too soft for tables. They also serve diagonal machines
-    at points with gaps, without numba, and on a GPU, except for one machine with one feature.
+    at points with gaps, and on a GPU, except for one machine with one feature.
 
     Parameters
     ----------
@@ -110,10 +109,8 @@ class Likelihood:
             return None
 
     def _direct(self, vector: Tensor, wants_gradient: bool) -> "DirectPass":
-        free, diagonal = _numpy(vector), None
-        if not self.family.has_tables and kernels.AVAILABLE:
-            sizes = self.family.n_components, self.family.n_visible, self.family.n_hidden
-            diagonal = make_pass(free, *sizes, wants_gradient)
+        free, sizes = _numpy(vector), (self.family.n_components, self.family.n_visible, self.family.n_hidden)
+        diagonal = None if self.family.has_tables else make_pass(free, sizes, wants_gradient)
         return DirectPass(self.family, free, wants_gradient, diagonal)
 
 
