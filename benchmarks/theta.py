@@ -71,7 +71,7 @@ def numpy_sum(
     """
     R = cholesky(Q)
     norms, plane = np.diag(R) ** 2, nearest_plane_matrix(R)
-    radius2 = squared_radius(norms, float(log_gauss_sum(norms, 0.5).sum()), tolerance)
+    radius2 = squared_radius(norms, log_gauss_sum(norms, 0.5).sum() + np.log(tolerance))
     n = enumerate_points(R, radius2, np.diag(R) / 2).astype(float)
     if bare:
         n = enumerate_points(R, -2 * np.log(tolerance), np.zeros(len(Q))).astype(float)

@@ -100,7 +100,7 @@ class Regression:
         """The hidden states (S, Nh), relative to the nearest one, that matter for some row."""
         R = cholesky(self.known.reduced.total.cpu().numpy())
         norms = np.diag(R) ** 2
-        radius2 = squared_radius(norms, float(log_gauss_sum(norms, 0.5).sum()), SAMPLER_TAIL)
+        radius2 = squared_radius(norms, log_gauss_sum(norms, 0.5).sum() + math.log(SAMPLER_TAIL))
         points = enumerate_points(R, radius2, np.diag(R) / 2, limit=MAX_LISTED_POINTS)
         return torch.as_tensor(points, dtype=torch.float64, device=self.known.device)
 

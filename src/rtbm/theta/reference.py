@@ -1,5 +1,7 @@
 """The definition: θ̃ summed term by term. Every evaluator is tested against it."""
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -27,7 +29,7 @@ def reference_log_theta(z: ArrayLike, Q: ArrayLike, phase: str = "I", tolerance:
     R = cholesky(Q)
     norms = np.diag(R) ** 2
     log_smallest = float(log_gauss_sum(norms, 0.5).sum()) if phase == "I" else 0.0
-    radius2 = squared_radius(norms, log_smallest, tolerance)
+    radius2 = squared_radius(norms, log_smallest + math.log(tolerance))
     around = enumerate_points(R, radius2, np.abs(R).sum(axis=1) / 2)  # reaches from any centre in the unit cell
     centres = np.rint(np.linalg.solve(Q, z.T).T) if phase == "I" else np.zeros_like(z)
     values = []

@@ -87,9 +87,9 @@ class Series:
     @staticmethod
     def _radius2(norms: Floats, tolerance: float, order: int) -> float:
         """The radius for Σ ‖n‖^order exp(−½‖n‖²): beyond it, ‖n‖^order grows slower than the margin it is given."""
-        radius2 = float(squared_radius(norms, 0.0, tolerance))
+        radius2 = squared_radius(norms, math.log(tolerance))
         for _ in range(3 if order else 0):
-            radius2 = float(squared_radius(norms, 0.0, tolerance * radius2 ** (-order / 2)))
+            radius2 = squared_radius(norms, math.log(tolerance) - 0.5 * order * math.log(radius2))
         return radius2
 
     @property

@@ -65,7 +65,7 @@ def make_grid(
     steps, lengths = _steps(envelope, spacing)
     norms = lengths**2
     log_total = 0.5 * float(np.log(2 * np.pi / norms).sum()) - envelope.log_peak
-    radius2 = squared_radius(norms, log_total, tolerance / 2)
+    radius2 = squared_radius(norms, log_total + math.log(tolerance / 2))
     try:
         points = enumerate_points(np.diag(lengths), radius2, np.zeros(len(lengths)), limit=limit)
     except TooManyTermsError as error:

@@ -1,5 +1,6 @@
 """Exact samplers for the discrete Gaussian P(n) ∝ exp(−½(n−c)ᵀA(n−c)) on the integer lattice."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -142,7 +143,7 @@ def list_points(A: Floats, centre: Floats, limit: int) -> tuple[Floats, Floats]:
     """
     U, R, centre = _reduce(A, centre)
     closest = 0.5 * float(((R @ (nearest_point(R, centre) - centre)) ** 2).sum())
-    radius2 = float(squared_radius(np.diag(R) ** 2, -closest, SAMPLER_TAIL))
+    radius2 = squared_radius(np.diag(R) ** 2, math.log(SAMPLER_TAIL) - closest)
     points = enumerate_points(R, radius2, np.zeros(len(R)), centre, limit)
     energy = 0.5 * (((points - centre) @ R.T) ** 2).sum(axis=1)
     order = np.argsort(energy, kind="stable")
@@ -192,5 +193,7 @@ def reach_of(precision: Floats, count: int = 1) -> Integers:
 
     The probability beyond is SAMPLER_TAIL divided by `count`.
     """
-    radius2 = squared_radius(precision[..., None], log_gauss_sum(precision, 0.5), SAMPLER_TAIL / count)
+    log_bounds = log_gauss_sum(precision, 0.5) + math.log(SAMPLER_TAIL / count)
+    pairs = zip(precision.flat, log_bounds.flat, strict=True)
+    radius2 = np.array([squared_radius(np.array([d]), bound) for d, bound in pairs]).reshape(precision.shape)
     return np.ceil(np.sqrt(radius2 / precision) + 0.5).astype(np.int64)

@@ -13,7 +13,7 @@ from rtbm.common import TWO_PI
 from rtbm.theta.constants import TWO_PI_PARTS
 from rtbm.theta.kernels import HIGH_BITS, compiled
 from rtbm.theta.lattice import PART_BITS, lll
-from rtbm.theta.truncation import CHERNOFF, estimate_count, log_gauss
+from rtbm.theta.truncation import CHERNOFF, add_spread, estimate_count, log_gauss, radius_from_spread
 
 FOUND, NOT_EXACT, NOT_DEFINITE = 0, 1, 2
 """What `plan_sum` says: all is well; the basis needs longer integers; Q is not positive definite."""
@@ -26,7 +26,7 @@ SHORT = 2.0**26
 """Entries of a basis up to here are multiplied by halves of float64 without rounding. For larger ones, `congruence`
 gives up, and Python's integers take over."""
 MAX_ROUNDS = 20
-"""LLL runs again on the exactly transformed form, at most so often. Two or three rounds are usual."""
+"""LLL runs again on the exactly transformed form, at most this often. Two or three rounds are usual."""
 
 
 @compiled
@@ -189,7 +189,7 @@ def choose_transformed(norms, is_first_phase, tolerance):
             chosen[t - 1] = dual
             widths[t - 1] = 0.0 if is_first_phase else math.sqrt(dual)
         if cancels <= math.log(MAX_CANCELLATION):
-            count = estimate_count(chosen, radius_for(spread, lower, tolerance), widths)
+            count = estimate_count(chosen, radius_from_spread(spread, lower + math.log(tolerance)), widths)
             if t > 0 if is_first_phase else t < g:
                 count /= 2
             if count < best_count:
@@ -198,25 +198,9 @@ def choose_transformed(norms, is_first_phase, tolerance):
 
 
 @compiled
-def add_spread(d, sign, spread):
-    """Add log Σ_k exp(−½ s d k²), times a sign, for each s of the Chernoff grid."""
-    for k in range(len(CHERNOFF)):
-        spread[k] += sign * log_gauss(CHERNOFF[k] * d, 0.0)
-
-
-@compiled
 def oscillating_smallest(d):
     """Log of the least value of an oscillating sum with norm d."""
     return log_gauss(TWO_PI**2 / d, 0.5) + 0.5 * math.log(TWO_PI / d)
-
-
-@compiled
-def radius_for(spread, log_smallest, tolerance):
-    """`truncation.radius_from_spread` for one sum."""
-    radius2 = np.inf
-    for k in range(len(CHERNOFF)):
-        radius2 = min(radius2, 2 / (1 - CHERNOFF[k]) * (spread[k] - math.log(tolerance) - log_smallest))
-    return radius2
 
 
 @compiled
@@ -363,7 +347,7 @@ def plan_sum(Q, is_first_phase, tolerance, t, basis, gram):
     for i in range(g):
         log_smallest += oscillating_smallest(norms[i]) if i < n_osc else log_gauss(norms[i], 0.5)
         add_spread(norms[i], 1.0, spread)
-    radius2 = radius_for(spread, log_smallest, tolerance)
+    radius2 = radius_from_spread(spread, log_smallest + math.log(tolerance))
     return FOUND, M, n_osc, radius2, constant, plan_recentring(M, n_osc, is_first_phase, exact)
 
 

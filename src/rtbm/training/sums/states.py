@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from rtbm.theta.kernels import compiled
-from rtbm.theta.truncation import CHERNOFF, log_gauss
+from rtbm.theta.truncation import squared_radius
 from rtbm.training.sums.dense import States
 
 LARGEST_CENTRE = 1e9
@@ -14,18 +14,6 @@ FAR_TAIL = -23.0
 """Log of what a list of states for a point far out omits, relative to its largest term. A larger value costs digits."""
 NEGLIGIBLE_SHARE = 1e-20
 """Machines with a smaller share in the density of a point far out are left out of its sums: no digit would change."""
-
-
-@compiled
-def _squared_radius(L_A, log_tail):
-    """R² such that log Σ exp(−½|L_Aᵀδ|²) over |L_Aᵀδ| > R stays below log_tail; see `rtbm.theta.truncation`."""
-    best = np.inf
-    for s in CHERNOFF:
-        spread = 0.0
-        for i in range(len(L_A)):
-            spread += log_gauss(s * L_A[i, i] * L_A[i, i], 0.0)
-        best = min(best, 2 / (1 - s) * (spread - log_tail))
-    return best
 
 
 @compiled
@@ -133,7 +121,7 @@ def tabulate(machines, allowed, limit):
             if not (abs(centre[k, i]) < LARGEST_CENTRE and L_A[k, i, i] > 0):
                 return none
         log_left_out[k] = allowed[k] - 0.5 * _closest(L_A[k], centre[k])
-        radius2 = _squared_radius(L_A[k], log_left_out[k] - math.log(2.0))
+        radius2 = squared_radius(np.diag(L_A[k]) ** 2, log_left_out[k] - math.log(2.0))
         log_volume = 0.5 * g * math.log(math.pi * radius2) - math.lgamma(0.5 * g + 1)
         for i in range(g):
             log_volume -= math.log(L_A[k, i, i])
@@ -198,7 +186,7 @@ def sum_far(weights, y, shift, roots, machines, states, view, wants_sums, limit,
                 if not abs(middle[i]) < LARGEST_CENTRE:
                     return False
             log_tail = FAR_TAIL - 0.5 * _closest(roots[k], middle)
-            found = _enumerate(roots[k], middle, _squared_radius(roots[k], log_tail), near[ends[k] :])
+            found = _enumerate(roots[k], middle, squared_radius(np.diag(roots[k]) ** 2, log_tail), near[ends[k] :])
             if found < 1:
                 return False
             ends[k + 1] = ends[k] + found
