@@ -44,8 +44,7 @@ INSPECTED_ROWS = 1000
 """Rows of a CSV file that decide which columns Arrow parses as numbers. It parses the others as text, more slowly."""
 NAMED_CELLS = 5
 """Cells of a first row that a message names."""
-READ_BYTES = 2**20
-"""Bytes of a column of a Parquet file that are read at a time. More take more memory for each column."""
+READ_BYTES = 2**20  # bytes of a column of a Parquet file that are read at a time
 BLOCK_BYTES = 2**22
 """Bytes of a CSV file that are parsed at a time; a row must fit into them."""
 

@@ -22,8 +22,7 @@ from rtbm.theta.lattice import cholesky, enumerate_points
 from rtbm.theta.truncation import log_gauss_sum, squared_radius
 from rtbm.validation import as_shape
 
-STATE_ELEMENTS = 2**20
-"""Rows times hidden states in one block of conditionals. Larger blocks take more memory."""
+STATE_ELEMENTS = 2**20  # rows times hidden states in one block of conditionals
 HERMITE_NODES = 48
 """Nodes of `ConditionalDistribution.expectation` for each hidden state. Fewer lose digits of curved functions."""
 

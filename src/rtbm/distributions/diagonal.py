@@ -35,10 +35,8 @@ from rtbm.validation import check_positive_definite
 MAX_LATTICE_UNITS = 3
 """Up to this many hidden units, a diagonal machine is normalised by the lattice sum of a dense one, which is then the
 cheapest. With more, an integral over v is cheaper. The results agree."""
-AVERAGE_ELEMENTS = 2**22
-"""Offsets times nodes times units in one block of averages. Larger blocks take more memory."""
-WINDOW_ELEMENTS = 2**22
-"""Points times units times integers in one block of hidden draws. Larger blocks take more memory."""
+AVERAGE_ELEMENTS = 2**22  # offsets times nodes times units in one block of averages
+WINDOW_ELEMENTS = 2**22  # points times units times integers in one block of hidden draws
 
 
 class DiagonalMachine(Machine):

@@ -33,8 +33,7 @@ from rtbm.training.distributed import (
 )
 from rtbm.training.sums import PointBlock
 
-CHUNK_ROWS = 2**17
-"""Rows that are read and prepared at a time. Fewer cost time in Python, and more only memory."""
+CHUNK_ROWS = 2**17  # rows that are read and prepared at a time
 PATIENCE = 2.0
 """Seconds between checks that Dask's workers are alive. More notice a dead worker later."""
 

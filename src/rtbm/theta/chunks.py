@@ -14,8 +14,7 @@ GPU_ELEMENTS = 2**26
 """Elements of one temporary on a GPU: 512 MiB. Smaller ones leave the GPU idle between calls."""
 GRAPH_CHUNKS = {"cpu": 16, "cuda": 8}
 """Chunks whose temporaries a graph may keep. Beyond, the backward pass recomputes them: less memory, more time."""
-POINTS_PER_THREAD = 2**14
-"""Elementary pieces of work that pay for a thread. With fewer, starting it would take longer than the work."""
+POINTS_PER_THREAD = 2**14  # elementary pieces of work that pay for a thread
 
 
 def run_threads(

@@ -17,8 +17,7 @@ TRITON_AVAILABLE = triton is not None
 """Whether these passes are used on CUDA. If it is false, they run in torch."""
 SINE_TERMS, SINE_TERMS_FLOAT32 = 9, 5
 """Taylor terms of sine and cosine up to a quarter of a turn. With fewer, the last digits would be wrong."""
-MAX_CHOICES = 1000
-"""Choices of a compiled kernel that are kept; then all are forgotten. Speed only."""
+MAX_CHOICES = 1000  # choices of a compiled kernel that are kept; then all are forgotten
 
 
 def jit(function: Any) -> Any:

@@ -20,8 +20,7 @@ GAUSSIAN_MAX_ITER, GAUSSIAN_TOL = 500, 1e-5
 """Iterations of expectation maximisation, and the gain in mean log P that ends it. A smaller one takes longer."""
 STRENGTHS = np.geomspace(1e-6, 1e4, 61)
 """Strengths of the prior for independence that are compared, for each observation."""
-FILLED_AT_ONCE = 10**6
-"""Entries of the covariances of rows with gaps that are in memory at the same time."""
+FILLED_AT_ONCE = 10**6  # entries of the covariances of rows with gaps that are in memory at the same time
 MANY_ROWS = 20
 """With more observations than this for each feature there is no such prior: the Gaussian has maximum likelihood."""
 

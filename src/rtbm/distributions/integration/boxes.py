@@ -46,8 +46,7 @@ MAX_BOX_NODES = 16 * MAX_GRID_NODES
 """The largest number of nodes of a box in two or three dimensions. A larger limit takes more time and memory."""
 BOX_TAIL, LINE_TAIL = 1e-15, 1e-300
 """Probability left out by boxes, and by intervals in one dimension, which follow the tails further for `icdf`."""
-PANEL_BLOCK = 2**15
-"""Panels that are integrated at once. More take more memory."""
+PANEL_BLOCK = 2**15  # panels that are integrated at once
 
 
 def normal_box(low: Tensor, high: Tensor, covariance: Tensor) -> Tensor:

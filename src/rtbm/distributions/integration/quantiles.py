@@ -6,8 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-QUANTILE_CELLS = 512
-"""Cells of the range, one of which brackets a quantile at first. More cells cost time once, and save Newton steps."""
+QUANTILE_CELLS = 512  # cells of the range, one of which brackets a quantile at first
 MAX_QUANTILE_STEPS = 2200
 """The largest number of Newton and bisection steps. Bisection alone takes fewer than 100 from a cell to a number of its
 size, and 2100 from the largest number of float64 to the smallest."""

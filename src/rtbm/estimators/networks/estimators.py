@@ -39,8 +39,7 @@ from rtbm.training.networks import LOSSES, NETWORK_SOLVERS
 from rtbm.validation import check_choice, check_integer, check_parameter_count
 
 INITIALIZATIONS = ("auto", "balanced", "paper")
-PREDICTED_ROWS = 2**16
-"""Rows for which a network predicts at a time. More rows need more memory."""
+PREDICTED_ROWS = 2**16  # rows for which a network predicts at a time
 
 
 class ThetaNet(BaseEstimator):

@@ -55,8 +55,7 @@ SMALLEST_SPLIT = 20
 """Up to this number of terms a split is not considered, since finding its cut would take longer than the sum."""
 MAX_PRODUCT = 2**24
 """The largest number of entries of the coupling matrix: 128 MiB."""
-MAX_ENUMERATED = 2**24
-"""Distinct points are marked in an array with at most this number of entries, else sorted. Speed and memory only."""
+MAX_ENUMERATED = 2**24  # distinct points are marked in an array with at most this number of entries, else sorted
 
 
 class SplitLists(NamedTuple):

@@ -46,9 +46,7 @@ from rtbm.theta.derivatives import Derivatives, wants_graph
 
 MAX_EXPONENT_FLOAT32 = 60.0
 """Split products with larger exponents are computed in float64. Beyond 88, factors would overflow float32."""
-CHUNK_ENTRIES = 2**21
-"""Entries of the tables and products of a chunk of points on the CPU, for each thread: 16 MiB. Speed and memory only:
-with fewer there are more calls."""
+CHUNK_ENTRIES = 2**21  # entries of the tables and products of a chunk of points on the CPU, for each thread: 16 MiB
 
 
 class SplitProduct(Evaluator):

@@ -33,13 +33,11 @@ if TRITON_AVAILABLE:
 
 MAX_CUDA_PRODUCT_SIZE = 10
 """Most coordinates of a block that the product serves, since all of them are unrolled."""
-PREPARED_POINTS = 128
-"""Points of a program that prepares arguments: a power of two. Speed only: measured on an H200."""
+PREPARED_POINTS = 128  # points of a program that prepares arguments: a power of two
 TABLE_TERMS, TABLE_POINTS = 8, 32
 """Terms and points of a table that a program has in hand: powers of two. Lists are filled up to a multiple of these
 terms. Speed only: measured on an H200."""
-TABLE_ENTRIES = 2**27
-"""Entries of the tables in memory at a time: 1 GiB. With fewer, small matrix products take longer."""
+TABLE_ENTRIES = 2**27  # entries of the tables in memory at a time: 1 GiB
 
 
 class Prepared(NamedTuple):

@@ -20,8 +20,7 @@ from rtbm.theta.kernels import HIGH_BITS, ROUND, ROW_WIDTH, compiled, exponentia
 TILE = 128
 """Columns that are read and written together. With fewer, wide matrices would be read in more passes over all their
 pages; with more, a tile would leave the second-level cache."""
-STRIDE = ROW_WIDTH + 8
-"""Length of a row of a tile. With a power of two, rows would push each other out of the cache."""
+STRIDE = ROW_WIDTH + 8  # length of a row of a tile
 SMALLEST_COLUMN_BLOCK = 8
 """From this number of columns on, a tile is read row by row; narrower ones are read column by column. Speed only."""
 SMALLEST_STEP = 1e-75

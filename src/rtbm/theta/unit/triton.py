@@ -14,8 +14,7 @@ from rtbm.theta.device import SINE_TERMS, SINE_TERMS_FLOAT32, TRITON_AVAILABLE, 
 PROGRAM_BLOCKS = {torch.float64: (512, 16), torch.float32: (1024, 128)}
 """Entries that one program works on at a time, and the largest number of their columns. Speed only: measured on an
 H200."""
-ROUNDS = 2
-"""Blocks that one program works on. Speed only: with more, small batches leave processors idle."""
+ROUNDS = 2  # blocks that one program works on
 MAX_COLUMNS = 2**19
 """The largest number of columns. More would not fit on the second axis of a grid of programs."""
 SMALLEST_TERM = 1e-18

@@ -15,8 +15,7 @@ from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, STAL
 
 EM_STEPS, EM_GAIN = 30, 1e-4
 """L-BFGS takes over from EM after EM_STEPS iterations, or when one improves the objective by less than EM_GAIN."""
-MEMORY = 20
-"""Earlier steps from which L-BFGS estimates the curvature. More cost memory, fewer cost iterations."""
+MEMORY = 20  # earlier steps from which L-BFGS estimates the curvature
 FIRST_SEGMENT = 10
 """Iterations until coordinates are scaled anew; each time twice as many."""
 

@@ -17,8 +17,7 @@ from rtbm.distributions.missing import missing_patterns
 from rtbm.theta import kernels
 from rtbm.theta.kernels import compiled
 
-SCATTER_ROWS = 2**22
-"""Points whose second moments are found at a time. More take more memory."""
+SCATTER_ROWS = 2**22  # points whose second moments are found at a time
 STRIP_POINTS = 256
 """Points sorted by two features lie in squares of about this many. Larger squares skip fewer states."""
 FEW_POINTS = 24

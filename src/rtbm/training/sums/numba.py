@@ -22,8 +22,7 @@ from rtbm.theta.kernels import (
 )
 from rtbm.training.sums.dense import add_sums, complete_moments, make_view, n_sums, unpack_sums
 
-CHUNK_POINTS = 2**14
-"""Points with sums of their own, so that the number of threads does not change the result. Fewer cost time."""
+CHUNK_POINTS = 2**14  # points with sums of their own, so that the number of threads does not change the result
 WIDE_STATES, MEDIUM_STATES = 256, 2048
 WIDE, MEDIUM, NARROW = 256, 64, 32
 """Points in a block: WIDE up to WIDE_STATES states, MEDIUM up to MEDIUM_STATES, else NARROW. Temporaries of a block

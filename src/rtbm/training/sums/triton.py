@@ -21,8 +21,7 @@ MANY_ENTRIES, ENTRIES = 64, 16
 """States times features of a tile, at most, if one tile holds all states, and else."""
 POINTS = 32
 """Points that a program works on at a time, one for each thread; fewer if one tile holds all states."""
-PROGRAMS = 132 * 32
-"""Programs for each tile. These sizes were the fastest ones on an H200."""
+PROGRAMS = 132 * 32  # programs for each tile
 MOMENT_ROWS = 2**24
 """Points whose Σ y and Σ yyᵀ are found at a time by matrix products."""
 
