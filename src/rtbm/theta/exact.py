@@ -81,7 +81,7 @@ def in_two_parts(q: Any) -> tuple[Any, Any]:
 
 
 def grid_factor(U: Floats | Integers) -> float:
-    """Times a power of two above |z|, added to z and subtracted again, it rounds z so that zU is exact."""
+    """The factor c such that (z + c·2ᵏ) − c·2ᵏ, 2ᵏ > |z|, lies on a grid where z @ U is exact."""
     return 1.5 * 2.0 ** math.ceil(math.log2(float(np.abs(U).sum(axis=0).max())) + 1)
 
 

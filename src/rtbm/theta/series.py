@@ -69,7 +69,7 @@ class Series:
         return 2 * exact, 2 * unit
 
     def moved(self, omega: Tensor, tolerance: float, characteristics: Floats) -> tuple["Series", Integers]:
-        """The same kind of series for characteristics (columns, 2g) in [0, 1), and where it has their columns."""
+        """The same kind of series for characteristics (columns, 2g) in [0, 1), and the column of each one."""
         alpha, beta = torch.as_tensor(characteristics[0], device=omega.device).chunk(2)
         return Series(omega, alpha, beta, tolerance, self.order), np.zeros(1, dtype=np.int64)
 

@@ -117,7 +117,7 @@ class Objective:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether solvers begin with EM, and use the information that it expects."""
+        """Whether solvers begin with EM, and use the expected complete-data information."""
         return self.family.is_scaled
 
     def scaling(self, vector: Tensor) -> Scaling | None:

@@ -18,9 +18,9 @@ from rtbm.theta.derivatives import Derivatives, wants_graph
 class Block:
     """log θ̃ for one matrix Q (g, g), phase and tolerance.
 
-    Methods take Q again, as a tensor that derivatives may be asked of; its values are those given here. `evaluators`
-    holds the ways to form the sum by name: "list", "split", "fused", "cuda" and "cuda product". To add one, write a
-    subclass of `Evaluator` and name it here.
+    Pass Q again to methods so that autograd can differentiate through it; its values must equal those given to
+    `__init__`. `evaluators` holds the ways to form the sum by name: "list", "split", "fused", "cuda" and "cuda
+    product". To add one, write a subclass of `Evaluator` and name it here.
     """
 
     def __init__(self, Q: Floats, phase: str, tolerance: float):

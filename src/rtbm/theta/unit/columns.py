@@ -17,7 +17,8 @@ from rtbm.theta.unit.torch import column_derivatives
 class UnitColumns:
     """Σ_j log θ̃(z_j|q_j) for entries q (g,), in phase II Σ_j log θ̃(iz_j|q_j).
 
-    Methods take q again, as a tensor that derivatives may be asked of; its values are those given here.
+    Pass q again to methods so that autograd can differentiate through it; its values must equal those given to
+    `__init__`.
     """
 
     def __init__(self, q: Floats, phase: str):

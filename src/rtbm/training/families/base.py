@@ -133,7 +133,7 @@ class Family(ABC):
 
     @property
     def is_scaled(self) -> bool:
-        """Whether solvers begin with expectation maximisation, and use the information that it expects."""
+        """Whether solvers begin with expectation maximisation, and use the complete-data information."""
         return False
 
     def highest_log_peak(self, vector: Floats) -> float:

@@ -115,7 +115,7 @@ class Dense(Family):
 
     @property
     def is_scaled(self) -> bool:
-        """Whether solvers use the information that EM expects: it helps for mixtures on several features."""
+        """Whether solvers use the expected complete-data information: it helps for mixtures on several features."""
         return min(self.n_visible, self.n_components) > 1
 
     def scaling(self, vector: Floats, value: float, gradient: Floats, evaluation: Evaluation, total: float) -> Scaling:

@@ -1,4 +1,4 @@
-"""Coordinates in which the information that EM expects is the identity: L-BFGS needs fewer steps there."""
+"""Coordinates in which the expected complete-data information is the identity: L-BFGS needs fewer steps there."""
 
 from typing import NamedTuple
 
