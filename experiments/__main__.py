@@ -120,6 +120,7 @@ def _reproduce(
         write_whole(report.picture_path(options.folder, name, picture), _png(picture.draw(outcome)))
     write_whole(options.folder / f"{name}.json", json.dumps(record).encode())
     if options.publish:
+        PUBLISHED.mkdir(parents=True, exist_ok=True)
         write_whole(PUBLISHED / f"{name}.md", report.to_markdown(run.experiment, record).encode())
 
 
