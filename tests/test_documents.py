@@ -50,7 +50,7 @@ def test_files_that_documents_refer_to_exist() -> None:
 
 def numbers(text: str) -> set[float]:
     """Numbers with decimals, exponents or per cent signs in a text, without mathematics, code and links."""
-    text = re.sub(r"```.*?```|\$\$.*?\$\$|\$.*?\$|`.*?`|]\(.*?\)", " ", text, flags=re.DOTALL)
+    text = re.sub(r"```.*?```|\$\$.*?\$\$|\$.*?\$|`.*?`|]\(.*?\)|arXiv:[\d.]+", " ", text, flags=re.DOTALL)
     found = re.findall(r"(?<![\w.])(\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+(?= ?%))(?![\w.]*\d)", text)
     return {float(number) for number in found}
 
