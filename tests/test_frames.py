@@ -47,7 +47,7 @@ def test_imputed_frames_keep_index_and_names(density, frame, name, method):
     pd.testing.assert_frame_equal(filled.where(gaps.notna()), gaps)
 
 
-@pytest.mark.parametrize("name", ["machine", "mixture", "committee", "features", "patch classifier"])
+@pytest.mark.parametrize("name", ["machine", "mixture", "committee", "features"])
 def test_transformed_frames_keep_the_index(frame, name):
     model = ESTIMATORS[name]().set_output(transform="pandas")
     rows = frame.set_axis(INDEXES["text"])
