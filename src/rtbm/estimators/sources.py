@@ -31,7 +31,7 @@ from rtbm.training.distributed import (
     rank_and_world,
     result_or_error,
 )
-from rtbm.training.sums import PointBlock
+from rtbm.training.sums import Pass, PointBlock
 
 CHUNK_ROWS = 2**17  # rows that are read and prepared at a time
 PATIENCE = 2.0
@@ -53,8 +53,6 @@ class Chunk(NamedTuple):
 
 
 Prepare = Callable[[Chunk], list[PointBlock]]
-Add = Any
-"""A function of an iterable of blocks: its results for parts of the data may be added."""
 
 
 class Columns(NamedTuple):
@@ -81,7 +79,7 @@ class Source(ABC):
         """Set the function that turns chunks into blocks."""
 
     @abstractmethod
-    def add(self, function: Add) -> Floats:
+    def add(self, function: Pass) -> Floats:
         """The sums of a function over all blocks."""
 
 
@@ -262,7 +260,7 @@ class Rows(Source):
         """Set the function that turns chunks into blocks."""
         self._prepare, self._kept = function, None
 
-    def add(self, function: Add) -> Floats:
+    def add(self, function: Pass) -> Floats:
         """The sums of a function over all blocks."""
         total = function([])
         for blocks in self._blocks():
@@ -328,7 +326,7 @@ class _Parts(Source):
         """Set the function that turns chunks into blocks."""
         self._ask("prepare", function)
 
-    def add(self, function: Add) -> Floats:
+    def add(self, function: Pass) -> Floats:
         """The sums of a function over all blocks."""
         return np.sum(self._ask("add", function), axis=0)
 

@@ -20,7 +20,7 @@ CURVE_TIMES = 600
 """Times at which the fit and its continuation are drawn."""
 
 
-class TimeSeries(NamedTuple):
+class ObservedSeries(NamedTuple):
     """Times and values (n,), with names, and the noise-free values where they are known."""
 
     t: Floats
@@ -35,13 +35,13 @@ class TimeSeries(NamedTuple):
         return np.linspace(low, 2 * high - low, CURVE_TIMES)
 
 
-def paper_series() -> TimeSeries:
+def paper_series() -> ObservedSeries:
     """The paper's time series with its noise."""
     t, y = datasets.time_series.sample()
-    return TimeSeries(t[:, 0], y, has_signal=True)
+    return ObservedSeries(t[:, 0], y, has_signal=True)
 
 
-def table_series(table: DataTable, time: str | None, value: str) -> TimeSeries:
+def table_series(table: DataTable, time: str | None, value: str) -> ObservedSeries:
     """Two columns of a table as a series; without a column of times, the rows are numbered. Gaps are left out."""
     columns = dict(zip(table.columns, table.rows.T, strict=True))
     y = columns[value]
@@ -49,10 +49,10 @@ def table_series(table: DataTable, time: str | None, value: str) -> TimeSeries:
     known = ~(np.isnan(t) | np.isnan(y))
     if known.sum() < 10 or np.ptp(t[known]) == 0:
         raise InvalidInputError("a series needs 10 rows or more, at different times")
-    return TimeSeries(t[known], y[known], (time or "row", value))
+    return ObservedSeries(t[known], y[known], (time or "row", value))
 
 
-def start_training(series: TimeSeries, layers: Sequence[int], activation: str = "theta", seed: int = 0) -> Job:
+def start_training(series: ObservedSeries, layers: Sequence[int], activation: str = "theta", seed: int = 0) -> Job:
     """Train a network in a thread."""
     output = "theta" if activation == "theta" else "linear"
     model = ThetaNetRegressor(tuple(layers), activation=activation, output_activation=output, random_state=seed)
@@ -65,7 +65,7 @@ def predicted(module: Any, times: Floats) -> Floats:
     return module(torch.from_numpy(times[:, None]))[:, 0].numpy()
 
 
-def learned_activations(module: Any, series: TimeSeries) -> list[ActivationCurves]:
+def learned_activations(module: Any, series: ObservedSeries) -> list[ActivationCurves]:
     """The activation functions of the theta layers over the arguments that the data cause; none of other networks."""
     try:
         return activation_curves(module, series.t[:, None])
@@ -73,7 +73,7 @@ def learned_activations(module: Any, series: TimeSeries) -> list[ActivationCurve
         return []
 
 
-def network_code(layers: Sequence[int], activation: str, series: TimeSeries) -> str:
+def network_code(layers: Sequence[int], activation: str, series: ObservedSeries) -> str:
     """Python that does the same."""
     output = ', output_activation="theta"' if activation == "theta" else ""
     kind = "" if activation == "theta" else f", activation={activation!r}"

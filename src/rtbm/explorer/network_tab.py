@@ -12,7 +12,7 @@ from rtbm.explorer.fit import model_bytes
 from rtbm.explorer.jobs import Job
 from rtbm.explorer.network import (
     LAYERS,
-    TimeSeries,
+    ObservedSeries,
     learned_activations,
     network_code,
     paper_series,
@@ -76,7 +76,7 @@ class NetworkTab:
         )
         self.show_series(paper_series())
 
-    def show_series(self, series: TimeSeries) -> None:
+    def show_series(self, series: ObservedSeries) -> None:
         """Draw a series without a network."""
         self.close()
         self.series = series

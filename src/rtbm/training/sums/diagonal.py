@@ -58,9 +58,9 @@ class UnitSums(NamedTuple):
     second: Floats  # (g,): Σ w½(κ₂ + κ₁²)
     cross: Floats  # (d, g): Σ w(v − mean)κ₁ᵀ
 
-    def plus(self, other: "UnitSums") -> "UnitSums":
-        """The sums over the points of both."""
-        return UnitSums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+    def plus(self, other: "UnitSums", factor: float = 1.0) -> "UnitSums":
+        """The sums over the points of both, of which the weights of the others are multiplied by a factor."""
+        return UnitSums(*(mine + factor * theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 class PointTerms(NamedTuple):
@@ -142,14 +142,23 @@ class UnitMachine:
         while True:
             envelope = Envelope(mean, covariance, detail, peak - covered)
             grid = make_grid(envelope, spacing_for(NORMALISER_TOLERANCE, len(self.L)), NORMALISER_TOLERANCE, limit)
-            terms = self.terms(grid.nodes.numpy(), wants_gradient)
-            top = float(terms.log_prob.max())
-            weights = np.exp(terms.log_prob - top)
-            total = float(weights.sum())
-            log_value = top + math.log(total) + grid.log_cell
+            log_total, sums = self._sum_nodes(grid.nodes.numpy(), wants_gradient)
+            log_value = log_total + grid.log_cell
             if not log_value < covered:
-                return log_value, self.gradient(terms.sums(weights / total)) if wants_gradient else np.empty(0)
+                return log_value, np.empty(0) if sums is None else self.gradient(sums) / sums.share
             covered = log_value - 1.0
+
+    def _sum_nodes(self, nodes: Floats, wants_sums: bool) -> tuple[float, UnitSums | None]:
+        """log Σ P over nodes (n, d), without the normaliser, and the sums with weights in proportion to P."""
+        log_total, sums = -math.inf, None
+        for rows in chunks(len(nodes), len(self.q)):
+            terms = self.terms(nodes[rows], wants_sums)
+            own_total = float(np.logaddexp.reduce(terms.log_prob))
+            before, log_total = log_total, float(np.logaddexp(log_total, own_total))
+            if wants_sums:
+                own = terms.sums(np.exp(terms.log_prob - log_total))
+                sums = own if sums is None else own.plus(sums, math.exp(before - log_total))
+        return log_total, sums
 
     def differentiate(self, wants_gradient: bool) -> tuple[float, Floats]:
         """The normaliser as `DiagonalMachine` computes it, and its derivative by automatic differentiation."""
@@ -165,6 +174,12 @@ class UnitMachine:
         """Σ_j log θ̃(iz_j|q_j) (n,) for z (n, g), and derivatives (n, g) up to `order` in each z_j."""
         parts = self._units.moments(torch.from_numpy(z), torch.from_numpy(self.q), order)
         return [part.numpy() for part in parts]
+
+
+def chunks(n: int, n_units: int) -> list[slice]:
+    """Rows of n points, as many at a time as their units fit into the cache."""
+    size = max(1, CHUNK_ELEMENTS // n_units)
+    return [slice(begin, begin + size) for begin in range(0, n, size)]
 
 
 def compress(x: Floats, weights: Floats, length: float) -> tuple[Floats, Floats]:
@@ -246,7 +261,7 @@ class DiagonalPass:
 
     def __init__(self, vector: Floats, sizes: tuple[int, int, int], wants_gradient: bool):
         K, d, g = sizes
-        self._sizes, self._wants_gradient = sizes, wants_gradient
+        self._sizes, self._n_units, self._wants_gradient = sizes, K * g, wants_gradient
         machines, logits = (vector[:-K], vector[-K:]) if K > 1 else (vector, np.zeros(1))
         log_weights = logits - np.logaddexp.reduce(logits)
         self._weights = np.exp(log_weights)
@@ -262,9 +277,9 @@ class DiagonalPass:
             return None
         x, weights = data.for_machine(self._machines[0]) if self._sizes[:2] == (1, 1) else (data.x, data.weights)
         log_likelihood, sums = 0.0, None
-        for rows in self._chunks(len(x)):
+        for rows in chunks(len(x), self._n_units):
             terms, log_joint, log_prob = self._evaluate(x[rows], self._wants_gradient)
-            log_likelihood += float(weights[rows] @ log_prob)
+            log_likelihood += float((weights[rows] * log_prob).sum())  # a dot product depends on the number of threads
             if self._wants_gradient:
                 shares = weights[rows, None] * np.exp(log_joint - log_prob[:, None])
                 own = [part.sums(np.ascontiguousarray(shares[:, k])) for k, part in enumerate(terms)]
@@ -277,12 +292,8 @@ class DiagonalPass:
         data = self._points(block)
         if data is None:
             return None
-        result = np.concatenate([self._evaluate(data.x[rows], False)[2] for rows in self._chunks(len(data.x))])
+        result = np.concatenate([self._evaluate(data.x[rows], False)[2] for rows in chunks(len(data.x), self._n_units)])
         return result if np.isfinite(result).all() else None
-
-    def _chunks(self, n: int) -> list[slice]:
-        size = max(1, CHUNK_ELEMENTS // (self._sizes[0] * self._sizes[2]))
-        return [slice(begin, begin + size) for begin in range(0, n, size)]
 
     def _evaluate(self, x: Floats, wants_sums: bool) -> tuple[list[PointTerms], Floats, Floats]:
         """The machines at points x (n, d), the log of weight times density of each (n, K), and log P (n,)."""
