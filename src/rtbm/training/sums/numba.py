@@ -396,8 +396,8 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
 
 
 @compiled
-def sum_block(x, weights, present, total, mean, scatter, machines, states, log_scales, wants_sums, result):
-    """Add the sums over a block of at most CHUNK_POINTS points to `result`, in one call; see `add_sums`."""
+def sum_block(x, weights, present, total, mean, scatter, machines, states, log_scales, wants_sums, vector):
+    """Add the sums over a block of at most CHUNK_POINTS points to a vector of `Sums`, in one call; see `add_sums`."""
     view = make_view(machines, states, present)
     n_machines, p, g = view.slopes.shape
     out = np.zeros((1, n_sums(n_machines, p, g)))
@@ -407,4 +407,5 @@ def sum_block(x, weights, present, total, mean, scatter, machines, states, log_s
     sums = unpack_sums(out[0], n_machines, p, g)
     if wants_sums and n_machines == 1:
         complete_moments(sums, view, total, mean, scatter)
+    result = unpack_sums(vector, n_machines, view.basis.shape[1], g)
     add_sums(sums, log_scales, view, wants_sums, result)

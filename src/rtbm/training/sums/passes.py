@@ -92,7 +92,6 @@ class TablePass(NamedTuple):
     def __call__(self, blocks: Iterable[PointBlock]) -> Floats:
         """The vector of the sums over some blocks."""
         vector = np.zeros(n_sums(*self.machines.F.shape))
-        result = self.unpack(vector)
         for block in blocks:
             if block.has_gaps:
                 vector += self._sum_gaps(block)
@@ -100,11 +99,11 @@ class TablePass(NamedTuple):
             if block.is_compiled and len(block.points) <= numba.CHUNK_POINTS and not self.far_tolerance:
                 numba.sum_block(
                     block.points, block.weights, block.present, block.total, block.mean, block.scatter, self.machines,
-                    self.states, self.log_scales, self.wants_sums, result,
+                    self.states, self.log_scales, self.wants_sums, vector,
                 )  # fmt: skip
                 continue
             view = dense.make_view(self.machines, self.states, block.present)
-            dense.add_sums(self._sum(block, view), self.log_scales, view, self.wants_sums, result)
+            dense.add_sums(self._sum(block, view), self.log_scales, view, self.wants_sums, self.unpack(vector))
         return vector
 
     def unpack(self, vector: Floats) -> Sums:
