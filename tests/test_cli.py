@@ -304,6 +304,23 @@ def test_columns_with_units_in_brackets(tmp_path):
     assert "x [mm], y [/s]" in run("info", tmp_path / "m.rtbm")
 
 
+def test_control_characters_do_not_reach_the_terminal(tmp_path):
+    names = ["a\x1b[31m", "b\u202e\nc"]
+    model = rtbm.RTBMDensity(1, n_init=1, random_state=0).fit(pd.DataFrame(PLANE, columns=names))
+    rtbm.save(model, tmp_path / "m.rtbm")
+    pd.DataFrame(PLANE, columns=names).to_parquet(tmp_path / "\x1b.parquet")
+    result = process("info", tmp_path / "m.rtbm")
+    assert "2 (a [31m, b  c)" in result.stdout
+    with pytest.warns(UserWarning, match="blanks replace control characters"):
+        assert float(run("score", tmp_path / "m.rtbm", tmp_path / "\x1b.parquet")) == pytest.approx(
+            model.set_feature_names(None).score(PLANE)
+        )
+    failed = process("score", tmp_path / "m.rtbm", tmp_path / "\x1b.parquet", "--columns", "\x1b[1m")
+    assert failed.returncode == 1
+    shown = result.stdout + failed.stdout + failed.stderr + run("sample", tmp_path / "m.rtbm", "-n", 1)
+    assert not set(shown) & set("\x1b\u202e")
+
+
 def test_models_and_data_must_match(tmp_path, plane):
     run("fit", plane, "-o", tmp_path / "m.rtbm", *QUICK)
     np.save(tmp_path / "three.npy", np.zeros((5, 3)))

@@ -1,15 +1,23 @@
 """The explorer: what it computes, and the page in a real browser."""
 
+import bz2
+import gzip
+import io
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
 import time
+import tracemalloc
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import rtbm
@@ -162,8 +170,78 @@ def test_code_reads_a_file_as_it_was_read(tmp_path, monkeypatch):
     exec(python_code(table, options).rsplit("\nmodel", 1)[0], names)
     assert np.array_equal(names["X"], table.rows[:, :2])
     assert command_line(table, options).startswith(
-        "rtbm fit data.csv --decimal , --columns x --columns 'height, in m' --n-hidden 1"
+        "rtbm fit data.csv --decimal=, --columns=x --columns='height, in m' --n-hidden 1"
     )
+
+
+ODD_NAMES = ["-a", "--seed", "it's", 'say "x"', "back\\slash", "line\nbreak", "$(touch x)", "`touch x`", "a, b"]
+
+
+@pytest.mark.parametrize("file", ["-it's $(touch x).csv", '-it\'s "$(touch x)".parquet'])
+def test_code_and_command_do_the_same_whatever_the_names(tmp_path, monkeypatch, file):
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).normal(size=(30, len(ODD_NAMES) + 1))
+    frame = pd.DataFrame(X, columns=[*ODD_NAMES, "last"])
+    frame.to_csv(file, index=False) if file.endswith("csv") else frame.to_parquet(file)
+    table = read_upload(file, Path(file).read_bytes())
+    assert any("blanks replace control characters in names of columns: 'line break'" in note for note in table.notes)
+    options = FitOptions(tuple(table.columns[:-1]), n_hidden=1)
+    with pytest.warns(UserWarning, match="control characters"):
+        exec(python_code(table, options), {})
+    by_code = rtbm.load("model.rtbm")
+    Path("model.rtbm").unlink()
+    command = command_line(table, options).replace("rtbm", f"{shlex.quote(sys.executable)} -m rtbm", 1)
+    run = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert "warning: " in run.stderr
+    assert "\x1b" not in run.stdout
+    by_command = rtbm.load("model.rtbm")
+    assert list(by_command.feature_names_in_) == [name.replace("\n", " ") for name in ODD_NAMES]
+    assert by_command.set_feature_names(None).score(X[:, :-1]) == by_code.score(X[:, :-1])
+    assert not Path("x").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("columns.csv.gz", lambda: gzip.compress(b"," * 1_999_999 + b"\n" + b"," * 1_999_999)),
+        ("quoted.csv.gz", lambda: gzip.compress(b'"\n",' * 1_000_000)),
+        ("rows.csv.gz", lambda: gzip.compress(b"x\n" + b"1\n" * 10_000_000)),
+        ("comments.csv.gz", lambda: gzip.compress(b"#\n" * 10_000_000)),
+        ("blanks.txt.bz2", lambda: bz2.compress(b"1 " * 10_000_000)),
+        ("one_cell.csv.bz2", lambda: bz2.compress(b"1" * 200_000_000)),
+        ("numbers.parquet", lambda: parquet_bytes({"x": np.zeros(10_000_000)})),
+        ("wide.parquet", lambda: parquet_bytes({f"{i}": [0.0] for i in range(1001)})),
+    ],
+)
+def test_uploads_that_unfold_are_refused_at_once(name, make):
+    content = make()
+    tracemalloc.start()
+    start = time.process_time()
+    with pytest.raises(rtbm.FileError, match=rf"^{name}: holds more than [\d,]+ (bytes|cells|columns)$"):
+        read_upload(name, content)
+    seconds, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert seconds < 5  # each would take much longer to read; tracing slows it down
+    assert peak < 2e8
+
+
+@pytest.mark.parametrize("is_dictionary", [False, True])
+def test_a_repeated_text_of_a_parquet_file_is_not_unfolded(is_dictionary):
+    words = pa.DictionaryArray.from_arrays(pa.array([0] * 1_000_000, pa.int32()), ["-" * 10_000])
+    content = io.BytesIO()
+    schema = pa.schema({"text": words.type if is_dictionary else pa.large_string(), "x": pa.float64()})
+    with pq.ParquetWriter(content, schema) as writer:
+        for _ in range(1000):  # else the texts, of 10 GB, would have to be in memory here
+            part = words[:1000] if is_dictionary else words[:1000].cast(pa.large_string())
+            writer.write_batch(pa.record_batch([part, np.arange(1000.0)], schema=schema))
+    table = read_upload("text.parquet", content.getvalue())
+    assert dict(table.left_out) == {"text": "text"}
+
+
+def parquet_bytes(columns):
+    content = io.BytesIO()
+    pq.write_table(pa.table(columns), content)
+    return content.getvalue()
 
 
 def test_uploads_are_read_like_files_and_not_kept(tmp_path, monkeypatch):
@@ -175,6 +253,8 @@ def test_uploads_are_read_like_files_and_not_kept(tmp_path, monkeypatch):
         read_upload("bad.csv", b"a,b\n1,2\n3,oops\n")
     with pytest.raises(rtbm.FileError, match="the name must end in one of"):
         read_upload("code.py", b"print()")
+    with pytest.raises(rtbm.FileError, match=r"^x \.csv: the name of the file holds control characters"):
+        read_upload("x\x1b.csv", b"a\n1\n")
     with pytest.raises(rtbm.FileError, match=f"larger than {UPLOAD_MB} MB"):
         read_upload("big.csv", b" " * (UPLOAD_MB * 10**6 + 1))
     assert not list(tmp_path.iterdir())
@@ -397,6 +477,33 @@ def test_files_are_read_and_bad_ones_get_their_message(page):
     box.set_input_files({"name": "good.csv", "mimeType": "text/csv", "buffer": f"one,two\n{rows}\n".encode()})
     page.get_by_text("good.csv").first.wait_for()
     page.locator(".message").wait_for(state="detached")
+
+
+EVIL = "<img src=x onerror='document.title=1'>"
+
+
+@pytest.mark.slow
+def test_names_in_tables_and_of_files_are_shown_as_text(page, tmp_path):
+    open_tab(page, "Fit")
+    box = page.locator("input[type=file]").first
+    names = [f"x\n```\n{EVIL}", f"</pre><script>document.title=2</script>{EVIL}", f"$$\\href{{x}}{{{EVIL}}}$$"]
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 3)), columns=names)
+    frame["text"] = EVIL
+    file = {"name": f"{EVIL}.csv", "mimeType": "text/csv", "buffer": frame.to_csv(index=False).encode()}
+    box.set_input_files(file)
+    page.get_by_text("blanks replace control characters").wait_for()
+    page.get_by_role("button", name="Start").click()
+    page.get_by_text("The fit has ended.").wait_for()
+    page.get_by_text("rtbm fit").wait_for()
+    box.set_input_files(file | {"buffer": f"a,b\n1,2\n3,{EVIL} 4\n".encode()})
+    page.get_by_text("is not a finite number").wait_for()
+    open_tab(page, "Network")
+    page.get_by_label("Hidden layers").wait_for()
+    page.locator("input[type=file]").last.set_input_files(file)
+    page.get_by_label("Values").wait_for()
+    page.wait_for_timeout(300)
+    assert page.title() == "rtbm explorer"
+    assert page.locator("img[src=x]").count() == 0
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def write(path, text):
         ('a, b\n"1", "2"\n', ["a", "b"], [[1, 2]]),
         ("a,b\n NA ,1\n2, \n", ["a", "b"], [[np.nan, 1], [2, np.nan]]),
         ("a,b\nTrue,1\nfalse,0\n", ["a", "b"], [[1, 1], [0, 0]]),
-        ('"two\nlines",b\r\n1,2\r\n\r\n3,4', ["two\nlines", "b"], [[1, 2], [3, 4]]),
+        ('"two, words",b\r\n1,2\r\n\r\n3,4', ["two, words", "b"], [[1, 2], [3, 4]]),
         ("id\n123456789012345678\n1\n", ["id"], [[123456789012345678], [1]]),
         ('a\n""\n1\n', ["a"], [[np.nan], [1]]),
     ],
@@ -53,6 +53,19 @@ def test_csv(tmp_path, text, names, values):
     table = read_table(path)
     assert table.names == names == column_names(path)
     assert np.array_equal(table.values, np.array(values, dtype=float), equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_blanks_replace_control_characters_in_names(tmp_path, kind):
+    frame, path = FRAME.set_axis(["a\nb", "\x1b[31mc"], axis=1), tmp_path / f"x.{kind}"
+    frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
+    for columns, expected in ((None, ["a b", "[31mc"]), (["\x1b[31mc"], ["[31mc"])):
+        with pytest.warns(UserWarning, match="blanks replace control characters in names of columns: 'a b'"):
+            found = read_table(path, columns)
+        assert [name.strip() for name in found.names] == expected
+    write(tmp_path / "twice.csv", '"a\x1b",a\x07\n1,2\n')
+    with pytest.warns(UserWarning, match="'a '"), pytest.raises(FileError, match="different names"):
+        read_table(tmp_path / "twice.csv")
 
 
 def test_header_can_be_told(tmp_path):

@@ -1,10 +1,13 @@
 """Pictures: what is drawn has the right numbers."""
 
+import io
+
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -70,6 +73,12 @@ def test_two_dimensions_with_projections():
     swapped = right.get_lines()[0].get_xydata()
     assert np.allclose(swapped[:, 0], machine.marginal([1]).log_prob(swapped[:, 1:].copy()).exp())
     assert joint.collections
+
+
+def test_names_are_drawn_as_they_are():
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 2)), columns=["a$\\frac$\x1b", "b$"])
+    figure = plot_model(RTBMDensity(1, n_init=1, random_state=0).fit(frame), frame.to_numpy())
+    figure.savefig(io.BytesIO())  # raises if the names are taken for mathematics
 
 
 def test_any_number_of_features():

@@ -10,6 +10,8 @@ Which columns of CSV and Parquet files are numbers:
   without a name at the beginning of a CSV file. A column without a name is called "Unnamed: 0", with its position, as
   pandas does. If it has no cells either, as delimiters at the ends of lines make it, it is left out.
 
+In names of columns, blanks replace control characters, with a warning.
+
 A column that is asked for is never left out. If it holds anything but numbers, that is an error.
 """
 
@@ -30,7 +32,7 @@ import numpy as np
 
 from rtbm.common import Floats
 from rtbm.errors import FileError, InvalidInputError
-from rtbm.paths import COMPRESSIONS, existing_table, table_kind
+from rtbm.paths import COMPRESSIONS, existing_table, printable, table_kind
 
 # pyarrow is imported in the functions that use it, so that arrays and .npy files do not wait for it.
 
@@ -38,6 +40,8 @@ MISSING_WORDS = {"", "na", "n/a", "nan", "null", "none"}
 """Cells of a CSV file, in upper or lower case, that are read as NaN; other words make a column text."""
 BOOLEAN_WORDS = {"true": 1.0, "false": 0.0}
 """Cells, in upper or lower case, that are read as numbers."""
+TEXT_TYPES = ("string", "large_string", "string_view")
+"""Arrow's names of types of text."""
 FIRST_ROWS = 65_536
 """Rows of a Parquet file that decide which columns are text."""
 INSPECTED_ROWS = 1000
@@ -57,6 +61,14 @@ class FileData(NamedTuple):
     left_out: Mapping[str, str] = MappingProxyType({})
 
 
+class Limits(NamedTuple):
+    """The most bytes, unpacked, and the most cells and columns that a file may hold."""
+
+    n_bytes: int
+    n_cells: int
+    n_columns: int
+
+
 def read_table(
     path: Any,
     columns: Sequence[str] | None = None,
@@ -65,6 +77,7 @@ def read_table(
     separator: str | None = None,
     decimal: str = ".",
     block_bytes: int = BLOCK_BYTES,
+    limits: Limits | None = None,
 ) -> FileData:
     """Read a table of numbers from a .csv (.tsv, .txt; .gz, .bz2, .zst of these), .parquet or .npy file.
 
@@ -84,6 +97,8 @@ def read_table(
         The decimal point of a CSV file. With "," a comma is never taken for the separator.
     block_bytes : int, default=4194304
         The bytes of a CSV file that are parsed at a time; a row must fit into them.
+    limits : Limits, default=None
+        A file that holds more is a FileError. Packed files are unpacked no further than this.
 
     Returns
     -------
@@ -94,10 +109,14 @@ def read_table(
     path = existing_table(path)
     if table_kind(path) in STREAMED_FILES:
         file = STREAMED_FILES[table_kind(path)](path)
+        if limits is not None:
+            _check_limits(path, Limits(file.n_bytes, file.n_rows * len(file.columns), len(file.columns)), limits)
         chosen, left_out = _choose(path, columns, file.columns, file.index)
         values, names = file.read(chosen, left_out)
         return FileData(values, names if file.has_names else None, left_out or {})
     with _text_errors(path):
+        if limits is not None:
+            _check_limits(path, _measure_text(path, limits), limits)
         return _read_text(_open_text(path, header, separator, decimal), columns, block_bytes)
 
 
@@ -119,6 +138,25 @@ def count_numbers(path: Any, columns: Sequence[str] | None = None) -> int:
     return file.n_rows * len(file.columns if columns is None else columns)
 
 
+def _check_limits(path: Path, found: Limits, limits: Limits) -> None:
+    for name, number, most in zip(("bytes", "cells", "columns"), found, limits, strict=True):
+        if number > most:
+            raise FileError(f"{path}: holds more than {most:,} {name}")
+
+
+def _measure_text(path: Path, limits: Limits) -> Limits:
+    """The bytes and columns of a CSV file, and about as many cells as it has; too many bytes or cells end it."""
+    n_bytes = n_cells = 0
+    separators = [b",", b";", b"\t", b"\n", *([b" "] if table_kind(path) == ".txt" else [])]
+    with _open_bytes(path) as stream:
+        while chunk := stream.read(READ_BYTES):
+            n_bytes += len(chunk)
+            n_cells += sum(map(chunk.count, separators))
+            if n_bytes > limits.n_bytes or n_cells > limits.n_cells:
+                return Limits(n_bytes, n_cells, 0)
+    return Limits(n_bytes, n_cells, _first_row(path, None, ".")[0].width or 0)
+
+
 def _choose(
     path: Path, columns: Sequence[str] | None, known: list[str], index: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str] | None]:
@@ -130,10 +168,21 @@ def _choose(
         )
     if columns is None:
         return [name for name in known if name not in index], dict.fromkeys(index, "index of a data frame")
+    columns = [printable(name) for name in columns]
     missing = set(columns).difference(known)
     if missing:
         raise FileError(f"{path}: no column {', '.join(map(repr, sorted(missing)))}; there are {', '.join(known)}")
     return list(columns), None
+
+
+def _printable_names(path: Path, names: Sequence[str]) -> list[str]:
+    """Names of columns without control characters; a warning if there are any."""
+    kept = [printable(name) for name in names]
+    changed = [repr(new) for old, new in zip(names, kept, strict=True) if old != new]
+    if changed:
+        first = ", ".join(changed[:NAMED_CELLS]) + ", …" * (len(changed) > NAMED_CELLS)
+        warnings.warn(f"{path}: blanks replace control characters in names of columns: {first}", stacklevel=2)
+    return kept
 
 
 def _number(cell: str, decimal: str = ".") -> float:
@@ -163,19 +212,20 @@ def _resembles_number(cell: str) -> bool:
 def _to_floats(column: Any, decimal: str = ".") -> tuple[Floats, str]:
     """An Arrow column as numbers, infinite where a cell is none; and its kind if it holds no numbers, else ""."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if str(column.type) in ("string", "large_string", "string_view"):
-        column = column.cast(pa.large_string())
-        cells = column.unique()
-        words = ["" if cell is None else cell for cell in cells.to_pylist()]
-        numbers = np.array([_number(word, decimal) for word in words], dtype=np.float64)
+    is_dictionary = pa.types.is_dictionary(column.type)
+    if str(column.type.value_type if is_dictionary else column.type) in TEXT_TYPES:
+        # one copy of each text: a file may repeat a long one many times
+        column = (column if is_dictionary else column.dictionary_encode()).unify_dictionaries()
+        words = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
+        numbers = np.array([*(_number(word or "", decimal) for word in words), math.nan])
         is_text = np.isinf(numbers).any() and not any(
-            _resembles_number(word) for word, number in zip(words, numbers, strict=True) if not math.isnan(number)
+            _resembles_number(word) for word, number in zip(words, numbers, strict=False) if not math.isnan(number)
         )
-        return numbers[pc.index_in(column, cells).to_numpy()], "text" if is_text else ""
+        places = [chunk.indices.fill_null(len(words)).to_numpy(zero_copy_only=False) for chunk in column.chunks]
+        return numbers[np.concatenate([*places, np.empty(0, int)])], "text" if is_text else ""
+    if is_dictionary:
+        column = column.cast(column.type.value_type)
     if pa.types.is_temporal(column.type):
         return np.full(len(column), np.inf), "dates"
     try:
@@ -284,7 +334,18 @@ def _rows(file: _TextFile) -> Iterator[tuple[int, list[str]]]:
 
 
 def _open_text(path: Path, header: bool | None, separator: str | None, decimal: str) -> _TextFile:
-    """Find the format from the first row. Blank lines and lines that begin with # may precede it."""
+    """Find the format from the first row, and whether it holds names."""
+    file, line, top = _first_row(path, separator, decimal)
+    if not (_has_names(top, file) if header is None else header):
+        return file
+    if not any(top):
+        raise FileError(f"{path}: the first row has only empty cells, no names: say --no-header (header=False)")
+    names = _printable_names(path, [cell or f"Unnamed: {i}" for i, cell in enumerate(top)])
+    return file._replace(begin=line, names=names)
+
+
+def _first_row(path: Path, separator: str | None, decimal: str) -> tuple[_TextFile, int, list[str]]:
+    """The format, and the number of the first row and its cells. Blank lines and lines with # may precede it."""
     if decimal not in (".", ","):
         raise InvalidInputError(f'decimal must be "." or ",", got {decimal!r}')
     separator = separator and separator.replace("\\t", "\t")  # shells pass a backslash and a t
@@ -299,12 +360,7 @@ def _open_text(path: Path, header: bool | None, separator: str | None, decimal: 
     line, top = next(_rows(file), (0, []))
     if not top:
         raise FileError(f"{path}: the file is empty")
-    top = [cell.strip() for cell in top]
-    if not (_has_names(top, file) if header is None else header):
-        return file._replace(width=len(top))
-    if not any(top):
-        raise FileError(f"{path}: the first row has only empty cells, no names: say --no-header (header=False)")
-    return file._replace(begin=line, width=len(top), names=[cell or f"Unnamed: {i}" for i, cell in enumerate(top)])
+    return file._replace(width=len(top)), line, [cell.strip() for cell in top]
 
 
 def _guess_separator(line: str, path: Path, decimal: str) -> str:
@@ -449,6 +505,7 @@ class _NpyFile:
             )
         self._path, self._array = path, array[:, None] if array.ndim == 1 else array
         self.n_rows, width = (int(size) for size in self._array.shape)
+        self.n_bytes = self._array.nbytes
         self.columns = [str(i) for i in range(width)]
 
     def read(self, chosen: list[str], left_out: dict[str, str] | None) -> tuple[Floats, list[str]]:
@@ -479,21 +536,24 @@ class _ParquetFile:
 
     def __init__(self, path: Path):
         from pyarrow import ArrowInvalid
-        from pyarrow.parquet import ParquetFile
+        from pyarrow.parquet import ParquetFile, read_schema
 
         try:  # pre_buffer would hold all row groups in memory
-            self._file = ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES)
+            texts = [field.name for field in read_schema(path) if str(field.type) in TEXT_TYPES]
+            self._file = ParquetFile(path, pre_buffer=False, buffer_size=READ_BYTES, read_dictionary=texts)
         except (ArrowInvalid, OSError) as error:
             raise FileError(f"{path}: not a Parquet file ({error})") from None
         schema, metadata = self._file.schema_arrow, self._file.metadata
-        self._path, self._metadata, self.columns = path, metadata, list(schema.names)
+        self._path, self._metadata, self.columns = path, metadata, _printable_names(path, schema.names)
+        self._own_names = dict(zip(self.columns, schema.names, strict=True))
         self.n_rows = metadata.num_rows
+        self.n_bytes = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
         index = (schema.pandas_metadata or {}).get("index_columns", [])
-        self.index = [name for name in self.columns if name in index]
+        self.index = [name for name, own in self._own_names.items() if own in index]
 
     def read(self, chosen: list[str], left_out: dict[str, str] | None) -> tuple[Floats, list[str]]:
         """All rows of the chosen columns that are numbers."""
-        return self._numbers(self._file.read(columns=chosen), chosen, left_out, "")
+        return self._numbers(self._file.read(columns=self._own(chosen)), chosen, left_out, "")
 
     def numeric_columns(self, chosen: list[str], left_out: dict[str, str] | None) -> list[str]:
         """The chosen columns whose first rows are numbers."""
@@ -501,8 +561,8 @@ class _ParquetFile:
 
         if not self._metadata.num_row_groups:
             return chosen
-        batch = next(self._file.iter_batches(FIRST_ROWS, row_groups=[0], columns=chosen), None)
-        first = self._file.read_row_group(0, columns=chosen) if batch is None else pa.table(batch)
+        batch = next(self._file.iter_batches(FIRST_ROWS, row_groups=[0], columns=self._own(chosen)), None)
+        first = self._file.read_row_group(0, columns=self._own(chosen)) if batch is None else pa.table(batch)
         return self._numbers(first, chosen, left_out, "first rows, ")[1]
 
     def in_order(self, chosen: list[str], first: int, last: int, size: int) -> Iterator[tuple[int, Floats]]:
@@ -515,7 +575,7 @@ class _ParquetFile:
         edges = np.cumsum([0, *(self._metadata.row_group(i).num_rows for i in range(self._metadata.num_row_groups))])
         groups = np.flatnonzero((edges[1:] > first) & (edges[:-1] < last)).tolist()
         begin = int(edges[groups[0]]) if groups else 0
-        batches = self._file.iter_batches(size, row_groups=groups, columns=chosen, use_threads=False)
+        batches = self._file.iter_batches(size, row_groups=groups, columns=self._own(chosen), use_threads=False)
         try:
             for batch in batches if groups else ():
                 low, high = max(first - begin, 0), min(last - begin, len(batch))
@@ -526,9 +586,14 @@ class _ParquetFile:
         except (pa.ArrowException, OSError) as error:
             raise FileError(f"{self._path}: cannot be read to its end as Parquet ({error})") from None
 
+    def _own(self, names: list[str]) -> list[str]:
+        """Names of columns as the file has them, with control characters."""
+        return [self._own_names[name] for name in names]
+
     def _numbers(
         self, table: Any, chosen: list[str], left_out: dict[str, str] | None, where: str
     ) -> tuple[Floats, list[str]]:
+        table = table.rename_columns([printable(name) for name in table.column_names])
         values, names = _collect(self._path, table, chosen, left_out)
         cells, labels = [table.column(name) for name in names], [repr(name) for name in names]
         _check_finite(values, cells, labels, f"{self._path}: {where}")

@@ -17,21 +17,22 @@ from rtbm.data_files import reasons
 from rtbm.distributions import BoundedDistribution
 from rtbm.estimators.checks import listed
 from rtbm.estimators.density.fitted import components
-from rtbm.paths import write_whole
+from rtbm.paths import printable, write_whole
 from rtbm.training import SOLVERS
 
 
 def summary_table(model: Any, title: str) -> Table:
     """A table that describes a fitted model and its fit."""
-    table = Table(title=Text(title), show_header=False, title_justify="left")
+    table = Table(title=Text(printable(title)), show_header=False, title_justify="left")
     for name, value in summary_rows(model):
         table.add_row(name, Text(value))  # names of columns may look like markup
     return table
 
 
 def summary_rows(model: Any) -> list[tuple[str, str]]:
-    """Names and values that describe a fitted model and its fit."""
-    return _density_rows(model) if hasattr(model, "distribution_") else _network_rows(model)
+    """Names and values that describe a fitted model and its fit, without control characters."""
+    rows = _density_rows(model) if hasattr(model, "distribution_") else _network_rows(model)
+    return [(name, printable(value)) for name, value in rows]
 
 
 def _features(model: Any) -> str:

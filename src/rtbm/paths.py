@@ -1,8 +1,9 @@
-"""File names that may hold tables, checks that files exist, and writing a file in full or not at all."""
+"""Names of files and in files: which hold tables, whether they exist, how they are shown; and how files are written."""
 
 import contextlib
 import glob
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,20 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 """The endings that may follow those of text files, and Arrow's names of the compressions."""
 UNFINISHED = ".unfinished-save"
 """The ending of a file that is being written. Leftovers of earlier versions with another ending would stay."""
+
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that steer terminals and the direction of text, or that cannot be written in UTF-8."""
+
+
+def printable(text: Any) -> str:
+    r"""A text from a file, such as the name of a column, with a blank in place of each control character.
+
+    Examples
+    --------
+    >>> printable("red \x1b[31m")
+    'red  [31m'
+    """
+    return CONTROLS.sub(" ", str(text))
 
 
 def table_kind(path: Path) -> str | None:

@@ -17,6 +17,7 @@ from rtbm.distributions import BoundedDistribution, DiscreteGaussian, RTBMDistri
 from rtbm.distributions.bounded import to_line
 from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.nn import ThetaLayer
+from rtbm.paths import printable
 from rtbm.validation import as_real
 
 DARK, LIGHT, WARM, GREY = "#1b4965", "#5fa8d3", "#e07a5f", "#c8c8c8"
@@ -392,7 +393,8 @@ class _Subject:
         self.density, d = density, _n_features(density)
         distribution = _distribution(density)
         default = [f"v{i + 1}" if d > 1 else "v" for i in range(d)]
-        self.names = [str(name) for name in getattr(density, "feature_names_in_", default)]
+        names = getattr(density, "feature_names_in_", default)
+        self.names = [printable(name).replace("$", r"\$") for name in names]  # else dollars begin mathematics
         self.bounds = distribution if isinstance(distribution, BoundedDistribution) else None
         self.draws, self.pdf = self._draw(), MarginalDensities(density)
         self.rows = None if data is None else np.asarray(data, dtype=np.float64)

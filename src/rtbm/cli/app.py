@@ -41,7 +41,7 @@ from rtbm.cli.arguments import (
     parse_probabilities,
 )
 from rtbm.errors import FileError, InvalidInputError, RTBMError
-from rtbm.paths import existing_file, existing_table, table_kind
+from rtbm.paths import existing_file, existing_table, printable, table_kind
 
 if TYPE_CHECKING:
     from rtbm.common import Floats
@@ -420,7 +420,7 @@ def reproduce() -> None:
 
 
 def _names_of(fitted: Any) -> list[str] | None:
-    return [str(name) for name in getattr(fitted, "feature_names_in_", [])] or None
+    return [printable(name) for name in getattr(fitted, "feature_names_in_", [])] or None
 
 
 def _feature(fitted: Any, text: str) -> int:
@@ -528,7 +528,7 @@ def _draw(model: Any, rows: "Floats | None", path: Path) -> None:
 
 def _say(kind: str, message: Any) -> None:
     """Print a line on standard error."""
-    errors.print(f"{kind}: " + re.sub(rf"\S*{INPUT_FOLDER}\w+/", "", str(message)))
+    errors.print(f"{kind}: " + re.sub(rf"\S*{INPUT_FOLDER}\w+/", "", printable(message)))
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from rtbm.paths import existing_table, table_kind
+from rtbm.paths import existing_table, printable, table_kind
 
 ROW_FILES, PICTURE_FILES = (".csv", ".parquet", ".npy"), (".png", ".pdf", ".svg")
 """The endings of files that commands write."""
@@ -130,6 +130,7 @@ def parse_given(given: list[str] | None) -> list[tuple[str, float]]:
 
 def column_number(text: str, names: list[str] | None, n_columns: int) -> int:
     """The number of a column, given by its name or its number."""
+    text = printable(text)
     if names is not None and text in names:
         return names.index(text)
     if text.isdecimal() and int(text) < n_columns:
@@ -147,7 +148,8 @@ def chosen_columns(columns: list[str] | None, data: Path | None, text_format: An
     from rtbm.data_files import column_names
 
     known = column_names(data, **text_format) or []
-    parts = [[text] if text in known else [name.strip() for name in text.split(",")] for text in columns]
+    texts = map(printable, columns)
+    parts = [[text] if text in known else [name.strip() for name in text.split(",")] for text in texts]
     return [name for part in parts for name in part]
 
 

@@ -162,16 +162,15 @@ def python_code(table: DataTable, options: FitOptions) -> str:
 
 def command_line(table: DataTable, options: FitOptions) -> str:
     """The command that does the same; the data can be downloaded where there is no file."""
-    words = ["rtbm fit", shlex.quote(table.file)]
+    file = f"./{table.file}" if table.file.startswith("-") else table.file
+    words = ["rtbm fit", shlex.quote(file)]
     if not table.is_named:
         words.append("--no-header")
     elif table.text_format.get("header"):
         words.append("--header")
-    words += [f"--{name} {shlex.quote(value)}" for name, value in table.text_format.items() if name != "header"]
+    words += [f"--{name}={shlex.quote(value)}" for name, value in table.text_format.items() if name != "header"]
     if list(options.columns) != table.columns:
-        together = ",".join(options.columns)
-        each = options.columns if any("," in name for name in table.columns) else [together]
-        words += [f"--columns {shlex.quote(names)}" for names in each]
+        words += [f"--columns={shlex.quote(name)}" for name in options.columns]
     words.append("--cv" if options.is_committee else f"--n-hidden {options.n_hidden}")
     if not options.is_committee:
         words.append(f"--n-components {options.n_components}")

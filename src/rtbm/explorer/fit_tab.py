@@ -1,5 +1,6 @@
 """The tab of fits: choose a table, fit it while the picture follows, and take the model along."""
 
+import html
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from rtbm.explorer.style import (
     WARM,
     Slider,
     Soon,
+    code_block,
     download,
     empty_source,
     flow,
@@ -85,7 +87,8 @@ class FitTab:
         """Draw a table, and offer its columns, of which the first few are chosen by default."""
         self.close()
         self.table, self.status.object = table, ""
-        self.columns.param.update(options=table.columns, value=list(chosen or table.columns[:MANY_COLUMNS]))
+        options = {html.escape(name): name for name in table.columns}  # the widget takes labels for HTML
+        self.columns.param.update(options=options, value=list(chosen or table.columns[:MANY_COLUMNS]))
         self._show_columns()
 
     def _show_columns(self) -> None:
@@ -118,7 +121,8 @@ class FitTab:
             return
         self.show_table(table)
         left_out = f"; left out: {', '.join(table.left_out)}" if table.left_out else ""
-        self.status.object = html_table([("file", name), ("rows", f"{len(table.rows):,}{left_out}")])
+        rows = [("file", table.name), ("rows", f"{len(table.rows):,}{left_out}")]
+        self.status.object = html_table([*rows, *(("note", note) for note in table.notes)])
 
     def _begin(self) -> None:
         options = FitOptions(
@@ -185,9 +189,8 @@ class FitTab:
         files[self.table.file if self.table.file.endswith(".csv") else "data.csv"] = files.pop("data.csv")
         parts.append(flow(*(download(name, make) for name, make in files.items())))
         if options is not None:
-            text = f"```python\n{python_code(self.table, options)}\n```\n```\n{command_line(self.table, options)}\n```"
-            parts.append(pn.pane.Markdown(f"### The same in Python, and as a command\n{text}"))
-            parts[-1].sizing_mode = "stretch_width"
+            codes = python_code(self.table, options), command_line(self.table, options)
+            parts.append(code_block("The same in Python, and as a command", *codes))
         self._results[:] = parts
         self._results.visible = True
 

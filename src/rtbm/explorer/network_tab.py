@@ -25,6 +25,7 @@ from rtbm.explorer.style import (
     NEUTRAL,
     SERIES,
     WARM,
+    code_block,
     download,
     empty_source,
     flow,
@@ -32,6 +33,7 @@ from rtbm.explorer.style import (
     locked,
     make_figure,
     message,
+    plain,
     set_axes,
     show,
     side_by_side,
@@ -84,7 +86,7 @@ class NetworkTab:
         signal: Any = datasets.time_series.signal(series.times) if series.has_signal else []
         self._signal.data = {"t": series.times if series.has_signal else [], "y": signal}
         self._fit.data = {"t": [], "y": []}
-        self._picture.xaxis.axis_label, self._picture.yaxis.axis_label = series.names
+        self._picture.xaxis.axis_label, self._picture.yaxis.axis_label = map(plain, series.names)
         set_axes(self._picture, (series.times[0], series.times[-1]), with_margin([*series.y, *signal], 0.15))
         self._activations[:], self._results[:] = [], []
 
@@ -145,8 +147,7 @@ class NetworkTab:
 
     def _show_model(self, model: Any) -> None:
         self._draw(model.module_)
-        code = network_code(self.layers.value, self.activation.value, self.series)
-        code = pn.pane.Markdown(f"### The same in Python\n```python\n{code}\n```", sizing_mode="stretch_width")
+        code = code_block("The same in Python", network_code(self.layers.value, self.activation.value, self.series))
         summary = pn.pane.HTML("<h3>Summary</h3>" + html_table(summary_rows(model)), sizing_mode="stretch_width")
         self._results[:] = [summary, flow(download("network.rtbm", lambda: model_bytes(model))), code]
 

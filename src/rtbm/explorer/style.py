@@ -1,12 +1,13 @@
 """The look of the explorer: colours, style sheets, figures and panels that all tabs share."""
 
+import html
 import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import panel as pn
-from bokeh.models import ColumnDataSource
+from bokeh.models import ColumnDataSource, PlainText
 from bokeh.plotting import figure
 
 from rtbm.explorer.tables import UPLOAD_MB
@@ -51,10 +52,12 @@ select.bk-input { appearance: auto !important; background-image: none !important
   border-color: var(--design-primary-color) !important; color: var(--design-primary-text-color) !important; }
 .filepond--root, .filepond--drop-label, .filepond--panel-root, .filepond--panel * {
   background: var(--design-surface-color) !important; }
-.filepond--drop-label, .filepond--drop-label label { color: var(--design-surface-text-color) !important; }
+.filepond--file, .filepond--drop-label, .filepond--drop-label label {
+  color: var(--design-surface-text-color) !important; }
 .bk-btn.bk-active { background: var(--design-primary-color) !important; box-shadow: none !important;
   color: var(--design-primary-text-color) !important; }
-.codehilite, pre { overflow-x: auto; max-width: 100%; font-size: 12px; }
+pre { overflow-x: auto; max-width: 100%; font-size: 12px; margin: 6px 0; padding: 6px 8px;
+  box-sizing: border-box; background: var(--design-surface-color); }
 table { border-collapse: collapse; font-size: 13px; width: 100%; }
 td { padding: 3px 8px 3px 0; border-top: 1px solid var(--line-color, #d5dbe0); vertical-align: top;
   overflow-wrap: anywhere; }
@@ -70,13 +73,18 @@ RESTING_MS = 150
 """What takes long is computed when the sliders have rested for this time."""
 
 
+def plain(text: str) -> Any:
+    """A text of a figure that is drawn as it is; Bokeh would take dollars for mathematics."""
+    return PlainText(text=text)
+
+
 def make_figure(title: str, x_label: str = "", y_label: str = "", height: int = 240, **options: Any) -> Any:
     """An empty figure as wide as its place, without tools, whose texts can be read on light and dark pages."""
     options = {"x_range": (0, 1), "y_range": (0, 1), "min_width": 100, "min_border_right": 14} | options
     options |= {"sizing_mode": "stretch_width", "tools": "", "toolbar_location": None}
-    made: Any = figure(title=title, height=height, x_axis_label=x_label, y_axis_label=y_label, **options)
+    made: Any = figure(height=height, x_axis_label=plain(x_label), y_axis_label=plain(y_label), **options)
     made.background_fill_color = made.border_fill_color = made.outline_line_color = None
-    made.title.update(text_color=NEUTRAL, text_font_size="13px")
+    made.title.update(text=plain(title), text_color=NEUTRAL, text_font_size="13px")
     for axis in made.axis:
         axis.ticker.desired_num_ticks = 5
         axis.update(axis_line_color=NEUTRAL, major_tick_line_color=NEUTRAL, minor_tick_line_color=None)
@@ -133,20 +141,21 @@ def flow(*objects: Any) -> Any:
     return pn.FlexBox(*objects, sizing_mode="stretch_width")
 
 
+def code_block(title: str, *codes: str) -> Any:
+    """A title over pieces of code. They may hold names from tables, which HTML and Markdown must not interpret."""
+    blocks = "".join(f"<pre>{html.escape(code)}</pre>" for code in codes)
+    return pn.pane.HTML(f"<h3>{title}</h3>{blocks}", sizing_mode="stretch_width")
+
+
 def html_table(rows: Sequence[tuple[str, str]]) -> str:
     """Names and values as an HTML table."""
-    cells = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows)
+    cells = "".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>" for name, value in rows)
     return f"<table>{cells}</table>"
 
 
 def message(text: str) -> str:
     """A message that stands out, as HTML; nothing for an empty text."""
-    return f'<div class="message" role="alert">{escape(text)}</div>' if text else ""
-
-
-def escape(text: str) -> str:
-    """Text in HTML: names of columns and files may hold anything."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    return f'<div class="message" role="alert">{html.escape(text)}</div>' if text else ""
 
 
 def locked(handler: Callable[..., None]) -> Callable[..., None]:

@@ -1,7 +1,8 @@
 """The tables of the explorer: the paper's densities, those of scikit-learn, and files of one's own."""
 
 import tempfile
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,14 +12,16 @@ from sklearn import datasets as sklearn_datasets
 
 from rtbm import datasets
 from rtbm.common import Floats
-from rtbm.data_files import read_table
+from rtbm.data_files import Limits, read_table
 from rtbm.errors import FileError
 from rtbm.estimators.density.fitted import FittedDensity
-from rtbm.paths import TABLE_SUFFIXES, table_kind
+from rtbm.paths import TABLE_SUFFIXES, printable, table_kind
 from rtbm.persistence import load
 
 UPLOAD_MB = 20
 """Largest file that the page takes, in megabytes. It is held in memory, in each session."""
+UPLOAD_LIMITS = Limits(n_bytes=50_000_000, n_cells=5_000_000, n_columns=1000)
+"""The most that an upload may hold when it is unpacked. Larger tables make the page slow."""
 MODEL_DRAWS = 2000
 """Draws from a model that stand for its data in pictures, if only the model is known."""
 
@@ -38,6 +41,8 @@ class DataTable(NamedTuple):
     """Whether the file has names of columns."""
     text_format: Mapping[str, Any] = {}
     """What had to be said about a CSV file, as arguments of `read_table`."""
+    notes: Sequence[str] = ()
+    """What was doubtful when the file was read."""
 
 
 class Opened(NamedTuple):
@@ -77,14 +82,18 @@ def numbered(rows: Floats) -> list[str]:
     return [str(i) for i in range(rows.shape[1])]
 
 
-def file_table(path: Path, shown: str | None = None, **text_format: Any) -> DataTable:
+def file_table(path: Path, shown: str | None = None, limits: Limits | None = None, **text_format: Any) -> DataTable:
     """The table in a file; `shown` is its name in code."""
-    found, shown = read_table(path, **text_format), shown or str(path)
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always")
+        found = read_table(path, limits=limits, **text_format)
+    shown = shown or str(path)
+    notes = [str(doubt.message).replace(str(path), shown) for doubt in doubts]
     said = {name: value for name, value in text_format.items() if value not in (None, ".")}
     arguments = ", ".join([repr(shown), *(f"{name}={value!r}" for name, value in said.items())])
     code = ["from rtbm.data_files import read_table", f"X = read_table({arguments}).values"]
     columns = found.names or numbered(found.values)
-    return DataTable(shown, found.values, columns, code, shown, found.left_out, found.names is not None, said)
+    return DataTable(shown, found.values, columns, code, shown, found.left_out, found.names is not None, said, notes)
 
 
 def read_upload(name: str, content: bytes | str) -> DataTable:
@@ -98,13 +107,15 @@ def read_upload(name: str, content: bytes | str) -> DataTable:
         What the browser sent: str if it took the file for text.
     """
     name, content = Path(name.replace("\\", "/")).name, content.encode() if isinstance(content, str) else content
+    if printable(name) != name:
+        raise FileError(f"{printable(name)}: the name of the file holds control characters: rename it")
     if len(content) > UPLOAD_MB * 10**6:
         raise FileError(f"{name}: larger than {UPLOAD_MB} MB: use `rtbm fit`, which reads files of any size")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(content)
         try:
-            return file_table(path, name)
+            return file_table(path, name, UPLOAD_LIMITS)
         except FileError as error:
             raise FileError(str(error).replace(str(path), name)) from None
 
@@ -126,7 +137,7 @@ def open_source(source: Any, **text_format: Any) -> Opened:
                 f"a table (a file that ends in one of {', '.join(TABLE_SUFFIXES)})"
             )
         return _open_model(model, str(path))
-    names = [str(name) for name in getattr(source, "columns", [])]
+    names = [printable(name) for name in getattr(source, "columns", [])]
     rows = np.asarray(source, dtype=np.float64)
     rows = rows[:, None] if rows.ndim == 1 else rows
     code = ["# X is the table that was given to rtbm.explore"]
@@ -138,7 +149,7 @@ def _open_model(model: FittedDensity, name: str) -> Opened:
     kept = np.flatnonzero(np.isnan(model.constants_))
     model = model if len(kept) == model.n_features_in_ else model.marginal(kept)
     rows = np.asarray(model.sample(MODEL_DRAWS, random_state=0), dtype=np.float64)
-    columns = [str(column) for column in getattr(model, "feature_names_in_", numbered(rows))]
+    columns = [printable(column) for column in getattr(model, "feature_names_in_", numbered(rows))]
     code = ["from rtbm import load", f"X = load({name!r}).sample({MODEL_DRAWS}, random_state=0)"]
     is_named = hasattr(model, "feature_names_in_")
     return Opened(DataTable(f"draws from {name}", rows, columns, code, "draws.csv", {}, is_named), model)
