@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats, Integers
+from rtbm.errors import InvalidInputError
 from rtbm.theta.constants import TWO_PI_PARTS
 from rtbm.theta.lattice import DIGIT
+from rtbm.validation import check_finite
 
 SPLITTER = 2.0**27 + 1
 """Dekker's constant: `in_two_parts` leaves 26 bits in each part, so products with integers below 2^27 do not round. A
@@ -97,6 +99,17 @@ def exact_product(z: Tensor, low: Tensor, U: Tensor) -> tuple[Tensor, Tensor]:
         high = (z + grid) - grid
         coarse = high @ U
     return coarse, ((z - high) + low) @ U
+
+
+def is_above(z: Tensor, near: float, most: float) -> bool:
+    """Whether some |z| exceeds `near`; an error if one exceeds `most`, or is NaN."""
+    largest = largest_entry(z) if z.numel() else 0.0
+    if not largest <= most:
+        check_finite(z, "z")
+        raise InvalidInputError(
+            f"z is too large: {largest:.3g}, where float64 can tell lattice points apart up to {most:.3g} for this Q"
+        )
+    return largest > near
 
 
 def largest_entry(z: Tensor) -> float:

@@ -12,8 +12,7 @@ import numpy as np
 from rtbm.theta.constants import COS_PI, SIN_PI
 
 try:
-    from numba import carray, njit, types
-    from numba.extending import intrinsic
+    from numba import njit
 except ImportError:  # the torch counterparts take over
     njit = None  # type: ignore[assignment]
 
@@ -53,22 +52,6 @@ def compiled(function: Any, *more_flags: str) -> Any:
 def reducing(function: Any) -> Any:
     """Compile with reassociation, so that sums and extrema over a row use SIMD instructions too."""
     return compiled(function, "nnan", "reassoc")
-
-
-if AVAILABLE:
-
-    @intrinsic
-    def _pointer(typing, address):
-        def generate(context, builder, signature, arguments):
-            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-        return types.CPointer(types.float64)(types.int64), generate
-
-
-@compiled
-def array_at(address, shape):
-    """The array of float64 at an address in memory."""
-    return carray(_pointer(address), shape)
 
 
 @compiled

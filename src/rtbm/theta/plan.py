@@ -11,9 +11,7 @@ from torch import Tensor
 from rtbm.common import Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
 from rtbm.theta.block.block import Block
-from rtbm.theta.derivatives import in_forward_mode
-from rtbm.theta.exact import largest_entry
-from rtbm.theta.lattice import LARGEST_INTEGER, connected_components
+from rtbm.theta.lattice import connected_components
 from rtbm.theta.unit.columns import UnitColumns
 from rtbm.validation import (
     as_real,
@@ -79,10 +77,8 @@ class ThetaPlan:
         self.tolerance = check_tolerance(tolerance)
         if self.Q.dtype == torch.float32:
             self.tolerance = max(self.tolerance, FLOAT32_TOLERANCE)
-        self._view = self.Q.detach().cpu().numpy()  # on the CPU it has the memory of Q
-        self._pointer = self.Q.data_ptr() if self.Q.is_cpu else -1
-        self._bytes = self._view.tobytes()
-        values = self._view.astype(float)
+        self._fixed = self.Q.detach().clone()
+        values = self._fixed.cpu().numpy().astype(float)
         self.blocks: list[tuple[Integers, Block]] = []
         self.diagonal_indices = np.arange(len(values)) if values.ndim == 1 else np.empty(0, dtype=np.int64)
         if values.ndim == 1:
@@ -95,11 +91,6 @@ class ThetaPlan:
             self._decompose((values + values.T) / 2)
         q = values if values.ndim == 1 else values.diagonal()[self.diagonal_indices]
         self._diagonal = UnitColumns(q, phase) if len(q) else None
-        step = min([*q, 1.0]) if phase == "I" else 1.0
-        self._is_one_block = (
-            len(self.blocks) == 1 and self._diagonal is None and self.Q.is_cpu and self.Q.dtype == torch.float64
-        )
-        self._largest = min([block.largest_argument for _, block in self.blocks] + [LARGEST_INTEGER * step])
 
     def _decompose(self, matrix: np.ndarray) -> None:
         everything = np.arange(len(matrix))
@@ -138,18 +129,12 @@ class ThetaPlan:
 
     def log_theta(self, z: Any) -> Tensor:
         """log θ̃(z|Q), or log θ̃(iz|Q) in phase II, for z (..., g). Returns (...)."""
-        if not isinstance(z, Tensor):
-            z = as_real(z, "z", finite=False)
-        if self._is_near(z):
-            value = self.blocks[0][1].near_log_theta(z)
-            if value is not None:
-                return value
         rows, shape = self._flatten(z)
-        if len(rows) == 0:
+        if rows.shape[0] == 0:
             return rows.sum(dim=1).reshape(shape)
         parts = [part.log_theta(z, Q) for _, part, z, Q in self._parts(rows)]
         total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
-        return total.to(rows.dtype).reshape(shape)
+        return total.reshape(shape) if total.dtype == rows.dtype else total.to(rows.dtype).reshape(shape)
 
     def moments(self, z: Any, order: int = 2) -> ThetaMoments:
         """log θ̃ and its z-derivatives up to `order` (0 to 3) for z (..., g)."""
@@ -168,38 +153,14 @@ class ThetaPlan:
         values = [tensor.to(rows.dtype).reshape((*shape, *tensor.shape[1:])) for tensor in (total, *tensors)]
         return ThetaMoments(*values, *[None] * (3 - order))
 
-    def _is_near(self, z: Tensor) -> bool:
-        """Whether a single block on the CPU may take z as it is, if only it is not too large."""
-        return (
-            self._is_one_block
-            and z.dtype == torch.float64
-            and z.is_cpu
-            and z.ndim > 0
-            and z.shape[-1] == len(self._view)
-            and not ((z.requires_grad or self.Q.requires_grad) and torch.is_grad_enabled())
-            and not in_forward_mode()
-            and self._is_unchanged()
-        )
-
-    def _is_unchanged(self) -> bool:
-        """Whether Q has the values that this plan was made for."""
-        is_shared = self.Q.data_ptr() == self._pointer
-        return (self._view if is_shared else self.Q.detach().cpu().numpy()).tobytes() == self._bytes
-
     def _flatten(self, z: Any) -> tuple[Tensor, torch.Size]:
+        """z as rows (points, g), and its shape without the last axis."""
         z = check_vectors(as_real(z, "z", finite=False), "z", self.g)
         check_same_device(z, "z", self.Q, "Q")
-        if not self._is_unchanged():
+        if not torch.equal(self.Q.detach(), self._fixed):
             raise InvalidInputError("Q was changed in place after this plan was made: make a new ThetaPlan")
-        rows = z.to(torch.promote_types(z.dtype, self.Q.dtype)).reshape(-1, self.g)
-        largest = largest_entry(rows) if len(rows) else 0.0
-        if not largest <= self._largest:
-            check_finite(rows, "z")
-            raise InvalidInputError(
-                f"z is too large: {largest:.3g}, where float64 can tell lattice points apart up to {self._largest:.3g} "
-                "for this Q"
-            )
-        return rows, z.shape[:-1]
+        rows = z.reshape(-1, self.g)
+        return rows if z.dtype == self.Q.dtype else rows.double(), z.shape[:-1]
 
     def _parts(self, rows: Tensor) -> Iterator[tuple[Integers, UnitColumns | Block, Tensor, Tensor]]:
         """The diagonal part and the blocks: their indices, their evaluator, and what it takes of the rows and of Q."""

@@ -11,7 +11,7 @@ from rtbm.theta.derivatives import Derivatives, wants_graph
 
 
 class Evaluator(ABC):
-    """log θ̃ and its derivatives for a block. Methods take Q as a tensor, which derivatives may be asked of."""
+    """log θ̃ and its derivatives for a block. Pass Q again to methods so that autograd can differentiate through it."""
 
     name: str
     has_moments: ClassVar[bool] = True
@@ -26,9 +26,9 @@ class Evaluator(ABC):
         """Whether it applies to this block on this device."""
         return True
 
-    def pays(self, z: Tensor) -> bool:
-        """Whether the cost model may choose it for the batch z (points, g)."""
-        return self.supports(z.device)
+    def pays(self, n_points: int, device: torch.device) -> bool:
+        """Whether the cost model may choose it for a batch."""
+        return self.supports(device)
 
     @abstractmethod
     def cost(self, n_points: int, device: torch.device, derivatives: bool) -> float:
@@ -46,7 +46,7 @@ class Evaluator(ABC):
 class CompiledEvaluator(Evaluator):
     """One compiled pass for basis change, nearest plane, terms and the way back. It serves up to two derivatives.
 
-    Others, and graphs of derivatives, go through the list.
+    Others, graphs of derivatives, and far arguments go through the list.
     """
 
     function: ClassVar[type[torch.autograd.Function]]
@@ -56,25 +56,25 @@ class CompiledEvaluator(Evaluator):
         super().__init__(tensors)
         self._list_sum = list_sum
 
-    def pays(self, z: Tensor) -> bool:
-        """Near arguments only."""
-        return super().pays(z) and not self.tensors.is_far(z)
-
     @abstractmethod
     def fixed_moments(self, z: Tensor, order: int) -> Derivatives:
-        """log θ̃ and its z-derivatives up to `order` ≤ 2, without a graph."""
+        """log θ̃ and its z-derivatives up to `order` ≤ 2 for near arguments, without a graph."""
+
+    def near_moments(self, z: Tensor, order: int) -> Derivatives | None:
+        """The same; None if an argument is far."""
+        return None if self.tensors.is_far(z) else self.fixed_moments(z, order)
 
     def log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
         """See `Evaluator`."""
-        return self.function.apply(z, Q, self) if wants_graph(z, Q) else self.fixed_moments(z, 0)[0]
+        if wants_graph(z, Q):
+            return self._list_sum.log_theta(z, Q) if self.tensors.is_far(z) else self.function.apply(z, Q, self)
+        near = self.near_moments(z, 0)
+        return self._list_sum.log_theta(z, Q) if near is None else near[0]
 
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
         """See `Evaluator`."""
-        if order == 0:
-            return (self.log_theta(z, Q),)
-        if order > 2 or wants_graph(z, Q):
-            return self._list_sum.moments(z, Q, order)
-        return self.fixed_moments(z, order)
+        near = None if order > 2 or wants_graph(z, Q) else self.near_moments(z, order)
+        return self._list_sum.moments(z, Q, order) if near is None else near
 
     def torch_log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
         """log θ̃ in plain torch."""

@@ -8,22 +8,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.common import TWO_PI, Floats
+from rtbm.common import TWO_PI
 from rtbm.theta import kernels
 from rtbm.theta.block.cost import FUSED_DERIVATIVES, FUSED_POINT, FUSED_TERM
 from rtbm.theta.block.evaluator import CompiledEvaluator
 from rtbm.theta.block.planning import BASIS, CENTRE, PERIODS, PLANE, B, K
-from rtbm.theta.chunks import POINTS_PER_THREAD, run_threads
+from rtbm.theta.chunks import run_threads
 from rtbm.theta.constants import TWO_PI_PARTS
 from rtbm.theta.derivatives import CompiledLogTheta, Derivatives
-from rtbm.theta.kernels import ROUND, ROW_WIDTH, add_scaled_row, array_at, compiled, exp_row, fill_row, sin_cos_row
+from rtbm.theta.kernels import ROUND, ROW_WIDTH, add_scaled_row, compiled, exp_row, fill_row, sin_cos_row
 
 MAX_EXPONENT = 600.0
 """Evaluators that multiply exponentials, or do not shift them, serve blocks whose exponents stay below this. Beyond 709
 they would overflow."""
 EXPONENT_BITS = 0x7FF << 52
 """The bits of a float64 that hold its exponent."""
-_NO_MEAN, _NO_COVARIANCE = np.empty((0, 0)), np.empty((0, 0, 0))
 
 
 class FusedPass(CompiledEvaluator):
@@ -40,38 +39,22 @@ class FusedPass(CompiledEvaluator):
         """One compiled pass."""
         return n_points * (FUSED_POINT + self.n_terms * (FUSED_DERIVATIVES if derivatives else FUSED_TERM))
 
-    def near_log_theta(self, z: Tensor, value: Tensor) -> bool:
-        """Make `value` (...) log θ̃ for z (..., g); returns whether z is near enough for that to be exact.
-
-        Both are contiguous. The pass takes their addresses, because making NumPy arrays of them takes longer than the
-        sum at a point.
-        """
-        N, addresses = value.numel(), (z.data_ptr(), value.data_ptr())
-        if N < POINTS_PER_THREAD:
-            return near_pass(*addresses, N, 0, N, *self._sum) <= self.tensors.near_argument
-        largest = run_threads(lambda start, stop: near_pass(*addresses, N, start, stop, *self._sum), N)
-        return all(part <= self.tensors.near_argument for part in largest)
-
     def fixed_moments(self, z: Tensor, order: int) -> Derivatives:
-        """log θ̃ and its z-derivatives up to `order` ≤ 2, without a graph."""
+        """log θ̃ and its z-derivatives up to `order` ≤ 2 for near arguments, without a graph."""
+        return self._run(z, order)[0]
+
+    def near_moments(self, z: Tensor, order: int) -> Derivatives | None:
+        """The same; None if an argument is far, which the pass finds out."""
+        found, largest = self._run(z, order)
+        return found if all(part <= self.tensors.near_argument for part in largest) else None
+
+    def _run(self, z: Tensor, order: int) -> tuple[Derivatives, list[float]]:
+        """The results of the pass, and the largest |z| of each of its parts, or NaN."""
         argument = z.detach().double().contiguous().numpy()
         N, g = argument.shape
         results = np.empty(N), np.empty((N if order > 0 else 0, g)), np.empty((N if order > 1 else 0, g, g))
-        run_threads(lambda start, stop: self.run_pass(argument, start, stop, order, *results), N)
-        return tuple(torch.from_numpy(array) for array in results[: order + 1])
-
-    def run_pass(
-        self,
-        z: Floats,
-        start: int,
-        stop: int,
-        order: int,
-        value: Floats,
-        mean: Floats = _NO_MEAN,
-        covariance: Floats = _NO_COVARIANCE,
-    ) -> float:
-        """Fill in the results for the points start…stop; returns the largest entry of z there, or NaN."""
-        return moment_pass(z, start, stop, *self._sum, order, value, mean, covariance)
+        largest = run_threads(lambda start, stop: moment_pass(argument, start, stop, *self._sum, order, *results), N)
+        return tuple(torch.from_numpy(array) for array in results[: order + 1]), largest
 
     @cached_property
     def _sum(self) -> tuple[Any, ...]:
@@ -309,11 +292,3 @@ def moment_pass(z, start, stop, M, n_osc, is_first_phase, constant, terms, order
         if order > 1:
             write_covariance(w, first, second, back, curvature, row, covariance, begin, count)
     return largest
-
-
-@compiled
-def near_pass(z_address, value_address, n_points, start, stop, M, n_osc, is_first_phase, constant, terms):
-    """`moment_pass` for values alone, where z (n_points, g) and the values (n_points,) are given by their addresses."""
-    z, value = array_at(z_address, (n_points, M.shape[1])), array_at(value_address, (n_points,))
-    none = np.empty((0, 0)), np.empty((0, 0, 0))
-    return moment_pass(z, start, stop, M, n_osc, is_first_phase, constant, terms, 0, value, none[0], none[1])

@@ -65,9 +65,9 @@ class SplitProduct(Evaluator):
         """Whether no factor overflows."""
         return self.tensors.g > 1 and self._exponent < MAX_EXPONENT
 
-    def pays(self, z: Tensor) -> bool:
+    def pays(self, n_points: int, device: torch.device) -> bool:
         """Batches of sums with many terms only: others take less time than the setup."""
-        return self.may_pay(len(z)) and self.supports(z.device)
+        return self.may_pay(n_points) and self.supports(device)
 
     def may_pay(self, n_points: int) -> bool:
         """Whether it is worth while to look for a split."""

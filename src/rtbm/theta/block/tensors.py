@@ -11,7 +11,7 @@ from rtbm.common import TWO_PI, Floats
 from rtbm.theta.block import planning
 from rtbm.theta.block.poisson import Form, make_form, make_geometry
 from rtbm.theta.derivatives import Congruence, wants_graph, with_derivatives
-from rtbm.theta.exact import TWO_PI_PERIODS, Periods, exact_product, largest_entry, remove_periods
+from rtbm.theta.exact import TWO_PI_PERIODS, Periods, exact_product, is_above, remove_periods
 from rtbm.theta.lattice import DIGIT, LARGEST_INTEGER
 
 CPU = torch.device("cpu")
@@ -82,8 +82,8 @@ class BlockTensors:
         return Argument(s, n, offset)
 
     def is_far(self, z: Tensor) -> bool:
-        """Whether recentring takes more than one step, see `remove_periods`."""
-        return len(z) > 0 and largest_entry(z) > self.near_argument
+        """Whether recentring takes more than one step, see `remove_periods`; an error if no step is exact."""
+        return is_above(z, self.near_argument, self.largest_argument)
 
     def form(self, Q: Tensor) -> Form:
         """The matrices of the sum: exact in value, and differentiable in Q if it asks for that."""

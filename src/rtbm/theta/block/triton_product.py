@@ -83,9 +83,9 @@ class CudaProduct(CompiledEvaluator):
         is_served = TRITON_AVAILABLE and 1 < g <= MAX_CUDA_PRODUCT_SIZE and geometry.n_osc == g
         return is_served and device.type == "cuda" and self._product.supports(device)
 
-    def pays(self, z: Tensor) -> bool:
-        """Near arguments, batches of sums with many terms only."""
-        return self._product.may_pay(len(z)) and super().pays(z)
+    def pays(self, n_points: int, device: torch.device) -> bool:
+        """Batches of sums with many terms only."""
+        return self._product.may_pay(n_points) and self.supports(device)
 
     def cost(self, n_points: int, device: torch.device, derivatives: bool) -> float:
         """Two short lists and a matrix product."""
@@ -99,7 +99,7 @@ class CudaProduct(CompiledEvaluator):
 
     def moments(self, z: Tensor, Q: Tensor, order: int) -> Derivatives:
         """See `Evaluator`."""
-        return self._product.moments(z, Q, order) if order else (self.log_theta(z, Q),)
+        return self._product.moments(z, Q, order) if order else super().moments(z, Q, 0)
 
     def fixed_moments(self, z: Tensor, order: int) -> Derivatives:
         """log θ̃ alone, without a graph: `has_moments` is false."""

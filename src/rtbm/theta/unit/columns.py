@@ -8,8 +8,8 @@ from rtbm.common import TWO_PI, Floats
 from rtbm.theta import kernels
 from rtbm.theta.constants import N_EXPONENTIALS
 from rtbm.theta.derivatives import CompiledLogTheta, Derivatives, wants_graph
-from rtbm.theta.exact import largest_entry
-from rtbm.theta.lattice import DIGIT
+from rtbm.theta.exact import is_above
+from rtbm.theta.lattice import DIGIT, LARGEST_INTEGER
 from rtbm.theta.unit.numba import column_moments, unit_constants
 from rtbm.theta.unit.torch import column_derivatives
 
@@ -25,6 +25,7 @@ class UnitColumns:
         self.q = q
         self.phase = phase
         self._near_argument = DIGIT * (q.min() if phase == "I" else TWO_PI)
+        self._largest_argument = LARGEST_INTEGER * (min(q.min(), 1.0) if phase == "I" else 1.0)
 
     @property
     def n_terms(self) -> int:
@@ -64,5 +65,5 @@ class UnitColumns:
         return kernels.AVAILABLE and z.device.type == "cpu" and not self._is_far(z)
 
     def _is_far(self, z: Tensor) -> bool:
-        """Whether recentring takes more than one step, see `remove_periods`."""
-        return z.numel() > 0 and largest_entry(z) > self._near_argument
+        """Whether recentring takes more than one step, see `remove_periods`; an error if no step is exact."""
+        return is_above(z, self._near_argument, self._largest_argument)
