@@ -1,4 +1,7 @@
-"""P(v) against its definition in 40 digits, its integral, and its two phases."""
+"""P(v) against its definition in 40 digits, its integral, its two phases, and the object that holds it."""
+
+import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -9,8 +12,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from families import PHASES, Floats
 from machines import D, dense, diagonal, exact_log_prob, integral, lattices, log_prob_bound, rounding_bound, waves
-from rtbm import RTBMDistribution, TooManyTermsError, log_theta
-from tolerances import FLOAT32, INTEGRAL, LOG_PROB, SAME
+from rtbm import RTBMDistribution, RTBMMixture, TooManyTermsError, log_theta, nn
+from tolerances import FLOAT32, INTEGRAL, LOG_PROB, SAME, WORSE
 
 SIZES = [(1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 2)]
 
@@ -198,3 +201,98 @@ def test_gradients_do_not_depend_on_what_was_asked_before(context, make, n_hidde
 
     for cold, warm in zip(gradients(False), gradients(True), strict=True):
         assert torch.allclose(cold, warm, rtol=SAME, atol=SAME)
+
+
+@pytest.mark.parametrize("centre", [0.0, 1e4, 1e6])
+def test_a_pinned_state_far_away_keeps_its_digits(centre: float) -> None:
+    """A is stiff and a large: only a few h matter, and where they are costs nothing."""
+    rng = np.random.default_rng(0)
+    rotation, _ = np.linalg.qr(rng.normal(size=(3, 3)))
+    A = (rotation * [500.0, 2000.0, 9000.0]) @ rotation.T
+    A = (A + A.T) / 2
+    shift = centre * np.array([1.0, -2.0, 3.0]) + np.array([0.3, 0.45, -0.4])
+    a = -A @ shift
+    F = rng.normal(size=(1, 3))
+    machine = RTBMDistribution.from_lattice(A, a, F, [0.0], [[0.5]])
+    for x in (-1.0, 0.7):
+        v = F @ np.round(shift) + x
+        assert float(machine.log_prob(v)) == pytest.approx(exact_log_prob(machine.lattice, v), abs=1e-8)
+
+
+@pytest.mark.parametrize("skew", [17, 1025])
+def test_another_basis_of_the_hidden_units_changes_nothing(skew: int) -> None:
+    """Powers of two and small integers: the change of basis itself is exact."""
+    A, a, F = np.array([[2.0, 0.5], [0.5, 1.0]]), np.array([0.25, -0.5]), np.array([[1.5, -0.25]])
+    U = np.array([[1, skew], [0, 1]]) @ np.array([[1, 0], [3, 1]])
+    plain = RTBMDistribution.from_lattice(A, a, F, [0.5], [[0.25]])
+    skewed = RTBMDistribution.from_lattice(U.T @ A @ U, U.T @ a, F @ U, [0.5], [[0.25]])
+    v = plain.sample((20,), torch.Generator().manual_seed(0))
+    assert torch.allclose(skewed.log_prob(v), plain.log_prob(v), atol=LOG_PROB)
+    assert torch.allclose(skewed.mean, plain.mean, atol=WORSE)
+    assert torch.allclose(skewed.covariance_matrix, plain.covariance_matrix, atol=WORSE)
+    assert torch.allclose(skewed.log_mgf(v), plain.log_mgf(v), atol=WORSE)
+    assert torch.allclose(skewed.cdf(v), plain.cdf(v), atol=WORSE)
+    T, W, Q, b_v, b_h = [[1.0]], F, A, [0.5], a
+    plain = RTBMDistribution(T, W, Q, b_v, b_h, phase="II")
+    skewed = RTBMDistribution(T, W @ U, U.T @ Q @ U, b_v, U.T @ b_h, phase="II")
+    for name in ("log_prob", "log_mgf", "cdf", "score_function"):
+        assert torch.allclose(getattr(skewed, name)(v), getattr(plain, name)(v), atol=WORSE)
+    assert torch.allclose(skewed.mean, plain.mean, atol=WORSE)
+    assert torch.allclose(skewed.covariance_matrix, plain.covariance_matrix, atol=WORSE)
+
+
+def test_machines_made_in_inference_mode_can_be_differentiated() -> None:
+    with torch.inference_mode():
+        kinds = [make(2, 2, phase=phase) for make in (dense, diagonal) for phase in ("I", "II")]
+        machines = [RTBMDistribution.from_natural(machine.natural) for machine in kinds]
+        machines += [nn.RTBM(2, 2)(), nn.RTBM(2, 2, coupling="diagonal")()]
+        cumulants = [machine.cumulant(2) for machine in machines]
+    for machine, cumulant in zip(machines, cumulants, strict=True):
+        v = torch.zeros(3, 2, dtype=D, requires_grad=True)
+        machine.log_prob(v).sum().backward()
+        assert torch.allclose(v.grad, machine.score_function(v.detach()), atol=WORSE)
+        assert torch.allclose(cumulant, machine.covariance_matrix, atol=WORSE)
+
+
+@pytest.mark.parametrize("machine", [dense(2, 2), diagonal(2, 6, phase="I"), RTBMMixture([1.0], [diagonal(2, 6)])])
+def test_empty_batches(machine) -> None:
+    empty = torch.zeros(0, 2, dtype=D)
+    for name in ("log_prob", "cdf", "log_mgf"):
+        assert getattr(machine, name)(empty).shape == (0,)
+    assert machine.score_function(empty).shape == (0, 2)
+    assert machine.sample((0,)).shape == (0, 2)
+    assert machine.hidden_mean(empty).shape[0] == 0
+    if isinstance(machine, RTBMMixture):
+        assert machine.responsibilities(empty).shape == (0, 1)
+    else:
+        assert machine.sample_joint((0,))[1].shape == (0, machine.n_hidden)
+
+
+def test_changing_what_a_machine_returns_does_not_change_it() -> None:
+    machine = dense(2, 2)
+    before = machine.log_prob(np.zeros(2))
+    machine.lattice.mean.add_(5)
+    machine.natural.T.add_(1)
+    machine.T.add_(1)
+    assert torch.equal(machine.log_prob(np.zeros(2)), before)
+    with pytest.raises(AttributeError):
+        machine.phase = "II"
+
+
+@pytest.mark.parametrize(
+    "machine", [dense(2, 2), diagonal(2, 6), RTBMMixture([0.4, 0.6], [dense(2, 1), diagonal(2, 6)])]
+)
+def test_copies_are_the_same_density(machine) -> None:
+    v = machine.sample((4,), torch.Generator().manual_seed(0))
+    for other in (copy.deepcopy(machine), pickle.loads(pickle.dumps(machine)), machine.detach(), machine.to("cpu")):
+        assert torch.equal(other.log_prob(v), machine.log_prob(v))
+        assert repr(other) == repr(machine)
+    single = machine.to(dtype=torch.float32)
+    assert single.dtype == single.mean.dtype == torch.float32
+    assert single.log_prob([0.1, 0.2]).dtype == torch.float32  # numbers have no dtype of their own
+    assert single.log_prob(v).dtype == torch.float64
+    assert machine.device == torch.device("cpu")
+    with pytest.raises(NotImplementedError, match="machines are not batched"):
+        machine.expand((3,))
+    module = nn.RTBM(2, 2)
+    assert module().detach().mean.requires_grad is False

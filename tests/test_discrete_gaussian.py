@@ -212,3 +212,18 @@ def test_a_sampler_that_would_not_finish_says_so() -> None:
     sampler = make_sampler(A, centre, torch.device("cpu"), max_listed=0, max_proposals=1000)
     with pytest.raises(SamplingError, match="proposals"):
         sampler.sample(10, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("centre", [0.0, 1e12, 1e14])
+def test_hidden_states_far_from_zero(centre: float) -> None:
+    """Probabilities, samples and divergences see the same bias, to the last digit."""
+    p, q = DiscreteGaussian([[0.7]], [-0.7 * centre - 0.1]), DiscreteGaussian([[0.9]], [-0.9 * centre + 0.2])
+    h, log_p = p.table()
+    expected = (log_p.exp() * (log_p - q.log_prob(h))).sum()
+    assert float((p.kl(q) - expected).abs()) <= 1e-10
+    assert float(p.kl(p).abs()) <= 1e-12
+    stiff = DiscreteGaussian([[20.1]], [-(20.1 * (centre + 0.5))])
+    draws = stiff.sample((20_000,), torch.Generator().manual_seed(0))
+    state, log_prob = stiff.table()
+    share = (draws[:, 0] == state[0, 0]).double().mean()
+    assert float((share - log_prob[0].exp()).abs()) <= 4 * 0.5 / math.sqrt(20_000)

@@ -1,5 +1,6 @@
 """Every evaluator against the reference sum and against each other: values, gradients, chunks, fallbacks."""
 
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -14,7 +15,7 @@ from rtbm import ThetaPlan, log_theta, theta_moments
 from rtbm.theta import kernels
 from rtbm.theta.block.cost import choose_split
 from rtbm.theta.block.product import exponentials
-from rtbm.theta.chunks import in_chunks
+from rtbm.theta.chunks import in_chunks, run_threads
 from rtbm.theta.reference import reference_log_theta
 from rtbm.theta.unit.columns import UnitColumns
 from rtbm.theta.unit.torch import column_derivatives, unit_derivatives
@@ -393,3 +394,13 @@ def test_the_compiled_diagonal_pass_has_all_derivatives(phase: str) -> None:
     assert gradgradcheck(function, [z, q], rtol=1e-3, atol=1e-5)
     assert gradcheck(lambda q: function(z.detach(), q), [q])
     assert gradcheck(lambda z: function(z, q.detach()), [z])
+
+
+def test_threads_take_all_rows_once() -> None:
+    for rows in (1, 5, 2**24 + 1, 2**24 + 3, 2**25 + 3):
+        seen = []
+        run_threads(lambda start, stop: seen.append((start, stop)), rows, work=10**9)  # noqa: B023
+        seen.sort()
+        assert seen[0][0] == 0
+        assert seen[-1][1] == rows
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(seen))

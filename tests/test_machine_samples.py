@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from machines import dense, diagonal
-from rtbm import InvalidInputError, RTBMDistribution, RTBMMixture
+from machines import D, dense, diagonal
+from rtbm import BoundedDistribution, DiscreteGaussian, InvalidInputError, RTBMDistribution, RTBMMixture
 from test_discrete_gaussian import chi_square_p_value
 from tolerances import P_VALUE
 
@@ -109,3 +110,20 @@ def test_the_second_phase_has_no_hidden_probabilities() -> None:
     ):
         with pytest.raises(InvalidInputError, match=r"needs phase I.*\.to_phase\(\"I\"\)"):
             call()
+
+
+def test_draws_without_derivatives_say_so() -> None:
+    plane = dense(2, 2)
+    given = plane.conditional({0: torch.zeros(3, dtype=D)})
+    bounded = BoundedDistribution(plane, [0.0, 0.0], [1.0, 1.0])
+    for distribution in (plane, RTBMMixture([1.0], [plane]), given, bounded, DiscreteGaussian([[1.0]], [0.0])):
+        with pytest.raises(NotImplementedError, match="discrete hidden states"):
+            distribution.rsample((5,))
+
+
+@pytest.mark.parametrize("bad", [-1, 2.5, None, "three", (2, -1)])
+def test_sample_shapes(bad) -> None:
+    machine = diagonal(1, 6)
+    assert machine.sample(np.int64(3)).shape == (3, 1)
+    with pytest.raises(InvalidInputError, match="sample_shape"):
+        machine.sample(bad)

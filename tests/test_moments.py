@@ -1,4 +1,4 @@
-"""Moments, cumulants, probabilities, scores and entropies against numerical integration and against each other."""
+"""Moments, cumulants, scores, entropies and divergences against numerical integration and against each other."""
 
 import math
 
@@ -12,8 +12,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from families import PHASES
 from machines import D, dense, diagonal, integral, lattices
-from rtbm import InvalidInputError, RTBMDistribution, RTBMMixture, TooManyNodesError
-from rtbm.distributions.integration.boxes import normal_box
+from rtbm import InvalidInputError, RTBMDistribution, RTBMMixture, TooManyNodesError, nn
 from tolerances import INTEGRAL, LOG_PROB, MOMENTS, WORSE
 
 MACHINES = [
@@ -75,86 +74,6 @@ def test_score_and_laplacian_are_derivatives_of_log_prob(machine: RTBMDistributi
         draws = [torch.autograd.functional.jacobian(first.hidden_mean, x) for x in v.detach()[:5]]
         expected = [-first.T.trace() - (first.W @ jacobian).trace() for jacobian in draws]
         assert torch.allclose(trace[:5], torch.stack(expected), rtol=WORSE, atol=100 * WORSE)
-
-
-@pytest.mark.parametrize("machine", [m for m in MACHINES if m.values[0].n_visible == 1])
-def test_distribution_function_and_quantiles(machine: RTBMDistribution) -> None:
-    v = torch.linspace(-4, 4, 41, dtype=D)[:, None]
-    cdf = machine.cdf(v)
-    edges = torch.linspace(-30, 4, 34001, dtype=D)
-    density = machine.log_prob(edges[:, None]).exp()
-    middle = machine.log_prob(edges[:-1, None] + 5e-4).exp()
-    simpson = torch.cat([torch.zeros(1, dtype=D), ((density[1:] + density[:-1] + 4 * middle) / 6000).cumsum(0)])
-    assert torch.allclose(cdf, simpson[26000::200], atol=1e-10)
-    p = torch.tensor([1e-12, 1e-3, 0.1, 0.5, 0.9, 1 - 1e-9], dtype=D)
-    quantiles = machine.icdf(p)
-    assert torch.allclose(machine.cdf(quantiles), p, rtol=1e-9, atol=1e-14)
-    assert torch.equal(machine.icdf([0.0, 1.0]), torch.tensor([[-math.inf], [math.inf]], dtype=D))
-    assert torch.allclose(machine.box_probability(v[:-1], v[1:]), cdf.diff(), atol=1e-13)
-    assert float(machine.box_probability([-math.inf], [math.inf])) == pytest.approx(1, abs=1e-12)
-    assert float(machine.box_probability([1.0], [0.0])) == 0.0
-
-
-@pytest.mark.parametrize("machine", [MACHINES[0].values[0], MACHINES[4].values[0]])
-def test_distribution_function_and_quantiles_carry_derivatives(machine: RTBMDistribution) -> None:
-    v = torch.tensor([[-0.7], [0.2], [1.1]], dtype=D, requires_grad=True)
-    (density,) = torch.autograd.grad(machine.cdf(v).sum(), v)
-    assert torch.allclose(density[:, 0], machine.log_prob(v).exp(), atol=1e-11)
-    p = torch.tensor([0.2, 0.7], dtype=D, requires_grad=True)
-    quantile = machine.icdf(p)
-    (slope,) = torch.autograd.grad(quantile.sum(), p)
-    assert torch.allclose(slope, (-machine.log_prob(quantile)).exp(), rtol=1e-8)
-    free = machine.natural
-    b_v = free.b_v.clone().requires_grad_()
-    moved = RTBMDistribution(free.T, free.W, free.Q, b_v, free.b_h, phase=free.phase)
-    assert torch.autograd.grad(moved.cdf([[0.3]]).sum(), b_v)[0].isfinite().all()
-
-
-@pytest.mark.parametrize("machine", [m for m in MACHINES if m.values[0].n_visible == 2])
-def test_boxes_in_two_dimensions(machine: RTBMDistribution) -> None:
-    low, high = (
-        torch.tensor([[-1.0, -0.5], [-math.inf, 0.0]], dtype=D),
-        torch.tensor([[0.7, 1.2], [0.5, math.inf]], dtype=D),
-    )
-    found = machine.box_probability(low, high)
-    x, weight = (torch.tensor(part) for part in np.polynomial.legendre.leggauss(20))
-    for (a, c), (b, d), value in zip(low.clamp(-20, 20), high.clamp(-20, 20), found, strict=True):
-        panels = [torch.linspace(float(s), float(e), int((e - s) * 1.5) + 2, dtype=D) for s, e in ((a, b), (c, d))]
-        axes, weights = [], []
-        for edges in panels:
-            half = edges.diff()[:, None] / 2
-            axes.append(((edges[:-1] + edges[1:])[:, None] / 2 + half * x).reshape(-1))
-            weights.append((half * weight).reshape(-1))
-        grid = torch.cartesian_prod(*axes)
-        expected = machine.log_prob(grid).exp() @ torch.cartesian_prod(*weights).prod(1)
-        assert float((value - expected).abs()) <= 1e-10
-    if machine.n_visible < 3 and getattr(machine, "coupling", "dense") == "dense":
-        marginal = machine.marginal(0)
-        upper = torch.tensor([0.4, math.inf], dtype=D)
-        assert torch.allclose(machine.cdf(upper), marginal.cdf(upper[:1]), atol=1e-12)
-
-
-def test_boxes_under_a_normal_distribution() -> None:
-    """Correlations up to a millionth below 1 against Sheppard's formula, and the orthant in three dimensions."""
-    zero = torch.zeros(2, dtype=D)
-    for rho in (1e-9, 0.3, -0.8, 0.99, -0.999999, 0.999999):
-        C = torch.tensor([[1.0, rho], [rho, 1.0]], dtype=D)
-        expected = 0.25 + math.asin(rho) / (2 * math.pi)
-        assert abs(float(normal_box(zero - math.inf, zero, C)) - expected) <= 1e-12
-        shifted = normal_box(torch.tensor([-1.0, -2.0], dtype=D), torch.tensor([0.5, 3.0], dtype=D), C)
-        mirrored = normal_box(torch.tensor([-2.0, -1.0], dtype=D), torch.tensor([3.0, 0.5], dtype=D), C)
-        assert float((shifted - mirrored).abs()) <= 1e-12
-    C = torch.tensor([[1.0, 0.5, 0.2], [0.5, 1.0, -0.3], [0.2, -0.3, 1.0]], dtype=D)
-    orthant = 0.125 + sum(math.asin(c) for c in (0.5, 0.2, -0.3)) / (4 * math.pi)
-    assert abs(float(normal_box(torch.full((3,), -math.inf, dtype=D), torch.zeros(3, dtype=D), C)) - orthant) <= 1e-4
-
-
-def test_boxes_in_three_dimensions() -> None:
-    machine = dense(3, 2, 5)
-    draws = machine.sample((400_000,), generator=torch.Generator().manual_seed(0))
-    low, high = machine.mean - 1.0, machine.mean + 1.5
-    share = ((draws > low) & (draws < high)).all(1).double().mean()
-    assert float((machine.box_probability(low, high) - share).abs()) <= 4 * 0.5 / math.sqrt(400_000) + 1e-4
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -299,3 +218,65 @@ def test_joint_probabilities_have_derivatives_and_a_dtype() -> None:
     assert gradcheck(function, [part.clone().requires_grad_() for part in inputs])
     small = machine.to(dtype=torch.float32)
     assert small.joint_log_prob(v.float(), h.float()).dtype == small.visible_given(h).mean.dtype == torch.float32
+
+
+def small_average() -> RTBMDistribution:
+    """A grid machine whose probability lies far out in its Gaussian factor."""
+    W, b_h = np.full((1, 8), 0.1) + np.linspace(0, 0.1, 8), np.full(8, math.pi) + np.linspace(-0.1, 0.1, 8)
+    return RTBMDistribution([[1.0]], W, np.full(8, 0.1), [0.0], b_h, phase="II")
+
+
+@pytest.mark.parametrize("first", ["mean", "variance", "log_prob", "sample", "cdf", "entropy"])
+def test_moments_of_grid_machines_do_not_depend_on_what_was_asked_first(first: str) -> None:
+    machine = small_average()
+    arguments = {"log_prob": [[0.0]], "sample": [(3,)], "cdf": [[0.0]], "entropy": []}.get(first)
+    asked = getattr(machine, first)
+    if arguments is not None:
+        asked(*arguments)
+    assert float(machine.mean) == pytest.approx(float(machine.cumulant(1)), abs=1e-9)
+    assert float(machine.variance) == pytest.approx(float(machine.cumulant(2)), abs=1e-8)
+    x = torch.linspace(-45, 25, 70_001, dtype=D)[:, None]
+    density = machine.log_prob(x).exp()
+    assert float(density.sum()) * 1e-3 == pytest.approx(1, abs=1e-9)
+    assert float((density * x[:, 0]).sum()) * 1e-3 == pytest.approx(float(machine.mean), abs=1e-8)
+
+
+@pytest.mark.parametrize("step", [0.25, 0.125, 0.05])
+def test_divergence_from_a_smooth_to_a_rippled_density(step: float) -> None:
+    smooth = RTBMDistribution([[1.0]], [[0.0]], [[1.0]], [0.0], [0.0])
+    comb = RTBMDistribution.from_lattice([[step**2]], [0.0], [[step]], [0.0], [[(step / 6) ** 2]])
+    x = torch.linspace(-9, 9, 400_001, dtype=D)[:, None]
+    expected = (smooth.log_prob(x).exp() * (smooth.log_prob(x) - comb.log_prob(x))).sum() * (x[1] - x[0])
+    assert float((smooth.kl(comb) - expected).abs()) <= 1e-7
+    normal = MultivariateNormal(torch.zeros(1, dtype=D), torch.eye(1, dtype=D))
+    assert float((kl_divergence(normal, comb) - expected).abs()) <= 1e-7
+
+
+@pytest.mark.parametrize("width", [0.1, 1e-3])
+def test_entropy_of_a_mixture_of_wide_and_narrow_parts(width: float) -> None:
+    parts = [
+        RTBMDistribution.from_lattice([[1.0]], [0.0], [[0.0]], [m], [[s**2]]) for m, s in ((0.0, 1.0), (0.1, width))
+    ]
+    mixture = RTBMMixture([0.5, 0.5], parts)
+    x = torch.cat([torch.linspace(-9, 9, 200_001, dtype=D), 0.1 + width * torch.linspace(-9, 9, 200_001, dtype=D)])
+    x = x.sort().values[:, None]
+    log_prob = mixture.log_prob(x)
+    expected = torch.trapezoid(-log_prob.exp() * log_prob, x[:, 0])
+    assert float((mixture.entropy() - expected).abs()) <= 1e-6
+
+
+def test_divergence_in_float32_is_not_a_rough_estimate() -> None:
+    machine = dense(1, 2)
+    normal = MultivariateNormal(machine.mean, machine.covariance_matrix)
+    single = MultivariateNormal(machine.mean.float(), machine.covariance_matrix.float())
+    rounded = kl_divergence(machine.to(dtype=torch.float32), single)
+    assert rounded.dtype == torch.float32
+    assert float(rounded) == pytest.approx(float(kl_divergence(machine, normal)), abs=1e-5)
+
+
+def test_estimates_carry_derivatives() -> None:
+    module = nn.RTBM(4, 2, generator=torch.Generator().manual_seed(0))
+    module().estimate_entropy(generator=torch.Generator().manual_seed(0)).value.backward()
+    slope = module.visible_centre.grad.clone(), module.visible_scale.grad.clone()
+    assert float(slope[0].abs().max()) < 0.05  # a shift leaves the entropy alone, up to the Monte Carlo error
+    assert float(slope[1].abs().max()) > 0.1

@@ -1,4 +1,4 @@
-"""The three ways to a normaliser: lattice sum, integral over v, annealed importance sampling."""
+"""The two ways to a normaliser, the lattice sum and the integral over v, and what is out of reach of both."""
 
 import math
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from families import PHASES
 from machines import D, dense, diagonal, waves
-from rtbm import NormalizerError, RTBMDistribution, ThetaPlan
+from rtbm import NormalizerError, RTBMDistribution, ThetaPlan, nn
 from rtbm.distributions.diagonal import DiagonalMachine
 from rtbm.parameters import Natural
 from tolerances import LOG_PROB, WORSE
@@ -91,7 +91,15 @@ def test_out_of_reach_says_what_to_do() -> None:
     v = np.zeros((3, 6))
     with pytest.raises(NormalizerError, match=r"60 hidden units.*there are 6.*need no normaliser"):
         machine.log_prob(v)
-    assert machine.score_function(v).shape == (3, 6)
+    for call in (lambda: machine.mean, lambda: machine.cdf(v), lambda: machine.log_mgf(v)):
+        with pytest.raises(NormalizerError, match=r"need no normaliser\. Use fewer hidden units"):
+            call()
+    with pytest.raises(NormalizerError, match="fewer hidden units, or a diagonal Q"):
+        nn.RTBM(1, 30)().log_prob([0.0])
+    with pytest.raises(NormalizerError, match="log_prob with NaN for the other coordinates"):
+        diagonal(2, 30).marginal(0).log_prob([0.0])
+    module = nn.RTBM.from_distribution(machine)
+    assert torch.allclose(module().score_function(v), machine.score_function(v), atol=WORSE)
     assert machine.free_energy(v).shape == (3,)
     assert machine.hidden_mean(v).shape == (3, 60)
 
@@ -101,3 +109,13 @@ def test_many_visible_units_with_few_hidden_ones_take_the_lattice_sum() -> None:
     other = RTBMDistribution(*machine.natural._replace(Q=torch.diag(machine.Q))[:-1], phase="II")
     v = machine.sample((5,), torch.Generator().manual_seed(0))
     assert torch.allclose(machine.log_prob(v), other.log_prob(v), rtol=0, atol=LOG_PROB)
+
+
+def test_a_grid_that_grows_too_large_gives_way_to_the_lattice_sum() -> None:
+    scale = 8.1
+    W = scale * np.array([[1, 0, 0, 0.3], [0, 1, 0, 0.1], [0, 0, 1, 0.2]])
+    parts = 8 * np.eye(3), W, np.full(4, 0.3), np.zeros(3), np.full(4, np.pi)
+    by_vector = RTBMDistribution(*parts, phase="II")
+    by_matrix = RTBMDistribution(*parts[:2], np.diag(parts[2]), *parts[3:], phase="II")
+    assert float(by_vector.log_prob(np.zeros(3))) == pytest.approx(float(by_matrix.log_prob(np.zeros(3))), abs=1e-9)
+    assert torch.allclose(by_vector.mean, by_matrix.mean, atol=1e-9)

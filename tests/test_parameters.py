@@ -1,5 +1,7 @@
 """The maps between natural, lattice and free parameters: round trips, batches, derivatives."""
 
+import contextlib
+
 import mpmath
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from families import PHASES
 from machines import D, lattices, waves
-from rtbm import InvalidInputError, RTBMDistribution
+from rtbm import InvalidInputError, NormalizerError, NotPositiveDefiniteError, RTBMDistribution, nn
 from rtbm.parameters import (
     Lattice,
     Natural,
@@ -147,3 +149,37 @@ def test_wrong_lengths_are_named() -> None:
         unpack(torch.zeros(4), 1, 1)
     with pytest.raises(InvalidInputError, match="coupling must be one of 'dense', 'diagonal', got 'sparse'"):
         count(1, 1, "sparse")
+
+
+def test_large_free_parameters_give_a_density_or_an_error_of_ours() -> None:
+    for vector in ([0.0, 0, 0, 0, -400.0], [0.0, 0, 0, 0, 800.0]):
+        with pytest.raises(InvalidInputError, match="free parameters"):
+            RTBMDistribution.from_free(unpack(torch.tensor(vector, dtype=D), 1, 1))
+    with pytest.raises(NotPositiveDefiniteError, match="take smaller steps, or regularise"):
+        RTBMDistribution.from_free(unpack(torch.tensor([0.0, 1e9, 0.0, 0, 0, 0, 0, 0, 0.0], dtype=D), 1, 2))
+    rng = np.random.default_rng(0)
+    for hidden in ("dense", "diagonal"):
+        for scale in (3.0, 5.0, 8.0):
+            for _ in range(6):
+                module = nn.RTBM(2, 3, coupling=hidden)
+                with torch.no_grad():
+                    for parameter in module.parameters():
+                        parameter.copy_(torch.tensor(rng.normal(size=parameter.shape) * scale))
+                with contextlib.suppress(InvalidInputError, NormalizerError):  # said in our own words
+                    assert bool(module().log_prob(torch.zeros(2, dtype=D)).isfinite())
+
+
+def test_free_parameters_are_checked() -> None:
+    free = nn.RTBM(1, 2).free
+    with pytest.raises(InvalidInputError, match=r"free\.weights must have shape .* take one of a batch"):
+        RTBMDistribution.from_free(free._replace(weights=free.weights[None]))
+    with pytest.raises(InvalidInputError, match=r"free\.visible_centre must have shape \(1,\), got \(2,\)"):
+        RTBMDistribution.from_free(free._replace(visible_centre=torch.zeros(2)))
+    with pytest.raises(InvalidInputError, match=r"free must be an rtbm\.parameters\.Free, got a Tensor"):
+        RTBMDistribution.from_free(torch.zeros(9))
+    with pytest.raises(InvalidInputError, match=r"free must be an rtbm\.parameters\.Free of a dense machine"):
+        nn.RTBM(1, 1).load_free(nn.RTBM(1, 1, coupling="diagonal").free)
+    with pytest.raises(InvalidInputError, match=r"free\.hidden_scale must have shape \(6,\), got \(1,\)"):
+        nn.RTBM(2, 3).load_free(nn.RTBM(1, 1).free)
+    with pytest.raises(InvalidInputError, match="the state belongs to a machine with coupling='diagonal'"):
+        nn.RTBM(1, 1).load_state_dict(nn.RTBM(1, 1, coupling="diagonal").state_dict())

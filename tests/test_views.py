@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from families import PHASES
 from machines import D, dense, diagonal, lattices, log_prob_bound, waves
-from rtbm import InvalidInputError, RTBMDistribution, RTBMMixture
-from tolerances import LOG_PROB, WORSE
+from rtbm import InvalidInputError, RTBMDistribution, RTBMMixture, nn
+from tolerances import INTEGRAL, LOG_PROB, WORSE
 
 MACHINES = [
     pytest.param(dense(3, 2), id="dense-I"),
@@ -165,3 +165,34 @@ def test_bad_indices_and_values(machine) -> None:
     assert machine.conditional({}) is machine
     if isinstance(machine, RTBMDistribution):
         assert torch.equal(machine.marginal(-1).mean, machine.marginal(2).mean)
+
+
+def test_components_of_weight_zero_are_absent() -> None:
+    parts = [dense(2, 2), dense(2, 1, 1)]
+    mixture = RTBMMixture([0.0, 1.0], parts)
+    v = parts[1].sample((5,), torch.Generator().manual_seed(0))
+    assert torch.allclose(mixture.log_prob(v), parts[1].log_prob(v), atol=LOG_PROB)
+    assert torch.allclose(mixture.marginal(0).mean, parts[1].mean[:1])
+    assert torch.allclose(mixture.conditional({0: 1.0}).mean, parts[1].conditional({0: 1.0}).mean)
+    assert torch.allclose(mixture.affine(np.eye(2)).to_phase("II").mean, parts[1].mean, atol=WORSE)
+    assert torch.allclose(
+        nn.MixtureOfRTBMs.from_distribution(mixture)().log_prob(v), parts[1].log_prob(v), atol=LOG_PROB
+    )
+    assert float((mixture.entropy() - parts[1].entropy()).abs()) <= INTEGRAL * 10
+
+
+def test_units_do_not_matter_for_affine_maps() -> None:
+    machine = dense(2, 2)
+    scaled = machine.affine([[1e-8, 0.0], [0.0, 1e8]])
+    assert torch.allclose(scaled.mean / machine.mean, torch.tensor([1e-8, 1e8], dtype=D), rtol=1e-9)
+
+
+def test_indices_may_be_numbers_and_arrays_of_numpy() -> None:
+    machine = dense(3, 1)
+    mixture = RTBMMixture([1.0], [machine])
+    for each in (machine, mixture):
+        assert torch.allclose(each.marginal(np.int64(1)).mean, machine.mean[1:2])
+        assert torch.allclose(each.marginal(np.array([2, 0])).mean, machine.mean[[2, 0]])
+        for wrong in ([True, False], None, "1"):
+            with pytest.raises(InvalidInputError, match="indices must be integers"):
+                each.marginal(wrong)
