@@ -7,6 +7,7 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
+from machines import gaussian_score
 from rtbm import RTBMDensity, datasets
 
 
@@ -91,7 +92,7 @@ def test_clusters_without_width_do_no_harm():
     X = np.concatenate([np.full((40, 2), 3.0), np.random.default_rng(0).normal(size=(60, 2))])
     for strength in (0.0, 1.0):
         model = fit(X, n_components=3, fallback="gaussians", regularization=strength)
-        assert np.isfinite(model.score_samples(X)).all()
+        assert model.score(X) > gaussian_score(X, X)
 
 
 def test_machines_that_explain_nothing_do_not_run_away():
@@ -101,3 +102,11 @@ def test_machines_that_explain_nothing_do_not_run_away():
         assert model.distribution_.weights.min() < 1e-6
         assert np.allclose(model.distribution_.covariance_matrix, np.cov(X.T), atol=0.3)
         assert model.score([[1e3, 1e3]]) < -1e4
+
+
+@pytest.mark.parametrize("options", [{"n_components": 1}, {"n_components": 5, "solver": "em"}])
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 9, 12])
+def test_few_points_are_a_gaussian(n, options):
+    rng = np.random.default_rng(1)
+    X, test = rng.normal(size=(n, 1)), rng.normal(size=(2000, 1))
+    assert fit(X, 2, **options, n_init=2).score(test) >= gaussian_score(X, test) - 1e-6

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 
-from rtbm import RTBMDensity, RTBMDensityCV
+from rtbm import InvalidInputError, RTBMDensity, RTBMDensityCV
+from rtbm.estimators.checks import distinct_rows
 from rtbm.training import Likelihood, make_family
 from rtbm.training.coordinates import moments
 from rtbm.training.gaussians import fill_gaps, gaussian_moments
@@ -46,9 +47,13 @@ def drop_outs(table, share, seed):
 
 
 def independent_log_prob(X, table):
-    """log P of rows by one normal distribution for each column of a table."""
+    """log P of what is present in rows, by one normal distribution for each column of a table."""
     mean, variance = np.nanmean(table, axis=0), np.nanvar(table, axis=0)
-    return -0.5 * ((X - mean) ** 2 / variance + np.log(2 * np.pi * variance)).sum(axis=1)
+    return -0.5 * np.nansum((X - mean) ** 2 / variance + np.log(2 * np.pi * variance), axis=1)
+
+
+def quick(n_hidden=1, **options):
+    return RTBMDensity(n_hidden, **{"n_init": 1, "random_state": 0, **options})
 
 
 @pytest.mark.filterwarnings("ignore:.*linearly dependent:RuntimeWarning")
@@ -63,7 +68,7 @@ def test_fits_of_small_tables_are_not_behind_independent_normals(name, pattern, 
         rows = rows[:, (np.isfinite(rows).sum(axis=0) > 4) & (np.nanstd(rows, axis=0) > 0)]
         if rows.shape[1] < table.shape[1]:
             continue
-        model = RTBMDensity(1, n_init=1, random_state=0).fit(rows)
+        model = quick().fit(rows)
         gain = model.score_samples(others) - independent_log_prob(others, rows)
         assert gain.mean() > -0.3 - 3 * gain.std() / math.sqrt(len(gain))
 
@@ -72,7 +77,7 @@ def test_fits_of_small_tables_are_not_behind_independent_normals(name, pattern, 
 def test_correlations_are_found_behind_gaps():
     table = TABLES["cancer"]
     rows, others = at_random(table[:300], 0.5, 0), table[300:]
-    model = RTBMDensity(1, n_init=1, random_state=0).fit(rows)
+    model = quick().fit(rows)
     assert model.score(others) > independent_log_prob(others, rows).mean() + 5
 
 
@@ -126,7 +131,7 @@ def test_sums_over_points_with_gaps_of_their_own_are_those_of_theta_functions(se
 @pytest.mark.parametrize("options", [{"n_hidden": 1, "n_components": 3}, {"n_hidden": 2, "regularization": 0.1}])
 def test_log_prob_of_rows_with_gaps_is_that_of_the_distribution(options):
     table = TABLES["iris"]
-    model = RTBMDensity(n_init=1, random_state=0, fallback=None, **options).fit(at_random(table, 0.2, 0))
+    model = quick(fallback=None, **options).fit(at_random(table, 0.2, 0))
     rows = np.concatenate([at_random(table, 0.4, 1), np.full((1, 4), np.nan), at_random(10 * table[:20], 0.4, 2)])
     exact = model.distribution_.log_prob(torch.from_numpy(rows)).numpy()
     assert np.allclose(model.score_samples(rows), exact, rtol=1e-11, atol=1e-10)
@@ -144,7 +149,7 @@ def test_one_density_for_each_class_classifies_rows_with_gaps():
     X = at_random(X, 0.2, 0)
     order = np.random.default_rng(1).permutation(len(X))
     train, test = order[:133], order[133:]
-    models = [RTBMDensity(1, n_init=1, random_state=0).fit(X[train][y[train] == k]) for k in range(3)]
+    models = [quick().fit(X[train][y[train] == k]) for k in range(3)]
     log_prob = np.stack([model.score_samples(X[test]) for model in models], axis=1)
     assert (log_prob.argmax(axis=1) == y[test]).mean() > 0.9
 
@@ -158,6 +163,52 @@ def test_a_committee_accepts_columns_that_are_constant_without_a_fold():
     table[:5, 2] = 1.0
     table[5:10, 2] = 2.0
     model = RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], random_state=0).fit(table)
-    assert np.isfinite(model.score_samples(table)).all()
+    assert model.score(table) > independent_log_prob(table, table).mean()
     again = RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], random_state=0).fit(table)
     assert np.array_equal(model.score_samples(table), again.score_samples(table))
+
+
+def test_mixtures_of_data_with_many_gaps():
+    X = at_random(np.random.default_rng(1).normal(size=(60, 3)), 0.7, 1)
+    X = X[~np.isnan(X).all(axis=1)]
+    model = quick(1, n_components=3, tol=1e-4).fit(X)
+    assert model.score(X) > independent_log_prob(X, X).mean() - 0.01
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_history_is_in_the_units_of_the_data(share):
+    X = at_random(np.random.default_rng(1).normal(size=(80, 2)), share, 1) * [100, 1]
+    model = quick(2, n_init=2, fallback=None, regularization=0).fit(X)
+    assert -model.history_[-1].objective == pytest.approx(model.score(X[~np.isnan(X).all(1)]), abs=0.05)
+
+
+def test_what_is_present_in_rows_with_gaps_counts():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=400), np.full(400, np.nan)])
+    X[:20, 1] = rng.normal(size=20) + X[:20, 0]
+    X[20:, 0] += 3.0  # rows with a gap tell that the first feature has another mean
+    model = quick(1, fallback=None).fit(X)
+    assert float(model.distribution_.mean[0]) == pytest.approx(X[:, 0].mean(), abs=0.1)
+    streamed = quick(1, fallback=None).fit([X[:10], X[10:]])
+    assert float(streamed.distribution_.mean[0]) == pytest.approx(X[:, 0].mean(), abs=0.1)
+
+
+def test_rows_without_numbers_are_no_observations():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    empty = np.full((30, 2), np.nan)
+    assert quick(1).fit(np.vstack([X, empty])).summary_["n_observations"] == 50
+    rows, weights = distinct_rows(np.vstack([X, X[:5], empty]), np.ones(85))
+    assert len(rows) == 50
+    assert weights.sum() == 55
+
+
+def test_rows_without_numbers_do_not_count_in_the_mean():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    model = quick(1).fit(X)
+    gaps = np.vstack([X, np.full((30, 2), np.nan)])
+    for measure in (model.score, model.bic, model.aic):
+        with pytest.warns(UserWarning, match="30 of 80 rows"):
+            assert measure(gaps) == pytest.approx(measure(X))
+    assert model.score(gaps, sample_weight=[1] * 50 + [0] * 30) == pytest.approx(model.score(X))
+    with pytest.raises(InvalidInputError, match="no row with numbers"):
+        model.score(np.full((3, 2), np.nan))
