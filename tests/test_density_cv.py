@@ -6,7 +6,6 @@ from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import KFold
-from sklearn.utils.estimator_checks import check_estimator
 
 from rtbm import RTBMDensity, RTBMDensityCV, datasets
 from rtbm.distributions import RTBMMixture
@@ -54,13 +53,6 @@ def test_the_same_seed_gives_the_same_committee(gamma):
     assert np.array_equal(again.score_samples(gamma), model.score_samples(gamma))
     other = clone(model).set_params(random_state=1).fit(gamma)
     assert not np.array_equal(other.score_samples(gamma), model.score_samples(gamma))
-
-
-def test_weights_count_repetitions(gamma):
-    options = {"cv": 3, "random_state": 0}
-    repeated = RTBMDensityCV(SHORT, **options).fit(np.concatenate([gamma, gamma[:50]]))
-    weighted = RTBMDensityCV(SHORT, **options).fit(gamma, sample_weight=np.where(np.arange(400) < 50, 2.0, 1.0))
-    assert np.allclose(repeated.score_samples(gamma), weighted.score_samples(gamma))
 
 
 def test_a_gaussian_loses_where_there_is_structure():
@@ -184,11 +176,6 @@ def test_rows_out_of_reach_do_not_hide_how_a_candidate_does(gamma):
     assert log_prob[:2] == pytest.approx(fit.score_samples(others[:2]), abs=1e-6)
     assert np.isfinite(log_prob).all()
     assert log_prob[2] < log_prob[:2].min() - 20
-
-
-@pytest.mark.filterwarnings("ignore:.*linearly dependent:RuntimeWarning", "ignore::rtbm.SpikeWarning")
-def test_conventions_of_scikit_learn():
-    check_estimator(RTBMDensityCV([{"n_hidden": 1, "n_init": 1, "max_iter": 3}], cv=2, random_state=0), on_skip=None)
 
 
 # Smooth machines with binary units

@@ -1,17 +1,15 @@
-"""ThetaNetRegressor and ThetaNetClassifier: scikit-learn's contract, weights, seeds, solvers, starts and errors."""
+"""ThetaNetRegressor and ThetaNetClassifier: seeds, solvers, starts, weights and errors."""
 
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
 from sklearn.datasets import load_iris
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import estimator_checks_generator
 from torch.nn.utils import vector_to_parameters
 
 from rtbm import InvalidInputError, ThetaNetClassifier, ThetaNetRegressor
@@ -33,40 +31,6 @@ def quick(sizes=(3,), **options):
 
 def quick_classifier(sizes=(3,), **options):
     return ThetaNetClassifier(sizes, **{"n_init": 2, "max_iter": 40, "tol": 1e-3, "random_state": 0, **options})
-
-
-def all_checks():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        models = (ThetaNetRegressor((3,), n_init=2, max_iter=60), ThetaNetClassifier((4,), n_init=1, max_iter=60))
-        return [pair for model in models for pair in estimator_checks_generator(model)]
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("estimator", "check"), [pytest.param(e, c, id=f"{type(e).__name__}-{c.func.__name__}") for e, c in all_checks()]
-)
-def test_scikit_learn_contract(estimator, check):
-    try:
-        check(estimator)
-    except BaseException as error:
-        if "SCIPY_ARRAY_API" in str(error):
-            pytest.skip(str(error))
-        raise
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("options", [{}, {"solver": "adam", "batch_size": 32, "max_iter": 3}])
-def test_weights_are_repetitions_and_zero_is_absence_bit_for_bit(options):
-    rng = np.random.default_rng(1)
-    weights = rng.integers(0, 4, len(T))
-    order = rng.permutation(int(weights.sum()))
-    X, y = np.repeat(T, weights, axis=0)[order], np.repeat(NOISY, weights)[order]
-    repeated, weighted = quick(**options).fit(X, y), quick(**options).fit(T, NOISY, sample_weight=weights)
-    assert np.array_equal(weighted.predict(T), repeated.predict(T))
-    kept = weights > 0
-    absent = quick(**options).fit(T[kept], NOISY[kept], sample_weight=weights[kept])
-    assert np.array_equal(absent.predict(T), repeated.predict(T))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -196,20 +160,11 @@ def test_probabilities(loss, n_classes):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_pipelines_grids_and_clones():
+def test_pipelines_and_grids():
     X, y = IRIS
     grid = GridSearchCV(quick_classifier(max_iter=5), {"alpha": [0.1, 10.0]}, cv=2).fit(X[::3], y[::3])
     assert grid.best_params_["alpha"] in (0.1, 10.0)
     assert make_pipeline(StandardScaler(), quick(max_iter=3)).fit(T, NOISY).predict(T).shape == (150,)
-    assert clone(quick(alpha=3.0)).alpha == 3.0
-
-
-def test_a_failed_fit_leaves_nothing_behind():
-    model = quick(max_iter=2, tol=0.1).fit(T, NOISY)
-    with pytest.raises(ValueError, match="NaN"):
-        model.fit(np.full((5, 1), np.nan), np.zeros(5))
-    with pytest.raises(NotFittedError):
-        model.predict(T)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +266,7 @@ def test_parameters_beyond_float64_are_turned_back_from():
     far[-5:] = 1e3  # e^1000 is not a float64
     assert objective.value(far) == np.inf
     result = NETWORK_SOLVERS["lbfgs"](max_iter=5).minimise(objective, start)
-    assert np.isfinite(result.objective)
+    assert result.objective < objective.value(start)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -420,10 +375,3 @@ def test_a_failed_refit_leaves_nothing_behind():
     with pytest.raises(InvalidInputError):
         model.fit(X, np.zeros(150))
     assert not [name for name in vars(model) if name.endswith("_") and name != "n_features_in_"]
-
-
-def test_arrays_that_cannot_be_written_are_read_without_a_warning():
-    model = quick().fit(T, NOISY)
-    fixed = T.copy()
-    fixed.flags.writeable = False
-    assert np.array_equal(model.predict(fixed), model.predict(T))

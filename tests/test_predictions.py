@@ -8,7 +8,6 @@ import torch
 from scipy import stats
 from sklearn.base import clone
 from sklearn.datasets import load_iris
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from rtbm import (
     InvalidInputError,
@@ -25,12 +24,6 @@ pd = pytest.importorskip("pandas")
 
 def quick(n_hidden=1, **options):
     return RTBMDensity(n_hidden, **{"n_init": 1, "random_state": 0, **options})
-
-
-@pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks([RTBMRegressor(quick()), RTBMOutlierDetector(quick())])
-def test_scikit_learn_conventions(estimator, check):
-    check(estimator)
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +86,6 @@ def test_several_targets(table):
     assert model.score(X, Y[:5]) > 0.8
 
 
-def test_weights_repeat_rows(table):
-    X, y = table[["a", "b"]].to_numpy()[:60], table["y"].to_numpy()[:60]
-    weights = np.arange(60) % 3
-    weighted = RTBMRegressor(quick()).fit(X, y, sample_weight=weights)
-    repeated = RTBMRegressor(quick()).fit(np.repeat(X, weights, axis=0), np.repeat(y, weights))
-    np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-9, atol=1e-9)
-
-
 def test_constant_features_are_left_out(table):
     X = np.column_stack([table["a"], np.full(len(table), 7.0)])
     model = RTBMRegressor(quick()).fit(X, table["y"])
@@ -110,8 +95,8 @@ def test_constant_features_are_left_out(table):
 def test_few_rows_take_fewer_folds():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(8, 1))
-    model = RTBMRegressor(random_state=0).fit(X, X[:, 0] + 0.1 * rng.normal(size=8))
-    assert np.isfinite(model.predict(X)).all()
+    y = X[:, 0] + 0.1 * rng.normal(size=8)
+    assert RTBMRegressor(random_state=0).fit(X, y).score(X, y) > 0.8
 
 
 def test_bounds_of_targets(table):
@@ -324,8 +309,7 @@ def test_default_densities_are_committees():
 def test_regression_by_one_gaussian_is_linear_regression():
     x = datasets.correlated_gaussian.sample(500)
     model = RTBMRegressor(quick(fallback="gaussian")).fit(x[:, :1], x[:, 1])
-    if not model.density_.is_gaussian_:
-        pytest.skip("the machine was better than a Gaussian")
+    assert model.density_.is_gaussian_
     slope, intercept = np.polyfit(x[:, 0], x[:, 1], 1)
     np.testing.assert_allclose(model.predict(x[:, :1]), slope * x[:, 0] + intercept, atol=1e-6)
     assert isinstance(model.density_.distribution_, RTBMDistribution)
@@ -341,3 +325,12 @@ def test_densities_of_predictors_keep_the_names_of_columns():
     regressor.fit(frame.iloc[:, :2], frame.iloc[:, 2:].to_numpy())
     assert list(regressor.density_.feature_names_in_)[2:] == ["target 0", "target 1"]
     assert regressor.predict(frame.iloc[:3, :2]).shape == (3, 2)
+
+
+def test_conditions_are_checked():
+    model = quick(n_init=2).fit(datasets.correlated_mixture.sample(100))
+    for value in ("a", None, np.inf, np.nan, [1.0, np.inf], [[1.0]]):
+        with pytest.raises(InvalidInputError, match="finite number"):
+            model.conditional({0: value})
+    with pytest.raises(InvalidInputError, match="once"):
+        model.set_feature_names(["a", "b"]).conditional({"a": 1.0, 0: 2.0})

@@ -1,0 +1,220 @@
+"""What every public estimator promises: weights, seeds, inputs, names, files and the conventions of scikit-learn."""
+
+import copy
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import get_tags
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import rtbm
+from estimators import ESTIMATORS, outputs, table
+from rtbm import InvalidInputError
+
+WEIGHTED = {
+    **ESTIMATORS,
+    "machine by L-BFGS": lambda: rtbm.RTBMDensity(2, n_init=2, random_state=0),
+    "machine by EM": lambda: rtbm.RTBMDensity(2, solver="em", n_init=2, random_state=0),
+    "machine by CMA-ES": lambda: rtbm.RTBMDensity(2, solver="cma", max_iter=5, random_state=0),
+    "machine with validation": lambda: rtbm.RTBMDensity(1, validation_fraction=0.2, fallback=None, random_state=0),
+    "committee of two": lambda: rtbm.RTBMDensityCV(
+        [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_components": 2, "n_init": 1, "max_iter": 15}],
+        cv=3,
+        random_state=0,
+    ),
+    "theta regressor by Adam": lambda: rtbm.ThetaNetRegressor(
+        (3,), solver="adam", batch_size=32, max_iter=3, n_init=2, random_state=0
+    ),
+    "supervised features": lambda: rtbm.RTBMFeatures(1, supervised=True, features="both", random_state=0),
+}
+CHECKED = {
+    "machine": rtbm.RTBMDensity(n_init=1, max_iter=30),
+    "committee": rtbm.RTBMDensityCV([{"n_hidden": 1, "n_init": 1, "max_iter": 3}], cv=2, random_state=0),
+    "features": rtbm.RTBMFeatures(1, max_iter=5),
+    "supervised features": rtbm.RTBMFeatures(1, max_iter=5, supervised=True),
+    "classifier": ESTIMATORS["classifier"](),
+    "regressor": ESTIMATORS["regressor"](),
+    "outlier detector": ESTIMATORS["outlier detector"](),
+    "theta regressor": rtbm.ThetaNetRegressor((3,), n_init=2, max_iter=60),
+    "theta classifier": rtbm.ThetaNetClassifier((4,), n_init=1, max_iter=60),
+}
+every_estimator = pytest.mark.parametrize("name", list(ESTIMATORS))
+
+
+def conventions():
+    """All checks of scikit-learn, but for the one that needs SCIPY_ARRAY_API in the environment."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [
+            pytest.param(
+                model, check, id=f"{name}-{check.func.__name__}", marks=[pytest.mark.slow][: name == "classifier"]
+            )
+            for name, estimator in CHECKED.items()
+            for model, check in estimator_checks_generator(estimator)
+            if check.func.__name__ != "check_array_api_input"
+        ]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("estimator", "check"), conventions())
+def test_conventions_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+def assert_same(name, found, expected):
+    """Bit for bit, but for the classifier: its logistic regressions add rows up in another order."""
+    assert found.keys() == expected.keys()
+    for method, values in expected.items():
+        if name == "classifier" and method == "predict_proba":
+            np.testing.assert_allclose(found[method], values, rtol=1e-6, atol=1e-8)
+        else:
+            np.testing.assert_array_equal(found[method], values)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("name", "share_missing"),
+    [(name, 0.0) for name in WEIGHTED]
+    + [(name, 0.3) for name, make in WEIGHTED.items() if get_tags(make()).input_tags.allow_nan],
+)
+def test_weights_are_repetitions_and_zero_is_absence(name, share_missing):
+    X, y = table(name)
+    rng = np.random.default_rng(1)
+    X = np.where(rng.random(X.shape) < share_missing, np.nan, X)
+    weights = rng.integers(0, 4, len(X))
+    repeated = np.repeat(np.arange(len(X)), weights)[rng.permutation(weights.sum())]
+    kept = weights > 0
+    expected = outputs(WEIGHTED[name]().fit(X[repeated], y[repeated]), X)
+    assert_same(name, outputs(WEIGHTED[name]().fit(X, y, sample_weight=weights), X), expected)
+    assert_same(name, outputs(WEIGHTED[name]().fit(X[kept], y[kept], sample_weight=weights[kept]), X), expected)
+
+
+@every_estimator
+def test_the_same_seed_gives_the_same_result(name):
+    X, y = table(name)
+    first, second = (ESTIMATORS[name]().fit(X, y) for _ in range(2))
+    for method, values in outputs(first, X).items():
+        np.testing.assert_array_equal(outputs(second, X)[method], values)
+
+
+@every_estimator
+def test_fit_returns_the_estimator_and_clones_keep_its_parameters(name):
+    X, y = table(name)
+    model = ESTIMATORS[name]()
+    assert model.fit(X, y) is model
+    cloned = clone(model)
+    assert repr(cloned) == repr(model)
+    with pytest.raises(NotFittedError):
+        outputs(cloned, X)
+
+
+@every_estimator
+def test_inputs_are_read_and_never_written(name):
+    X, y = table(name)
+    weights = np.ones(len(X))
+    for array in (X, y, weights):
+        array.flags.writeable = False
+    before = [array.copy() for array in (X, y, weights)]
+    outputs(ESTIMATORS[name]().fit(X, y, sample_weight=weights), X)
+    for array, old in zip((X, y, weights), before, strict=True):
+        np.testing.assert_array_equal(array, old)
+
+
+WRONG = {
+    "infinity": (lambda X: np.where(X > 1, np.inf, X), "Input X contains infinity"),
+    "one dimension": (lambda X: X[:, 0], "Expected 2D array, got 1D array"),
+    "no rows": (lambda X: X[:0], r"Found array with 0 sample\(s\)"),
+    "no columns": (lambda X: X[:, :0], r"Found array with 0 feature\(s\)"),
+    "three dimensions": (lambda X: X[None], "Found array with dim 3"),
+    "complex numbers": (lambda X: X * 1j, "Complex data not supported"),
+}
+
+
+@every_estimator
+def test_wrong_inputs_are_refused_and_a_failed_fit_leaves_nothing_behind(name):
+    X, y = table(name)
+    model = ESTIMATORS[name]().fit(X, y)
+    for change, message in WRONG.values():
+        for method in outputs(model, X):
+            with pytest.raises(ValueError, match=message):
+                getattr(model, method)(change(X))
+        failed = copy.deepcopy(model)
+        with pytest.raises(ValueError, match=message):
+            failed.fit(change(X), y[: len(change(X))])
+        with pytest.raises(NotFittedError):
+            outputs(failed, X)
+    with pytest.raises(ValueError, match="Negative"):
+        model.fit(X, y, sample_weight=np.where(np.arange(len(X)) > 2, 1, -1))
+
+
+@every_estimator
+def test_names_of_columns_are_kept_and_other_names_are_refused(name):
+    X, y = table(name)
+    frame = pd.DataFrame(X, columns=["mass", "charge"])
+    model = ESTIMATORS[name]().fit(frame, y)
+    assert list(model.feature_names_in_) == ["mass", "charge"]
+    expected = outputs(ESTIMATORS[name]().fit(X, y), X)
+    for method, values in expected.items():
+        np.testing.assert_array_equal(getattr(model, method)(frame), values)
+        for wrong in (frame[["charge", "mass"]], frame.rename(columns={"mass": "weight"})):
+            with pytest.raises(ValueError, match="feature names"):
+                getattr(model, method)(wrong)
+
+
+@every_estimator
+def test_what_is_saved_comes_back(name, tmp_path):
+    X, y = table(name)
+    with pytest.raises(InvalidInputError, match="fitted"):
+        rtbm.save(ESTIMATORS[name](), tmp_path / "first.rtbm")
+    assert not list(tmp_path.iterdir())
+    model = ESTIMATORS[name]().fit(pd.DataFrame(X, columns=["mass", "charge"]), y)
+    rtbm.save(model, tmp_path / "first.rtbm")
+    loaded = rtbm.load(tmp_path / "first.rtbm")
+    assert type(loaded) is type(model)
+    assert list(loaded.feature_names_in_) == ["mass", "charge"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # arrays for an estimator that was fitted to a frame
+        assert_same(name, outputs(loaded, X), outputs(model, X))
+        assert_same(name, outputs(pickle.loads(pickle.dumps(model)), X), outputs(model, X))
+    rtbm.save(loaded, tmp_path / "second.rtbm")
+    assert (tmp_path / "second.rtbm").read_bytes() == (tmp_path / "first.rtbm").read_bytes()
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+@every_estimator
+def test_looking_at_an_estimator_never_raises(name, fitted):
+    model = ESTIMATORS[name]()
+    if fitted:
+        model.fit(*table(name))
+    assert type(model).__name__ in repr(model)
+    assert "<" in model._repr_html_()
+    assert "fit" in dir(model)
+    assert vars(copy.deepcopy(model)).keys() == vars(model).keys()
+    for attribute in dir(type(model)):
+        hasattr(model, attribute)
+
+
+@pytest.mark.parametrize("size", [10**20, 10**9])
+def test_sizes_are_checked_before_anything_is_allocated(size):
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    y = X[:, 0] > 0
+    for fit in (
+        lambda: rtbm.RTBMDensity(size).fit(X),
+        lambda: rtbm.RTBMDensity(size, coupling="diagonal").fit(X),
+        lambda: rtbm.RTBMDensity(1, n_components=size).fit(X),
+        lambda: rtbm.RTBMDensity(size).fit([X, X]),
+        lambda: rtbm.RTBMDensityCV([{"n_hidden": size}]).fit(X),
+        lambda: rtbm.RTBMFeatures(n_hidden=size).fit(X),
+        lambda: rtbm.RTBMFeatures(patch="random", n_patches=size).fit(X),
+        lambda: rtbm.ThetaNetRegressor((3, size)).fit(X, X[:, 0]),
+        lambda: rtbm.ThetaNetClassifier(size).fit(X, y),
+    ):
+        with pytest.raises(
+            InvalidInputError, match=r"(n_\w+|hidden_layer_sizes).*(below 2\^63|at most 22|limit is 1e\+08)"
+        ):
+            fit()
