@@ -66,12 +66,12 @@ def test_conventions_of_scikit_learn(estimator, check):
     check(estimator)
 
 
-def assert_same(name, found, expected):
-    """Bit for bit, but for the classifier: its logistic regressions add rows up in another order."""
+def assert_same(name, found, expected, rtol):
+    """Bit for bit, but for probabilities of the classifier: its logistic regressions add up in another order."""
     assert found.keys() == expected.keys()
     for method, values in expected.items():
         if name == "classifier" and method == "predict_proba":
-            np.testing.assert_allclose(found[method], values, rtol=1e-6, atol=1e-8)
+            np.testing.assert_allclose(found[method], values, rtol=rtol, atol=rtol / 100)
         else:
             np.testing.assert_array_equal(found[method], values)
 
@@ -90,8 +90,9 @@ def test_weights_are_repetitions_and_zero_is_absence(name, share_missing):
     repeated = np.repeat(np.arange(len(X)), weights)[rng.permutation(weights.sum())]
     kept = weights > 0
     expected = outputs(WEIGHTED[name]().fit(X[repeated], y[repeated]), X)
-    assert_same(name, outputs(WEIGHTED[name]().fit(X, y, sample_weight=weights), X), expected)
-    assert_same(name, outputs(WEIGHTED[name]().fit(X[kept], y[kept], sample_weight=weights[kept]), X), expected)
+    assert_same(name, outputs(WEIGHTED[name]().fit(X, y, sample_weight=weights), X), expected, 1e-6)
+    absent = WEIGHTED[name]().fit(X[kept], y[kept], sample_weight=weights[kept])
+    assert_same(name, outputs(absent, X), expected, 1e-6)
 
 
 @every_estimator
@@ -179,8 +180,8 @@ def test_what_is_saved_comes_back(name, tmp_path):
     assert list(loaded.feature_names_in_) == ["mass", "charge"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # arrays for an estimator that was fitted to a frame
-        assert_same(name, outputs(loaded, X), outputs(model, X))
-        assert_same(name, outputs(pickle.loads(pickle.dumps(model)), X), outputs(model, X))
+        assert_same(name, outputs(loaded, X), outputs(model, X), 1e-9)
+        assert_same(name, outputs(pickle.loads(pickle.dumps(model)), X), outputs(model, X), 1e-9)
     rtbm.save(loaded, tmp_path / "second.rtbm")
     assert (tmp_path / "second.rtbm").read_bytes() == (tmp_path / "first.rtbm").read_bytes()
 

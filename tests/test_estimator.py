@@ -413,3 +413,12 @@ def test_dense_machines_have_few_hidden_units_and_diagonal_ones_many():
     RTBMDensity(100, coupling="diagonal", n_init=1, max_iter=500, random_state=0).fit(X)
     with pytest.raises(InvalidInputError, match="n_hidden=1 and n_components=1 with 20000 or more features have 2e"):
         make_family(20_000, 1)
+
+
+def test_a_fit_that_fails_after_the_checks_of_X_leaves_nothing_behind():
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    model = quick(1).fit(X)
+    with pytest.raises(InvalidInputError):
+        model.set_params(bounds=(100, None)).fit(np.hstack([X, X[:, :1] ** 2]))
+    with pytest.raises(NotFittedError):
+        model.score(X)

@@ -196,6 +196,7 @@ def gaps(iris):
 def test_missing_entries_of_patches_are_integrated_out(gaps):
     features = RTBMFeatures(2, features="both", random_state=0).fit(gaps)
     found = features.transform(gaps)
+    assert np.isfinite(found).all()
     for i, (density,) in enumerate(features.densities_):
         part = gaps[:, features.patches_[i]]
         np.testing.assert_allclose(found[:, 3 * i : 3 * i + 2], density.transform(part), rtol=1e-12)
