@@ -289,37 +289,77 @@ def nearest_plane_matrix(R: Floats) -> Floats:
 
 
 def enumerate_points(
-    R: Floats, radius2: Floats | float, half_widths: Floats, centre: Floats | None = None, limit: int = MAX_TERMS
+    R: Floats,
+    radius2: float,
+    half_widths: Floats,
+    centre: Floats | None = None,
+    limit: int = MAX_TERMS,
+    n_paired: int = 0,
 ) -> Integers:
     """All n ∈ ℤ^g whose image R(n − centre) lies within √radius2 of the box |y_i| ≤ half_widths_i.  Returns (terms, g).
 
     With half_widths = 0 this is an ellipsoid. With ½√d_i and centre 0 (the default) it holds every lattice point within
-    √radius2 of *some* point that nearest-plane rounding can leave, so one list serves a whole batch.
+    √radius2 of *some* point that nearest-plane rounding can leave, so one list serves a whole batch. Points that differ
+    in the sign of their first `n_paired` coordinates alone are pairs, of which one is listed.
     More than `limit` points are an error, raised before they take memory.
 
     >>> enumerate_points(np.eye(2), 1.0, np.zeros(2)).tolist()
     [[0, -1], [-1, 0], [0, 0], [1, 0], [0, 1]]
     """
+    count = estimate_count(np.diag(R) ** 2, radius2, 2 * half_widths) if math.isfinite(radius2) else math.inf
+    if not count <= limit:
+        raise TooManyTermsError(count, limit)
+    middle = np.zeros(len(R)) if centre is None else centre
+    points = np.empty((int(1.1 * count) + 8, len(R)))
+    found = walk(R, middle, half_widths, n_paired, radius2, limit, points)
+    if found > limit:
+        raise TooManyTermsError(max(found, count), limit)
+    if found > len(points):
+        points = np.empty((found, len(R)))
+        walk(R, middle, half_widths, n_paired, radius2, limit, points)
+    return points[:found].astype(np.int64)
+
+
+@compiled
+def walk(R, centre, half_widths, n_paired, radius2, limit, points):
+    """Fill `points` with those of `enumerate_points`, as many as it has rows. Returns their number, or any above limit.
+
+    The last coordinate varies slowest, the first fastest. A basis that is far from reduced takes too many steps: then
+    the number is above the limit, too.
+    """
     g = len(R)
-    expected = math.inf
-    if math.isfinite(float(radius2)):
-        expected = estimate_count(np.diag(R) ** 2, float(radius2), 2 * half_widths)
-    if expected > limit:
-        raise TooManyTermsError(expected, limit)
-    c = np.zeros(g) if centre is None else centre
-    points = np.zeros((1, g), dtype=np.int64)
-    left = np.full(1, float(radius2) * (1 + 1e-9))
-    for i in range(g - 1, -1, -1):
-        offset = (points[:, i + 1 :] - c[i + 1 :]) @ R[i, i + 1 :] - c[i] * R[i, i]
-        reach = np.sqrt(left) + half_widths[i]
-        first = np.ceil((-reach - offset) / R[i, i]).astype(np.int64)
-        counts = np.maximum(np.floor((reach - offset) / R[i, i]).astype(np.int64) - first + 1, 0)
-        total = int(counts.sum())
-        if total > limit:
-            raise TooManyTermsError(max(total, expected), limit)
-        points = np.repeat(points, counts, axis=0)
-        starts = np.repeat(np.cumsum(counts) - counts, counts)
-        points[:, i] = np.repeat(first, counts) + np.arange(total) - starts
-        outside = np.maximum(np.abs(points[:, i] * R[i, i] + np.repeat(offset, counts)) - half_widths[i], 0.0)
-        left = np.maximum(np.repeat(left, counts) - outside**2, 0.0)
-    return points
+    n, stop, left, offset = np.zeros(g), np.zeros(g), np.zeros(g + 1), np.zeros(g)
+    left[g] = radius2 * (1 + 1e-9)
+    i, is_new, count, steps = g - 1, True, 0, 0
+    while i < g and count <= limit:
+        steps += 1
+        if steps > 20 * limit + 1000:
+            return limit + 1
+        if is_new:
+            offset[i] = 0.0
+            for j in range(i + 1, g):
+                offset[i] += R[i, j] * (n[j] - centre[j])
+            reach = math.sqrt(left[i + 1]) + half_widths[i]
+            n[i] = math.ceil((-reach - offset[i]) / R[i, i] + centre[i])
+            stop[i] = math.floor((reach - offset[i]) / R[i, i] + centre[i])
+        else:
+            n[i] += 1
+        if i == 0:
+            if n_paired > 0:  # the first coordinate that is not zero must be positive
+                j = 1
+                while j < n_paired and n[j] == 0.0:
+                    j += 1
+                n[0] = max(n[0], 1.0 if j < n_paired and n[j] < 0.0 else 0.0)
+            found = max(int(stop[0] - n[0]) + 1, 0)
+            for k in range(count, min(count + found, len(points))):
+                points[k, 0] = n[0] + (k - count)
+                for j in range(1, g):
+                    points[k, j] = n[j]
+            count += found
+        if i == 0 or n[i] > stop[i]:
+            i, is_new = i + 1, False
+            continue
+        outside = max(abs(R[i, i] * (n[i] - centre[i]) + offset[i]) - half_widths[i], 0.0)
+        left[i] = max(left[i + 1] - outside * outside, 0.0)
+        i, is_new = i - 1, True
+    return count

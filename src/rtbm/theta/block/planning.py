@@ -1,8 +1,7 @@
 """Planning a sum, compiled: the reduced basis, what to transform, the matrices of the sum, and its terms.
 
-Matrices are small, so everything is written as loops. Without numba the same source runs as plain Python, except for
-the list of terms: `lattice.enumerate_points` makes that. `lattice.reduce_basis` and `poisson.make_form` say the same in
-NumPy and torch; tests compare them.
+Matrices are small, so everything is written as loops. Without numba the same source runs as plain Python.
+`lattice.reduce_basis` and `poisson.make_form` say the same in NumPy and torch; tests compare them.
 """
 
 import math
@@ -349,70 +348,6 @@ def plan_sum(Q, is_first_phase, tolerance, t, basis, gram):
         add_spread(norms[i], 1.0, spread)
     radius2 = radius_from_spread(spread, log_smallest + math.log(tolerance))
     return FOUND, M, n_osc, radius2, constant, plan_recentring(M, n_osc, is_first_phase, exact)
-
-
-@compiled
-def walk(R, radius2, n_osc, limit, points):
-    """`lattice.enumerate_points` for the box of the positive coordinates and one of each ± pair of the others.
-
-    The first points go to `points`, as many as it has rows. Returns the number of all, or any above `limit`.
-    """
-    g = len(R)
-    n, stop, left, offset = np.zeros(g), np.zeros(g), np.zeros(g + 1), np.zeros(g)
-    left[g] = radius2 * (1 + 1e-9)
-    i, is_new, count = g - 1, True, 0
-    while i < g and count <= limit:
-        half_width = 0.0 if i < n_osc else R[i, i] / 2
-        if is_new:
-            offset[i] = 0.0
-            for j in range(i + 1, g):
-                offset[i] += R[i, j] * n[j]
-            reach = math.sqrt(left[i + 1]) + half_width
-            n[i] = math.ceil((-reach - offset[i]) / R[i, i])
-            stop[i] = math.floor((reach - offset[i]) / R[i, i])
-        else:
-            n[i] += 1
-        if i == 0:
-            if n_osc > 0:  # the first coordinate that is not zero must be positive
-                j = 1
-                while j < n_osc and n[j] == 0.0:
-                    j += 1
-                n[0] = max(n[0], 1.0 if j < n_osc and n[j] < 0.0 else 0.0)
-            found = max(int(stop[0] - n[0]) + 1, 0)
-            for k in range(count, min(count + found, len(points))):
-                points[k, 0] = int(n[0]) + k - count
-                for j in range(1, g):
-                    points[k, j] = int(n[j])
-            count += found
-        if i == 0 or n[i] > stop[i]:
-            i, is_new = i + 1, False
-            continue
-        outside = max(abs(n[i] * R[i, i] + offset[i]) - half_width, 0.0)
-        left[i] = max(left[i + 1] - outside * outside, 0.0)
-        i, is_new = i - 1, True
-    return count
-
-
-@compiled
-def list_points(M, n_osc, radius2, limit):
-    """The number of terms of the sum, and its points (terms, g); no points if there are more than `limit`."""
-    R, g = M[FACTOR], M.shape[1]
-    points = np.zeros((0, g), dtype=np.int64)
-    widths = np.zeros(g)
-    for i in range(n_osc, g):
-        widths[i] = R[i, i]
-    count = estimate_count(squares(R), radius2, widths) if radius2 < np.inf else np.inf
-    if not count <= limit:
-        return count, points
-    share = 0.65 if n_osc > 0 else 1.1  # of the estimated number, which counts both points of a pair
-    points = np.zeros((int(share * count) + 8, g), dtype=np.int64)
-    found = walk(R, radius2, n_osc, limit, points)
-    if found > limit:
-        return float(found), points[:0]
-    if found > len(points):
-        points = np.zeros((found, g), dtype=np.int64)
-        walk(R, radius2, n_osc, limit, points)
-    return float(found), points[:found]
 
 
 @compiled

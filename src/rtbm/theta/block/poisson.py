@@ -18,11 +18,8 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats, Integers
-from rtbm.errors import TooManyTermsError
-from rtbm.theta import kernels
 from rtbm.theta.block import planning
 from rtbm.theta.lattice import (
-    MAX_TERMS,
     change_basis,
     cholesky,
     enumerate_points,
@@ -132,7 +129,10 @@ def make_geometry(Q: Floats, phase: str, tolerance: float) -> Geometry:
     if status == planning.NOT_DEFINITE:
         raise not_definite(Q)
     matrices, n_osc, radius2, constant, to_lattice = found
-    return Geometry(matrices, n_osc, _list_points(matrices, n_osc, radius2), constant, to_lattice)
+    R = matrices[planning.FACTOR]
+    half_widths = np.where(np.arange(len(R)) < n_osc, 0.0, np.diag(R) / 2)
+    points = enumerate_points(R, radius2, half_widths, n_paired=n_osc)
+    return Geometry(matrices, n_osc, points, constant, to_lattice)
 
 
 def find_basis(Q: Floats, is_first_phase: bool, tolerance: float) -> tuple[Integers, Floats, int]:
@@ -147,17 +147,3 @@ def find_basis(Q: Floats, is_first_phase: bool, tolerance: float) -> tuple[Integ
         U[:, :t] = U[:, :t] @ integer_inverse(V).T
         gram = change_basis(Q, U)
     return U, gram, t
-
-
-def _list_points(matrices: Floats, n_osc: int, radius2: float) -> Integers:
-    if kernels.AVAILABLE:
-        count, points = planning.list_points(matrices, n_osc, radius2, MAX_TERMS)
-        if not count <= MAX_TERMS:
-            raise TooManyTermsError(count, MAX_TERMS)
-        return points
-    R = matrices[planning.FACTOR]
-    points = enumerate_points(R, radius2, np.where(np.arange(len(R)) < n_osc, 0.0, np.diag(R) / 2))
-    if n_osc:  # keep the points whose first oscillating coordinate that is not zero is positive
-        osc = points[:, :n_osc]
-        points = points[osc[np.arange(len(osc)), (osc != 0).argmax(axis=1)] >= 0]
-    return points

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from rtbm.theta.kernels import compiled
+from rtbm.theta.lattice import walk
 from rtbm.theta.truncation import squared_radius
 from rtbm.training.sums.dense import States
 
@@ -49,44 +50,15 @@ def _closest(L_A, centre):
 
 
 @compiled
-def _enumerate(L_A, centre, radius2, delta):
-    """Fill `delta` with all h − centre for which |L_Aᵀδ|² ≤ radius2; returns their number, or −1 if there is no room.
-
-    The last unit varies slowest, the first fastest.
-    """
-    g, room = len(L_A), len(delta)
-    # |L_Aᵀδ|² = Σ_i (L_ii δ_i + offset_i)², where offset_i depends on the units after i
-    h, stop, left, offset = np.zeros(g), np.zeros(g), np.zeros(g + 1), np.zeros(g)
-    left[g] = radius2 * (1 + 1e-9)
-    i, end, visited, opening = g - 1, 0, 0, True
-    while i < g:
-        visited += 1
-        if visited > 20 * room + 1000:
-            return -1
-        if opening:
-            offset[i] = 0.0
-            for j in range(i + 1, g):
-                offset[i] += L_A[j, i] * (h[j] - centre[j])
-            reach = math.sqrt(left[i + 1])
-            h[i] = math.ceil((-reach - offset[i]) / L_A[i, i] + centre[i])
-            stop[i] = math.floor((reach - offset[i]) / L_A[i, i] + centre[i])
-        else:
-            h[i] += 1
-        if h[i] > stop[i]:
-            i, opening = i + 1, False
-            continue
-        distance = L_A[i, i] * (h[i] - centre[i]) + offset[i]
-        left[i] = max(left[i + 1] - distance * distance, 0.0)
-        if i > 0:
-            i, opening = i - 1, True
-            continue
-        opening = False
-        if end == room:
-            return -1
-        for j in range(g):
-            delta[end, j] = h[j] - centre[j]
-        end += 1
-    return end
+def _list_near(L, centre, radius2, delta):
+    """Fill `delta` with all h − centre for which |Lᵀδ|² ≤ radius2; returns their number, or −1 if there is no room."""
+    found = walk(np.ascontiguousarray(L.T), centre, np.zeros(len(L)), 0, radius2, len(delta), delta)
+    if found > len(delta):
+        return -1
+    for s in range(found):
+        for i in range(len(L)):
+            delta[s, i] -= centre[i]
+    return found
 
 
 @compiled
@@ -127,7 +99,7 @@ def tabulate(machines, allowed, limit):
             log_volume -= math.log(L_A[k, i, i])
         if not log_volume < math.log(64.0 * limit):
             return none
-        found = _enumerate(L_A[k], centre[k], radius2, buffer)
+        found = _list_near(L_A[k], centre[k], radius2, buffer)
         if found < 1:
             return none
         top, total = -np.inf, 0.0
@@ -186,7 +158,7 @@ def sum_far(weights, y, shift, roots, machines, states, view, wants_sums, limit,
                 if not abs(middle[i]) < LARGEST_CENTRE:
                     return False
             log_tail = FAR_TAIL - 0.5 * _closest(roots[k], middle)
-            found = _enumerate(roots[k], middle, squared_radius(np.diag(roots[k]) ** 2, log_tail), near[ends[k] :])
+            found = _list_near(roots[k], middle, squared_radius(np.diag(roots[k]) ** 2, log_tail), near[ends[k] :])
             if found < 1:
                 return False
             ends[k + 1] = ends[k] + found
