@@ -130,22 +130,30 @@ def unpack_machines(vector, n_machines, d, g):
             for j in range(i + 1):
                 L_A[k, i, j] = math.exp(vector[at]) if i == j else vector[at]
                 at += 1
-        centre[k] = vector[at : at + g]
+        for i in range(g):
+            centre[k, i] = vector[at + i]
         at += g
         for i in range(d):
-            F[k, i] = vector[at : at + g]
+            for j in range(g):
+                F[k, i, j] = vector[at + j]
             at += g
-        mean[k] = vector[at : at + d]
+        for i in range(d):
+            mean[k, i] = vector[at + i]
         at += d
         for i in range(d):
             for j in range(i + 1):
                 L[k, i, j] = math.exp(vector[at]) if i == j else vector[at]
                 at += 1
     log_weights = np.zeros(n_machines)
-    if n_machines > 1:
-        log_weights[:] = vector[n_machines * size :]
-        log_weights -= log_weights.max()
-        log_weights -= math.log(np.exp(log_weights).sum())
+    if n_machines > 1:  # the logarithm of their softmax
+        top, total = -np.inf, 0.0
+        for k in range(n_machines):
+            log_weights[k] = vector[n_machines * size + k]
+            top = max(top, log_weights[k])
+        for k in range(n_machines):
+            total += math.exp(log_weights[k] - top)
+        for k in range(n_machines):
+            log_weights[k] -= top + math.log(total)
     return Machines(log_weights, L_A, centre, F, mean, L)
 
 
@@ -327,7 +335,9 @@ def likelihood_gradient(sums, machines, states):
     gradient = np.empty(n_machines * size + (n_machines if n_machines > 1 else 0))
     inverse, by_mean, by_F = np.zeros((d, d)), np.empty(d), np.empty((d, g))
     excess_first, excess_second = np.empty(g), np.empty((g, g))
-    whole = sums.shares.sum()
+    whole = 0.0
+    for k in range(n_machines):
+        whole += sums.shares[k]
     for k in range(n_machines):
         total = sums.shares[k]
         for i in range(g):
@@ -358,10 +368,11 @@ def likelihood_gradient(sums, machines, states):
                 by_F[i, j] = by_mean[i] * centre[k, j]
                 for m in range(i, d):
                     by_F[i, j] += inverse[m, i] * sums.cross[k, m, j]
-        gradient[at : at + d * g] = by_F.ravel()
-        at += d * g
-        gradient[at : at + d] = by_mean
-        at += d
+        for i in range(d):
+            for j in range(g):
+                gradient[at + i * g + j] = by_F[i, j]
+            gradient[at + d * g + i] = by_mean[i]
+        at += d * g + d
         for i in range(d):  # the lower triangle of L⁻ᵀ(Σ εεᵀ − Σ 1)
             for j in range(i + 1):
                 value = 0.0

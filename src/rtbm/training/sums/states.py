@@ -88,12 +88,14 @@ def tabulate(machines, allowed, limit):
     buffer, weights = np.empty((4 * limit, g)), np.empty(4 * limit)
     delta, log_prior = np.empty((n_machines * limit, g)), np.empty(n_machines * limit)
     mean, second = np.zeros((n_machines, g)), np.zeros((n_machines, g, g))
+    norms = np.empty(g)
     for k in range(n_machines):
         for i in range(g):
             if not (abs(centre[k, i]) < LARGEST_CENTRE and L_A[k, i, i] > 0):
                 return none
+            norms[i] = L_A[k, i, i] ** 2
         log_left_out[k] = allowed[k] - 0.5 * _closest(L_A[k], centre[k])
-        radius2 = squared_radius(np.diag(L_A[k]) ** 2, log_left_out[k] - math.log(2.0))
+        radius2 = squared_radius(norms, log_left_out[k] - math.log(2.0))
         log_volume = 0.5 * g * math.log(math.pi * radius2) - math.lgamma(0.5 * g + 1)
         for i in range(g):
             log_volume -= math.log(L_A[k, i, i])
@@ -122,7 +124,8 @@ def tabulate(machines, allowed, limit):
             if weights[s] >= least:
                 if end - first[k] == limit:
                     return none
-                delta[end] = buffer[s]
+                for i in range(g):
+                    delta[end, i] = buffer[s, i]
                 log_prior[end] = weights[s] - top
                 total += math.exp(log_prior[end])
                 end += 1
@@ -148,17 +151,18 @@ def sum_far(weights, y, shift, roots, machines, states, view, wants_sums, limit,
     """
     L_A, centre, slopes = machines.L_A, machines.centre, view.slopes
     (n_machines, n, p), g = y.shape, centre.shape[1]
-    middle, near, logs = np.empty(g), np.empty((limit, g)), np.empty(limit)
+    middle, norms, near, logs = np.empty(g), np.empty(g), np.empty((limit, g)), np.empty(limit)
     ends = np.zeros(n_machines + 1, dtype=np.int64)
     for row in range(n):
         top = -np.inf
         for k in range(n_machines):
             for i in range(g):
                 middle[i] = centre[k, i] + shift[k, row, i]
+                norms[i] = roots[k, i, i] ** 2
                 if not abs(middle[i]) < LARGEST_CENTRE:
                     return False
             log_tail = FAR_TAIL - 0.5 * _closest(roots[k], middle)
-            found = _list_near(roots[k], middle, squared_radius(np.diag(roots[k]) ** 2, log_tail), near[ends[k] :])
+            found = _list_near(roots[k], middle, squared_radius(norms, log_tail), near[ends[k] :])
             if found < 1:
                 return False
             ends[k + 1] = ends[k] + found
