@@ -13,7 +13,7 @@ from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-15, 0.1
 """Limits of truncation tolerances: below, rounding errors dominate; above, results have no correct digit."""
 MAX_PARAMETERS = 10**8
-"""The largest number of parameters that is fitted. Solvers hold about 25 vectors of them, 20 GB of so many."""
+"""The largest number of parameters that is fitted. Solvers hold about 25 vectors of them: 20 GB."""
 _SYMMETRY, _SYMMETRY_FLOAT32 = 1e-10, 1e-5  # shares of the largest entry; rounding in X @ X.T stays far below
 
 

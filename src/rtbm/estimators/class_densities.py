@@ -27,8 +27,8 @@ AXIS_ITER, AXIS_WORK = (5, 50), 2e7
 times squared features times iterations is AXIS_WORK. With fewer, some starts are worse; with more, tables of many rows
 and features take longer."""
 GAP_WORK = 1e8
-"""With missing entries, the densities of all features are fitted to so many rows of a class that rows times cubed
-features is at most this, since each row has its own integral. More take longer: minutes, for 50 features."""
+"""With missing entries, the densities of all features are fitted to a sample of a class, whose rows times cubed
+features are at most this, since each row has its own integral. More take longer: minutes, for 50 features."""
 OMITTED = -25.0
 """Log of the share of hidden states that are left out. In many dimensions the data are far from every state, and the
 bounds of a tolerance would ask for many more."""

@@ -16,7 +16,8 @@ HOPELESS_RISE = 10.0
 """A trial step is not evaluated if its objective exceeds the lowest one by more than this for certain."""
 SUM_BITS, COORDINATE_BITS = 34, 24
 """Values and gradients of sums over data in several places are rounded to multiples of 2^−SUM_BITS, and coordinates of
-L-BFGS there to so many bits. The order of summation changes the last bits of sums, and L-BFGS would magnify that."""
+L-BFGS there to their first COORDINATE_BITS bits. The order of summation changes the last bits of sums, and L-BFGS would
+magnify that."""
 
 
 class Objective:

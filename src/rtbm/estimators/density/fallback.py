@@ -48,7 +48,7 @@ def find_simpler(
 
     With fallback="gaussian" the fit is compared with one Gaussian, with "gaussians" also with as many as it has
     machines. The fit needs more observations than parameters. Then it is better by the Bayesian information criterion,
-    or if chance would hardly ever give so many parameters such a gain. The second rule is for large machines: under a
+    or if chance would hardly ever give a model of its size such a gain. The second rule is for large machines: under a
     prior they use few of their parameters, and the criterion counts them all. `total` is the number of observations if
     the data of the task are a sample, and `full` what is known of them.
     """

@@ -77,8 +77,8 @@ class PointTerms(NamedTuple):
         left = np.empty((len(weights), 1 + self.centred.shape[1]))
         left[:, 0], left[:, 1:] = weights, weights[:, None] * self.centred
         by_first, by_noise = left.T @ first, left.T @ self.noise
-        by_second = 0.5 * (left.T @ second + left.T @ np.square(first))
-        return UnitSums(weights.sum(), by_noise[0], by_noise[1:], by_first[0], by_second[0], by_first[1:])
+        by_second = 0.5 * (left.T @ (second + np.square(first)))[0]
+        return UnitSums(weights.sum(), by_noise[0], by_noise[1:], by_first[0], by_second, by_first[1:])
 
 
 class UnitMachine:
