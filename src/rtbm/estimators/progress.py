@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from rtbm.estimators.search import Report, Watch
+from rtbm.estimators.multistart import Report, Watch
 from rtbm.training import Record
 
 

@@ -31,8 +31,8 @@ from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.standardise import Standardised, like, log_scales, standardise, to_standard
 from rtbm.estimators.density.survey import SAMPLED_ROWS, BoundedSupport, Survey, fit_blocks, standardise_sample, survey
 from rtbm.estimators.density.task import DensityTask
+from rtbm.estimators.multistart import Outcome, Report, count_runs, task_options
 from rtbm.estimators.progress import progress_bar, watch_of
-from rtbm.estimators.search import Outcome, Report, count_runs, task_options
 from rtbm.estimators.sources import Source, array_rows, open_source, work_on
 from rtbm.training import SOLVERS, Result, likelihood
 from rtbm.training.distributed import gather_objects, is_distributed

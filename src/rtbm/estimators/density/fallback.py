@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rtbm.estimators.density.fitted import gaussian_size
 from rtbm.estimators.density.task import DensityTask
-from rtbm.estimators.search import Outcome, search
+from rtbm.estimators.multistart import Outcome, search
 from rtbm.training import Objective
 from rtbm.training.gaussians import Gaussians, fit_gaussians
 

@@ -15,8 +15,8 @@ from rtbm.estimators.density.bounds import Bounds, Contact
 from rtbm.estimators.density.fallback import FullDataScore, find_machine, gaussian_vector
 from rtbm.estimators.density.standardise import Standardised, standardise, to_standard
 from rtbm.estimators.density.task import DensityTask
+from rtbm.estimators.multistart import Outcome
 from rtbm.estimators.parallel import threads_for
-from rtbm.estimators.search import Outcome
 from rtbm.estimators.sources import Chunk, Source, check_shapes
 from rtbm.training import Monitor, Objective
 from rtbm.training.coordinates import Moments, MomentSums

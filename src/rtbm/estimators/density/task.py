@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.estimators.density.standardise import Standardised, start_on
+from rtbm.estimators.multistart import Task
 from rtbm.estimators.parallel import THREADED_ROWS
-from rtbm.estimators.search import Task
 from rtbm.training import ArrayBlocks, Family, Monitor, Objective, Prior, Record, make_family
 from rtbm.training.coordinates import local_widths
 from rtbm.training.families.dense import evenly_spaced

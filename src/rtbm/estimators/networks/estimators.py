@@ -30,10 +30,10 @@ from rtbm.estimators.checks import (
     split_classes,
     split_rows,
 )
+from rtbm.estimators.multistart import count_runs, search, task_options
 from rtbm.estimators.networks.task import NetworkRows, NetworkTask, absorb
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.progress import progress_bar, watch_of
-from rtbm.estimators.search import count_runs, search, task_options
 from rtbm.nn.feedforward import ACTIVATIONS
 from rtbm.training.networks import LOSSES, NETWORK_SOLVERS
 from rtbm.validation import check_choice, check_integer, check_parameter_count

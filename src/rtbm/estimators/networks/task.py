@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from rtbm.common import Floats
-from rtbm.estimators.search import Task
+from rtbm.estimators.multistart import Task
 from rtbm.nn.feedforward import affine_layers, make_network
 from rtbm.training import Monitor, Record
 from rtbm.training.network_starts import start_at_sinusoids
