@@ -207,8 +207,8 @@ def test_code_and_command_do_the_same_whatever_the_names(tmp_path, monkeypatch, 
         ("quoted.csv.gz", lambda: gzip.compress(b'"\n",' * 1_000_000)),
         ("rows.csv.gz", lambda: gzip.compress(b"x\n" + b"1\n" * 10_000_000)),
         ("comments.csv.gz", lambda: gzip.compress(b"#\n" * 10_000_000)),
-        ("blanks.txt.bz2", lambda: bz2.compress(b"1 " * 10_000_000)),
-        ("one_cell.csv.bz2", lambda: bz2.compress(b"1" * 200_000_000)),
+        ("blanks.txt.bz2", lambda: bz2.compress(b"1 " * 6_000_000)),
+        ("one_cell.csv.bz2", lambda: bz2.compress(b"1" * 60_000_000)),
         ("numbers.parquet", lambda: parquet_bytes({"x": np.zeros(10_000_000)})),
         ("wide.parquet", lambda: parquet_bytes({f"{i}": [0.0] for i in range(1001)})),
     ],
@@ -231,7 +231,7 @@ def test_a_repeated_text_of_a_parquet_file_is_not_unfolded(is_dictionary):
     content = io.BytesIO()
     schema = pa.schema({"text": words.type if is_dictionary else pa.large_string(), "x": pa.float64()})
     with pq.ParquetWriter(content, schema) as writer:
-        for _ in range(1000):  # else the texts, of 10 GB, would have to be in memory here
+        for _ in range(200):  # else the texts, of 2 GB, would have to be in memory here
             part = words[:1000] if is_dictionary else words[:1000].cast(pa.large_string())
             writer.write_batch(pa.record_batch([part, np.arange(1000.0)], schema=schema))
     table = read_upload("text.parquet", content.getvalue())
