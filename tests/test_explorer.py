@@ -213,15 +213,13 @@ def test_code_and_command_do_the_same_whatever_the_names(tmp_path, monkeypatch, 
         ("wide.parquet", lambda: parquet_bytes({f"{i}": [0.0] for i in range(1001)})),
     ],
 )
-def test_uploads_that_unfold_are_refused_at_once(name, make):
+def test_uploads_that_unfold_are_refused_before_they_take_memory(name, make):
     content = make()
     tracemalloc.start()
-    start = time.process_time()
     with pytest.raises(rtbm.FileError, match=rf"^{name}: holds more than [\d,]+ (bytes|cells|columns)$"):
         read_upload(name, content)
-    seconds, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert seconds < 5  # each would take much longer to read; tracing slows it down
     assert peak < 2e8
 
 
