@@ -29,7 +29,11 @@ from rtbm.distributions.integration.grid import (
 )
 from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.parameters import Natural, constrain, unpack
-from rtbm.theta.unit.columns import UnitColumns
+from rtbm.theta import kernels
+from rtbm.theta.chunks import run_threads
+from rtbm.theta.kernels import ROW_WIDTH, add_scaled_row, compiled, dot_rows, fill_row, sum_row
+from rtbm.theta.lattice import DIGIT
+from rtbm.theta.unit.numba import LOG_EVERY, column_moments, moment_row, unit_constants, value_row
 from rtbm.training.sums.blocks import PointBlock
 from rtbm.training.sums.dense import lower_triangle
 
@@ -39,8 +43,8 @@ COVERED = -4.0
 """The first grid is large enough if the log of the normaliser is above this, else a larger one follows."""
 FEW_NODES = 2**12
 """Up to MAX_LATTICE_UNITS hidden units, the lattice sum of `DiagonalMachine` is faster than a grid with more nodes."""
-CHUNK_ELEMENTS = 2**15
-"""Points times units of all machines that are evaluated at a time, so that they stay in the cache. Speed only."""
+CHUNK_POINTS = 2**11  # points that are summed at a time
+NEAR_ARGUMENT = DIGIT * TWO_PI  # up to here, `theta/unit` is exact
 NODES_PER_CELL, CELL_LENGTH = 28, 1.0
 """In one dimension, points in a cell are replaced by this number of Chebyshev nodes; cells have this length in units of
 the distance to the nearest complex zero of a θ. Polynomials of that degree have an error below 1e-14 in such cells."""
@@ -58,27 +62,60 @@ class UnitSums(NamedTuple):
     second: Floats  # (g,): Σ w½(κ₂ + κ₁²)
     cross: Floats  # (d, g): Σ w(v − mean)κ₁ᵀ
 
-    def plus(self, other: "UnitSums", factor: float = 1.0) -> "UnitSums":
-        """The sums over the points of both, of which the weights of the others are multiplied by a factor."""
-        return UnitSums(*(mine + factor * theirs for mine, theirs in zip(self, other, strict=True)))
 
+@compiled
+def unit_pass(x, weights, begin, end, W, offset, mean, inverse, constants, log_prob, out):
+    """log P (n,) without normaliser and volume for chunks begin…end of points x (n, d); NaN where arguments are far.
 
-class PointTerms(NamedTuple):
-    """A machine at n points."""
-
-    log_prob: Floats  # (n,): without the normaliser
-    centred: Floats  # (n, d): v − mean
-    noise: Floats  # (n, d): ε
-    derivatives: list[Floats]  # (n, g) each: κ₁ and κ₂, if sums are wanted
-
-    def sums(self, weights: Floats) -> UnitSums:
-        """The sums over the points with weights (n,)."""
-        first, second = self.derivatives
-        left = np.empty((len(weights), 1 + self.centred.shape[1]))
-        left[:, 0], left[:, 1:] = weights, weights[:, None] * self.centred
-        by_first, by_noise = left.T @ first, left.T @ self.noise
-        by_second = 0.5 * (left.T @ (second + np.square(first)))[0]
-        return UnitSums(weights.sum(), by_noise[0], by_noise[1:], by_first[0], by_second, by_first[1:])
+    If `out` (chunks, 1 + d, 1 + d + 2g) is not empty, it gets Σ w (1, v − mean)(1, ε, κ₁, ½(κ₂ + κ₁²))ᵀ for each
+    chunk, as far as `UnitSums` holds these sums.
+    """
+    (n, d), g = x.shape, W.shape[1]
+    argument, centred, noise, weighted = 0, 1, 1 + d, 1 + 2 * d  # rows of the work space; weighted are w(1, v − mean)
+    w, second, value = np.empty((2 + 3 * d, ROW_WIDTH)), np.empty((1, ROW_WIDTH)), np.empty((2, ROW_WIDTH))
+    for start in range(begin * CHUNK_POINTS, min(n, end * CHUNK_POINTS), ROW_WIDTH):
+        count, chunk = min(ROW_WIDTH, n - start), start // CHUNK_POINTS
+        fill_row(value, 0, 0.0)
+        fill_row(value, 1, 1.0)
+        for b in range(ROW_WIDTH):
+            row = start + min(b, count - 1)
+            w[weighted, b] = weights[row] if len(out) > 0 and b < count else 0.0
+            for i in range(d):
+                w[centred + i, b] = x[row, i] - mean[i]
+                w[weighted + 1 + i, b] = w[weighted, b] * w[centred + i, b]
+        for i in range(d):
+            fill_row(w, noise + i, 0.0)
+            for j in range(i + 1):
+                add_scaled_row(w, noise + i, inverse[i, j], centred + j)
+            for b in range(ROW_WIDTH):
+                value[0, b] -= 0.5 * w[noise + i, b] ** 2
+        for j in range(g):
+            fill_row(w, argument, offset[j])
+            for i in range(d):
+                add_scaled_row(w, argument, W[i, j], centred + i)
+            for b in range(ROW_WIDTH):
+                if not abs(w[argument, b]) <= NEAR_ARGUMENT:
+                    w[argument, b] = np.nan
+            if len(out) > 0:
+                moment_row(w, second, argument, constants, j, value)
+                for b in range(ROW_WIDTH):
+                    second[0, b] = 0.5 * w[weighted, b] * (second[0, b] + w[argument, b] ** 2)
+                out[chunk, 0, 1 + d + g + j] += sum_row(second, 0)
+                for i in range(1 + d):
+                    out[chunk, i, 1 + d + j] += dot_rows(w, weighted + i, argument)
+            else:
+                value_row(w, argument, constants, j, value)
+            if j % LOG_EVERY == LOG_EVERY - 1 or j == g - 1:
+                for b in range(ROW_WIDTH):
+                    value[0, b] += np.log(value[1, b])
+                fill_row(value, 1, 1.0)
+        for b in range(count):
+            log_prob[start + b] = value[0, b]
+        if len(out) > 0:
+            out[chunk, 0, 0] += sum_row(w, weighted)
+            for i in range(1 + d):
+                for j in range(d):
+                    out[chunk, i, 1 + j] += dot_rows(w, weighted + i, noise + j)
 
 
 class UnitMachine:
@@ -101,16 +138,31 @@ class UnitMachine:
         positive = np.concatenate([self.q, self.L.diagonal()])
         if not (np.isfinite(vector).all() and np.isfinite(positive).all() and (positive > 0).all()):
             raise FloatingPointError("parameters leave float64")
-        self._inverse, self._units = np.linalg.inv(self.L), UnitColumns(self.q, "II")
+        self._inverse, self._constants = np.linalg.inv(self.L), unit_constants(self.q, "II")
         self._log_volume = float(np.log(self.L.diagonal()).sum()) + 0.5 * d * math.log(TWO_PI)
 
-    def terms(self, x: Floats, wants_sums: bool) -> PointTerms:
-        """The terms at points x (n, d)."""
-        centred = x - self.mean
-        noise = centred @ self._inverse.T
-        value, *derivatives = self._moments(centred @ self.W + self._offset, 2 if wants_sums else 0)
-        log_prob = value - 0.5 * np.square(noise).sum(axis=1) - self._log_volume
-        return PointTerms(log_prob, centred, noise, derivatives)
+    def log_prob(self, x: Floats) -> Floats:
+        """log P (n,) of points x (n, d) without the normaliser; NaN where arguments of θ are far from 0."""
+        return self._run(x, np.empty(0), np.empty((0, 0, 0)))
+
+    def sums(self, x: Floats, weights: Floats) -> tuple[Floats, UnitSums]:
+        """The same, and the sums over the points with weights (n,)."""
+        d, g = self.W.shape
+        out = np.zeros((-(-len(x) // CHUNK_POINTS), 1 + d, 1 + d + 2 * g))
+        log_prob = self._run(x, weights, out)
+        total = out.sum(axis=0)
+        share, noise, first, second = np.split(total[0], [1, 1 + d, 1 + d + g])
+        return log_prob, UnitSums(share[0], noise, total[1:, 1 : 1 + d], first, second, total[1:, 1 + d : 1 + d + g])
+
+    def _run(self, x: Floats, weights: Floats, out: Floats) -> Floats:
+        log_prob = np.empty(len(x))
+        machine = self.W, self._offset, self.mean, self._inverse, self._constants
+
+        def run(begin: int, end: int) -> None:
+            unit_pass(x, weights, begin, end, *machine, log_prob, out)
+
+        run_threads(run, -(-len(x) // CHUNK_POINTS), work=len(x) * len(self.q))
+        return log_prob - self._log_volume
 
     def gradient(self, sums: UnitSums) -> Floats:
         """The derivative in the vector of Σ w log P without the normaliser."""
@@ -138,27 +190,20 @@ class UnitMachine:
         precision = self._inverse.T @ self._inverse + (self.W / self.q) @ self.W.T
         parts = self.mean, self.L @ self.L.T, np.linalg.inv(precision)
         mean, covariance, detail = map(torch.from_numpy, parts)
-        peak, covered = float(self._moments(np.zeros((1, len(self.q))), 0)[0][0]), COVERED
+        peak, covered = column_moments(torch.zeros(1, len(self.q)), self._constants, 0)[0].item(), COVERED
         while True:
             envelope = Envelope(mean, covariance, detail, peak - covered)
             grid = make_grid(envelope, spacing_for(NORMALISER_TOLERANCE, len(self.L)), NORMALISER_TOLERANCE, limit)
-            log_total, sums = self._sum_nodes(grid.nodes.numpy(), wants_gradient)
-            log_value = log_total + grid.log_cell
+            nodes = np.ascontiguousarray(grid.nodes.numpy())
+            log_prob = self.log_prob(nodes)
+            highest = log_prob.max()
+            weights = np.exp(log_prob - highest)
+            total = weights.sum()
+            log_value = float(highest + np.log(total)) + grid.log_cell
             if not log_value < covered:
-                return log_value, np.empty(0) if sums is None else self.gradient(sums) / sums.share
+                break
             covered = log_value - 1.0
-
-    def _sum_nodes(self, nodes: Floats, wants_sums: bool) -> tuple[float, UnitSums | None]:
-        """log Σ P over nodes (n, d), without the normaliser, and the sums with weights in proportion to P."""
-        log_total, sums = -math.inf, None
-        for rows in chunks(len(nodes), len(self.q)):
-            terms = self.terms(nodes[rows], wants_sums)
-            own_total = float(np.logaddexp.reduce(terms.log_prob))
-            before, log_total = log_total, float(np.logaddexp(log_total, own_total))
-            if wants_sums:
-                own = terms.sums(np.exp(terms.log_prob - log_total))
-                sums = own if sums is None else own.plus(sums, math.exp(before - log_total))
-        return log_total, sums
+        return log_value, self.gradient(self.sums(nodes, weights / total)[1]) if wants_gradient else np.empty(0)
 
     def differentiate(self, wants_gradient: bool) -> tuple[float, Floats]:
         """The normaliser as `DiagonalMachine` computes it, and its derivative by automatic differentiation."""
@@ -169,17 +214,6 @@ class UnitMachine:
             value = DiagonalMachine(natural, NORMALISER_TOLERANCE).log_normalizer()
             gradient = torch.autograd.grad(value, free)[0] if wants_gradient else free[:0]
         return float(value.detach()), gradient.numpy()
-
-    def _moments(self, z: Floats, order: int) -> list[Floats]:
-        """Σ_j log θ̃(iz_j|q_j) (n,) for z (n, g), and derivatives (n, g) up to `order` in each z_j."""
-        parts = self._units.moments(torch.from_numpy(z), torch.from_numpy(self.q), order)
-        return [part.numpy() for part in parts]
-
-
-def chunks(n: int, n_units: int) -> list[slice]:
-    """Rows of n points, as many at a time as their units fit into the cache."""
-    size = max(1, CHUNK_ELEMENTS // n_units)
-    return [slice(begin, begin + size) for begin in range(0, n, size)]
 
 
 def compress(x: Floats, weights: Floats, length: float) -> tuple[Floats, Floats]:
@@ -261,7 +295,7 @@ class DiagonalPass:
 
     def __init__(self, vector: Floats, sizes: tuple[int, int, int], wants_gradient: bool):
         K, d, g = sizes
-        self._sizes, self._n_units, self._wants_gradient = sizes, K * g, wants_gradient
+        self._sizes, self._wants_gradient = sizes, wants_gradient
         machines, logits = (vector[:-K], vector[-K:]) if K > 1 else (vector, np.zeros(1))
         log_weights = logits - np.logaddexp.reduce(logits)
         self._weights = np.exp(log_weights)
@@ -270,36 +304,37 @@ class DiagonalPass:
         self._bias = log_weights - np.array([log_value for log_value, _ in normalisers])
         self._by_normaliser = [gradient for _, gradient in normalisers]
 
+    @np.errstate(invalid="ignore")  # NaN where arguments are far
     def sums(self, block: PointBlock) -> Floats | None:
         """Σ w log P and its derivative in the vector (1 + n_parameters,); None if it does not serve a block."""
         data = self._points(block)
         if data is None:
             return None
         x, weights = data.for_machine(self._machines[0]) if self._sizes[:2] == (1, 1) else (data.x, data.weights)
-        log_likelihood, sums = 0.0, None
-        for rows in chunks(len(x), self._n_units):
-            terms, log_joint, log_prob = self._evaluate(x[rows], self._wants_gradient)
-            log_likelihood += float((weights[rows] * log_prob).sum())  # a dot product depends on the number of threads
-            if self._wants_gradient:
-                shares = weights[rows, None] * np.exp(log_joint - log_prob[:, None])
-                own = [part.sums(np.ascontiguousarray(shares[:, k])) for k, part in enumerate(terms)]
-                sums = own if sums is None else [before.plus(more) for before, more in zip(sums, own, strict=True)]
-        result = np.concatenate([[log_likelihood], [] if sums is None else self._gradient(sums)])
+        if self._wants_gradient and len(self._machines) == 1:  # weights do not depend on log P
+            own, one = self._machines[0].sums(x, weights)
+            log_prob, sums = own + self._bias[0], [one]
+        else:
+            log_joint = self._log_joint(x)
+            log_prob, sums = np.logaddexp.reduce(log_joint, axis=0), []
+            for machine, own in zip(self._machines, log_joint, strict=True) if self._wants_gradient else ():
+                sums.append(machine.sums(x, weights * np.exp(own - log_prob))[1])
+        log_likelihood = (weights * log_prob).sum()  # a dot product depends on the number of threads
+        result = np.concatenate([[log_likelihood], self._gradient(sums) if sums else []])
         return result if np.isfinite(result).all() else None
 
+    @np.errstate(invalid="ignore")
     def log_prob(self, block: PointBlock) -> Floats | None:
         """log P (n,) at the points of a block; None if it does not serve the block."""
         data = self._points(block)
         if data is None:
             return None
-        result = np.concatenate([self._evaluate(data.x[rows], False)[2] for rows in chunks(len(data.x), self._n_units)])
+        result = np.logaddexp.reduce(self._log_joint(data.x), axis=0)
         return result if np.isfinite(result).all() else None
 
-    def _evaluate(self, x: Floats, wants_sums: bool) -> tuple[list[PointTerms], Floats, Floats]:
-        """The machines at points x (n, d), the log of weight times density of each (n, K), and log P (n,)."""
-        terms = [machine.terms(x, wants_sums) for machine in self._machines]
-        log_joint = np.stack([part.log_prob for part in terms], axis=1) + self._bias
-        return terms, log_joint, np.logaddexp.reduce(log_joint, axis=1)
+    def _log_joint(self, x: Floats) -> Floats:
+        """The log of weight times density (K, n) of each machine at points x (n, d)."""
+        return np.stack([machine.log_prob(x) for machine in self._machines]) + self._bias[:, None]
 
     def _points(self, block: PointBlock) -> PointSet | None:
         """The points of a block without gaps, on the CPU. One machine with one feature moves them there."""
@@ -325,7 +360,9 @@ class DiagonalPass:
 
 @np.errstate(all="ignore")
 def make_pass(vector: Floats, sizes: tuple[int, int, int], wants_gradient: bool) -> DiagonalPass | None:
-    """The pass for the machines of a vector; None where parameters leave float64."""
+    """The pass for the machines of a vector; None where parameters leave float64, and without numba."""
+    if not kernels.AVAILABLE:
+        return None
     try:
         return DiagonalPass(vector, sizes, wants_gradient)
     except (RTBMError, ArithmeticError, np.linalg.LinAlgError, torch.linalg.LinAlgError):
