@@ -5,6 +5,8 @@ Relative to the best state of a block of points, the exponent of every other sta
 functions of y. So g exponentials a point give all terms of a machine, by multiplications.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from rtbm.theta.kernels import (
@@ -35,6 +37,35 @@ POWER_REACH = 250.0
 overflows float64."""
 ROUNDED = 1 - 1e-12
 """Squared lengths are multiplied by this in bounds, which then hold in spite of rounding."""
+
+
+class WorkRows(NamedTuple):
+    """Where the rows of a block's work space begin, for p entries of a point, K machines and g units."""
+
+    x: int  # p: the points
+    spare: int  # p
+    y: int  # K p: the points in the coordinates of each machine
+    means: int  # g: E(δ|y)
+    common: int  # K: the log of what the terms of a machine are divided by, then the factor itself
+    parts: int  # K: Σ terms of each machine
+    top: int  # the largest of `common`; then w/P
+    total: int  # P, divided by exp(top)
+    share: int  # w/P of a machine's terms
+    weight: int  # w
+    powers: int  # exp(m u_j), see `_tabulate_powers`
+    prefix: int  # g: see `_multiply_powers`
+    terms: int  # S: the terms of active states
+
+
+@compiled
+def _place_rows(n_machines, p, g, n_powers):
+    y = 2 * p
+    common = y + n_machines * p + g
+    top = common + 2 * n_machines
+    prefix = top + 4 + n_powers
+    return WorkRows(
+        0, p, y, common - g, common, common + n_machines, top, top + 1, top + 2, top + 3, top + 4, prefix, prefix + g
+    )
 
 
 @compiled
@@ -109,10 +140,10 @@ def _plan_powers(bias, centres, delta, slopes, k, active, begin, end, box, level
 
 
 @compiled
-def _tabulate_powers(w, slopes, k, box, spans, y, spare, powers):
+def _tabulate_powers(w, rows, slopes, k, box, spans):
     """For each unit, rows exp(m u_j) for m in its span, u_j = Σ_i slopes_ij (y_i − the middle of the box)."""
     p, g = slopes.shape[1:]
-    at = powers
+    y, spare, at = rows.y + k * p, rows.spare, rows.powers
     for j in range(g):
         low, high = spans[0, j], spans[1, j]
         zero = at - low
@@ -141,12 +172,13 @@ def _tabulate_powers(w, slopes, k, box, spans, y, spare, powers):
 
 
 @compiled
-def _multiply_powers(w, delta, active, begin, end, best, levels, top, spans, powers, prefix, terms, total):
-    """Rows terms + a = products of powers, relative to the term of the best state; row total is their sum.
+def _multiply_powers(w, rows, k, delta, active, begin, end, best, levels, top, spans):
+    """Rows terms + a = products of powers, relative to the term of the best state; row parts + k is their sum.
 
     Row prefix + j is the product over units j, …, g − 1. It stays the same while the units before vary.
     """
     g = delta.shape[1]
+    powers, prefix, terms, total = rows.powers, rows.prefix, rows.terms, rows.parts + k
     fill_row(w, total, 0.0)
     for a in range(begin, end):
         s = active[a]
@@ -180,12 +212,14 @@ def _multiply_powers(w, delta, active, begin, end, best, levels, top, spans, pow
 
 
 @compiled
-def _exponentiate(w, bias, centres, active, begin, end, p, y, common, spare, terms, total):
-    """The same by an exponential for each state; row `common` becomes the largest exponent."""
+def _exponentiate(w, rows, k, bias, centres, active, begin, end):
+    """The same by an exponential for each state; row common + k becomes the largest exponent."""
+    p = centres.shape[1]
+    common, spare, terms, total = rows.common + k, rows.spare, rows.terms, rows.parts + k
     fill_row(w, common, -np.inf)
     fill_row(w, total, 0.0)
     for a in range(begin, end):
-        _log_term(w, bias, centres, active[a], y, p, terms + a)
+        _log_term(w, bias, centres, active[a], rows.y + k * p, p, terms + a)
         for b in range(w.shape[1]):
             w[common, b] = max(w[common, b], w[terms + a, b])
     for a in range(begin, end):
@@ -196,9 +230,13 @@ def _exponentiate(w, bias, centres, active, begin, end, p, y, common, spare, ter
 
 
 @compiled
-def _accumulate(w, sums, k, counts, delta, active, begin, end, p, y, terms, share, total, spare, means, is_mixture):
+def _accumulate(w, rows, sums, k, counts, delta, active, begin, end):
     """Add a block's part of the sums of machine k to counts (S,), and to Σ y, Σ y E(δ|y)ᵀ and Σ y yᵀ."""
-    g = delta.shape[1]
+    n_machines, p, g = sums.cross.shape
+    y, spare, means, terms, share = rows.y + k * p, rows.spare, rows.means, rows.terms, rows.top
+    if n_machines > 1:
+        share = rows.share
+        multiply_rows(w, share, rows.top, rows.common + k)
     for i in range(p):
         multiply_rows(w, spare + i, y + i, share)
     if p <= g:  # Σ y of each state
@@ -223,9 +261,9 @@ def _accumulate(w, sums, k, counts, delta, active, begin, end, p, y, terms, shar
         for i in range(p):
             for j in range(g):
                 sums.cross[k, i, j] += dot_rows(w, spare + i, means + j)
-    if is_mixture:
+    if n_machines > 1:
         for i in range(p):
-            multiply_rows(w, spare + i, spare + i, total)
+            multiply_rows(w, spare + i, spare + i, rows.parts + k)
             sums.noise[k, i] += sum_row(w, spare + i)
             for j in range(i + 1):
                 sums.square[k, i, j] += dot_rows(w, spare + i, y + j)
@@ -295,16 +333,10 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
                 low, high = min(low, delta[s, j]), max(high, delta[s, j])
             span = max(span, high - low)
         n_powers += int(np.rint(span)) + 1
-    # rows of the work space
-    X, SPARE, Y = 0, p, 2 * p
-    MEANS = Y + n_machines * p
-    COMMON = MEANS + g
-    PARTS = COMMON + n_machines
-    TOP = PARTS + n_machines
-    TOTAL, SHARE, WEIGHT, POWERS = TOP + 1, TOP + 2, TOP + 3, TOP + 4
-    PREFIX = POWERS + n_powers
-    TERMS = PREFIX + g
-    w = np.zeros((TERMS + n_states, width))
+    rows = _place_rows(n_machines, p, g, n_powers)
+    X, SPARE, Y, COMMON, PARTS = rows.x, rows.spare, rows.y, rows.common, rows.parts
+    TOP, TOTAL, WEIGHT = rows.top, rows.total, rows.weight
+    w = np.zeros((rows.terms + n_states, width))
     counts, highest = np.zeros(n_states), np.empty(n_states)
     boxes, spans = np.empty((n_machines, 2, p)), np.empty((2, g), dtype=np.int64)
     active = np.empty(n_states + n_machines, dtype=np.int64)
@@ -326,7 +358,7 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
             fill_row(w, TOP, -np.inf)
             position = 0
             for k in range(n_machines):
-                begin_k, y = position, Y + k * p
+                begin_k = position
                 position += active[n_states + k]
                 if position == begin_k:
                     continue
@@ -334,15 +366,11 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
                     bias, centres, delta, slopes, k, active, begin_k, position, boxes[k], highest, spans
                 )
                 if reach < POWER_REACH:
-                    _log_term(w, bias, centres, best, y, p, COMMON + k)
-                    _tabulate_powers(w, slopes, k, boxes[k], spans, y, SPARE, POWERS)
-                    _multiply_powers(
-                        w, delta, active, begin_k, position, best, highest, top, spans, POWERS, PREFIX, TERMS, PARTS + k
-                    )
+                    _log_term(w, bias, centres, best, Y + k * p, p, COMMON + k)
+                    _tabulate_powers(w, rows, slopes, k, boxes[k], spans)
+                    _multiply_powers(w, rows, k, delta, active, begin_k, position, best, highest, top, spans)
                 else:
-                    _exponentiate(
-                        w, bias, centres, active, begin_k, position, p, y, COMMON + k, SPARE, TERMS, PARTS + k
-                    )
+                    _exponentiate(w, rows, k, bias, centres, active, begin_k, position)
                 for b in range(w.shape[1]):
                     w[TOP, b] = max(w[TOP, b], w[COMMON + k, b])
             fill_row(w, TOTAL, 0.0)
@@ -365,7 +393,7 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
                     part = factor * w[PARTS + k, b] if active[n_states + k] > 0 else 0.0
                     log_joint[start + b, k] = w[TOP, b] + np.log(part) if part > 0.0 else -np.inf
             if len(far):
-                bound_left_out(w, left_out, directions, Y, PREFIX, SHARE, TOP)
+                bound_left_out(w, left_out, directions, Y, rows.prefix, rows.share, TOP)
                 for b in range(count):
                     if not w[SPARE, b] >= w[TOP, b]:
                         far[start + b] = True
@@ -383,14 +411,7 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
                 position += active[n_states + k]
                 if position == begin_k:
                     continue
-                share = TOP
-                if n_machines > 1:
-                    multiply_rows(w, SHARE, TOP, COMMON + k)
-                    share = SHARE
-                _accumulate(
-                    w, sums, k, counts, delta, active, begin_k, position, p, Y + k * p, TERMS,
-                    share, PARTS + k, SPARE, MEANS, n_machines > 1,
-                )  # fmt: skip
+                _accumulate(w, rows, sums, k, counts, delta, active, begin_k, position)
         if wants_sums:
             _finish_chunk(sums, counts, delta, first, p)
 
