@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import torch
 
 from rtbm import RTBMDensity
-from rtbm.estimators.density.survey import BoundedSupport, Preparation
+from rtbm.estimators.density.survey import Preparation
 from rtbm.estimators.sources import Source, open_source, work_on
 from rtbm.training.distributed import broadcast_object, process_group, rank_and_world
 from rtbm.training.objective import Objective, Prior
@@ -41,7 +41,7 @@ def time_steps(model: RTBMDensity, path: Path, n: int) -> list[float]:
     family, vector, mean, root = model._fit_result
 
     def work(source: Source) -> list[float]:
-        source.prepare(Preparation(BoundedSupport(model._bounds, ["x"]), mean, root, float(n), None))
+        source.prepare(Preparation(model._support(), mean, root, float(n), None))
         objective = Objective(family, source, Prior(1.0, np.ones(1)), float(n))
         seconds = []
         for _ in range(1 + STEPS):

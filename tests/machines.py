@@ -10,7 +10,8 @@ import torch
 from hypothesis import strategies as st
 
 from families import Floats, matrices
-from rtbm import RTBMDistribution, RTBMMixture
+from rtbm import MappedDistribution, RTBMDistribution, RTBMMixture
+from rtbm.distributions import Interval
 from rtbm.parameters import Lattice
 from rtbm.theta.lattice import cholesky, enumerate_points
 from tolerances import LOG_PROB, ROUNDINGS
@@ -18,6 +19,11 @@ from tolerances import LOG_PROB, ROUNDINGS
 mpmath = pytest.importorskip("mpmath")
 
 D = torch.float64
+
+
+def bounded(base: Any, low: Sequence[float], high: Sequence[float]) -> MappedDistribution:
+    """The distribution of columns with bounds, whose logarithms or logits have the density `base`."""
+    return MappedDistribution(base, [Interval(*ends) for ends in zip(low, high, strict=True)])
 
 
 def rng_of(draw: st.DrawFn) -> np.random.Generator:

@@ -8,7 +8,8 @@ import torch
 from scipy import stats
 
 import rtbm
-from rtbm import BoundedDistribution, InvalidInputError, RTBMDistribution, RTBMMixture
+from machines import bounded
+from rtbm import InvalidInputError, RTBMDistribution, RTBMMixture
 from rtbm.distributions.integration.normal_sums import NormalSums
 
 LEVELS = [1e-6, 0.05, 0.5, 0.95, 1 - 1e-6]
@@ -181,11 +182,11 @@ def test_compiled_and_plain_sums_agree():
 def test_bounded_conditionals():
     base = lattice_machine(7, 3, 2)
     inf = math.inf
-    bounded = BoundedDistribution(base, [0.0, -inf, -1.0], [inf, inf, 1.0])
-    x = bounded.sample((5,), torch.Generator().manual_seed(0))
-    given = bounded.conditional({0: x[:, 0], 1: x[:, 1]})
+    inside = bounded(base, [0.0, -inf, -1.0], [inf, inf, 1.0])
+    x = inside.sample((5,), torch.Generator().manual_seed(0))
+    given = inside.conditional({0: x[:, 0], 1: x[:, 1]})
     for i, row in enumerate(x):
-        one = bounded.conditional({0: row[0], 1: row[1]})
+        one = inside.conditional({0: row[0], 1: row[1]})
         torch.testing.assert_close(given.log_prob(x[:, 2:])[i], one.log_prob(row[2:]), rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(given.icdf([0.1, 0.9])[:, i], one.icdf([0.1, 0.9]), rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(given.mean[i], one.mean, rtol=1e-9, atol=1e-9)
@@ -195,7 +196,7 @@ def test_bounded_conditionals():
 
 def test_mean_of_a_log_normal():
     base = RTBMDistribution([[4.0]], [[0.0]], [[9.0]], [0.0], [0.0])  # a normal with variance ¼
-    x = BoundedDistribution(base, [0.0], [math.inf])
+    x = bounded(base, [0.0], [math.inf])
     assert float(x.mean) == pytest.approx(math.exp(1 / 8), rel=1e-12)
     assert float(x.variance) == pytest.approx(math.exp(1 / 4) * (math.exp(1 / 4) - 1), rel=1e-10)
 

@@ -8,12 +8,13 @@ from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import KFold
 
 from rtbm import RTBMDensity, RTBMDensityCV, datasets
-from rtbm.distributions import RTBMMixture
+from rtbm.distributions import ColumnMap, RTBMMixture
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.density.committee import (
     EFFORT,
     ONE_FEATURE,
     SEVERAL_FEATURES,
+    Judge,
     conditional_weights,
     default_candidates,
     fit_and_score,
@@ -58,17 +59,35 @@ def test_the_same_seed_gives_the_same_committee(gamma):
 def test_a_gaussian_loses_where_there_is_structure():
     X = datasets.three_gaussians.sample(600, seed=0)
     tried = [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_init": 2}]
-    model = RTBMDensityCV(tried, cv=3, random_state=0).fit(X)
+    model = RTBMDensityCV(tried, cv=3, margins=None, random_state=0).fit(X)
     assert model.candidate_weights_.tolist() == [0.0, 1.0]
     assert model.held_out_[1] > model.held_out_[0] + 0.05
     marginal, conditional = model.marginal([1]), model.conditional({1: 0.0})
     assert marginal.n_features_in_ == conditional.n_features_in_ == 1
 
 
-def test_the_best_alone(gamma):
-    model = RTBMDensityCV(TWO, cv=3, combine="best", random_state=0).fit(gamma)
+def test_a_single_candidate(gamma):
+    """It is fitted to all rows; by itself it is taken where the average is no better."""
+    model = RTBMDensityCV(TWO, cv=3, combine="single", random_state=0).fit(gamma)
     assert sorted(model.candidate_weights_) == [0.0, 1.0]
-    assert model.candidate_weights_.argmax() == model.held_out_.argmax()
+    chosen = int(model.candidate_weights_.argmax())
+    assert chosen == model.held_out_.argmax()
+    seed = int(np.random.RandomState(0).randint(2**31))
+    alone = RTBMDensity(**TWO[chosen], random_state=seed).fit(gamma)
+    assert np.allclose(model.score_samples(gamma), alone.score_samples(gamma), rtol=0, atol=1e-9)
+    new = datasets.gamma.sample(20_000, seed=9)
+    more = datasets.gamma.sample(1000, seed=1)
+    small, large = (RTBMDensityCV(combine=way, random_state=0).fit(more) for way in ("auto", "stack"))
+    assert small.combined_ == "single"
+    assert small.n_parameters_ <= 15 < large.n_parameters_
+    assert small.score(new) > large.score(new) - 0.01
+
+
+def test_averages_stay_where_they_are_better():
+    X = np.random.default_rng(0).normal(size=(60, 6)) ** 3
+    model = RTBMDensityCV([{"n_hidden": 1, "n_components": 4, "n_init": 1, "fallback": None}], cv=3, random_state=0)
+    assert model.fit(X).combined_ == "stack"
+    assert model.summary_["behind_average"] > 0.01
 
 
 def test_bounds_are_kept(gamma):
@@ -132,7 +151,7 @@ def test_default_candidates_can_be_fitted(candidates):
         ({"candidates": [3]}, "got 3"),
         ({"candidates": [{"n_hidden": 1, "bounds": (0, None)}]}, "without phase, bounds"),
         ({"cv": 1}, "cv"),
-        ({"combine": "mean"}, "combine"),
+        ({"combine": "best"}, "combine"),
         ({"n_jobs": 0}, "n_jobs"),
         ({"cv": 300}, "600 distinct rows"),
     ],
@@ -154,7 +173,9 @@ def test_a_committee_tells_about_its_fits(gamma):
     hasty = RTBMDensityCV([{"n_hidden": 2, "n_init": 1, "max_iter": 1, "fallback": None}], cv=2).fit(gamma)
     assert (hasty.converged_, hasty.n_iter_, hasty.is_gaussian_) == (False, 1, False)
     X = np.random.default_rng(0).normal(size=(100, 3))
-    model = RTBMDensityCV([{"n_hidden": 2, "n_components": 2, "n_init": 1}], cv=2, random_state=0).fit(X)
+    model = RTBMDensityCV([{"n_hidden": 2, "n_components": 2, "n_init": 1}], cv=2, combine="stack", random_state=0).fit(
+        X
+    )
     assert model.converged_
     assert model.is_gaussian_
     assert model.n_parameters_ == model.marginal([2, 1, 0]).n_parameters_ == 2 * (9 + 1) - 1
@@ -163,7 +184,9 @@ def test_a_committee_tells_about_its_fits(gamma):
 
 def test_candidates_that_became_the_same_gaussian_count_once():
     X = np.random.default_rng(0).normal(size=(100, 2))
-    model = RTBMDensityCV([{"n_hidden": n, "n_init": 1} for n in (1, 2)], cv=2, random_state=0).fit(X)
+    tried = [{"n_hidden": n, "n_init": 1} for n in (1, 2)]
+    model = RTBMDensityCV(tried, cv=2, combine="stack", random_state=0).fit(X)
+    assert model.margins_ is None
     assert model.candidate_weights_.tolist() == [1.0, 0.0]
     assert len(model.distribution_.components) == 2
 
@@ -172,7 +195,7 @@ def test_candidates_that_became_the_same_gaussian_count_once():
 def test_rows_out_of_reach_do_not_hide_how_a_candidate_does(gamma):
     others = np.array([[5.0], [9.0], [1e160]])  # log P leaves float64 at the last one
     model = RTBMDensity(1, n_init=1, random_state=0)
-    fit, log_prob, _ = fit_and_score(model, gamma, np.ones(len(gamma)), others, [])
+    fit, log_prob, _ = fit_and_score(model, gamma, np.ones(len(gamma)), Judge([ColumnMap()], []), others)
     assert log_prob[:2] == pytest.approx(fit.score_samples(others[:2]), abs=1e-6)
     assert np.isfinite(log_prob).all()
     assert log_prob[2] < log_prob[:2].min() - 20

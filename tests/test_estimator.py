@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 from machines import gaussian_score
 from rtbm import RTBMDensity, RTBMDensityCV, RTBMDistribution, RTBMMixture, datasets, nn
+from rtbm.distributions import Interval
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.density.bounds import make_bounds
 from rtbm.estimators.progress import counting_bar, progress_bar
@@ -145,13 +146,13 @@ def test_bounds_are_an_exact_change_of_variables(bounds, X):
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-2, 1e3), st.floats(0.01, 0.99))
 def test_bounds_round_trip(low, width, share):
-    x = np.array([[low + share * width]])
-    for bounds in (make_bounds((low, low + width), ["x"]), make_bounds((low, None), ["x"])):
-        y, log_slope = bounds.to_line(x)
-        assert bounds.from_line(y) == pytest.approx(x, rel=1e-9, abs=1e-9)
+    x = torch.tensor(low + share * width, dtype=torch.float64)
+    for interval in (Interval(low, low + width), Interval(low, math.inf)):
+        y, log_slope = interval.to_line(x)
+        assert float(interval.from_line(y)) == pytest.approx(float(x), rel=1e-9, abs=1e-9)
         step = 1e-6 * width
-        slope = (bounds.to_line(x + step)[0] - bounds.to_line(x - step)[0]) / (2 * step)
-        assert log_slope[0] == pytest.approx(float(np.log(slope[0, 0])), abs=1e-4)
+        slope = (interval.to_line(x + step)[0] - interval.to_line(x - step)[0]) / (2 * step)
+        assert float(log_slope) == pytest.approx(float(slope.log()), abs=1e-4)
 
 
 @pytest.mark.parametrize("bounds", [5, (1, 0), [(0, 1)], [(0, 1)] * 3, ("a", 1), [(0, 1, 2), None]])

@@ -25,6 +25,7 @@ from rtbm import (
     make_patch_classifier,
     nn,
 )
+from rtbm.distributions import Interval
 from rtbm.persistence import _fingerprint, read
 
 pd = pytest.importorskip("pandas")
@@ -343,6 +344,6 @@ def test_other_classifiers_are_refused(tmp_path):
 
 def test_bounded_distributions(tmp_path):
     machine = rtbm.RTBMDistribution([[1.0]], [[0.5]], [[2.0]], [0.1], [0.2])
-    rtbm.save(rtbm.BoundedDistribution(machine, [0.0], [np.inf]), tmp_path / "m.rtbm")
+    rtbm.save(rtbm.MappedDistribution(machine, [Interval(0.0, np.inf)]), tmp_path / "m.rtbm")
     copy = rtbm.load(tmp_path / "m.rtbm")
-    assert copy.log_prob([2.0]) == rtbm.BoundedDistribution(machine, [0.0], [np.inf]).log_prob([2.0])
+    assert copy.log_prob([2.0]) == rtbm.MappedDistribution(machine, [Interval(0.0, np.inf)]).log_prob([2.0])

@@ -1,11 +1,11 @@
 from rtbm import datasets as datasets
 from rtbm import nn as nn
 from rtbm import parameters as parameters
-from rtbm.distributions import BoundedDistribution as BoundedDistribution
 from rtbm.distributions import ConditionalDistribution as ConditionalDistribution
 from rtbm.distributions import ContinuousBoltzmannMachine as ContinuousBoltzmannMachine
 from rtbm.distributions import DiscreteGaussian as DiscreteGaussian
 from rtbm.distributions import Estimate as Estimate
+from rtbm.distributions import MappedDistribution as MappedDistribution
 from rtbm.distributions import RTBMDistribution as RTBMDistribution
 from rtbm.distributions import RTBMMixture as RTBMMixture
 from rtbm.errors import FileError as FileError

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rtbm.common import Floats
 from rtbm.data_files import reasons
-from rtbm.distributions import BoundedDistribution
+from rtbm.distributions import ColumnMap, Interval, MappedDistribution, YeoJohnson
 from rtbm.estimators.checks import listed
 from rtbm.estimators.density.fitted import components
 from rtbm.paths import printable, write_whole
@@ -90,15 +90,25 @@ def _density_rows(model: Any) -> list[tuple[str, str]]:
         shares = int((model.candidate_weights_ > 0).sum())
         candidates = counted(len(model.candidate_weights_), "candidate")
         rows.append(("committee", f"{shares} of {candidates}, by {model.cv}-fold cross-validation"))
+        rows.append(("combined as", _combination(model)))
     else:
         rows += _solver_rows(summary)
-    if isinstance(distribution, BoundedDistribution):
-        ends = list(map(_interval, distribution.low.tolist(), distribution.high.tolist()))
-        same = len(set(ends)) == 1 and len(ends) > 1
-        rows.append(("bounds", f"{ends[0]}, every feature" if same else listed(ends)))
+    if isinstance(distribution, MappedDistribution):
+        known = list(map(_map, distribution.maps))
+        same = len(set(known)) == 1 and len(known) > 1
+        rows.append(("maps", f"{known[0]}, every feature" if same else listed(known)))
     elif model.n_features_in_ <= 10:
         rows += [("mean", _numbers(distribution.mean)), ("standard deviation", _numbers(distribution.stddev))]
     return rows
+
+
+def _combination(model: Any) -> str:
+    """How the candidates of a committee were combined, and why."""
+    loss = model.summary_["behind_average"]
+    behind = f"{abs(loss):.2g} nats a row {'behind' if loss >= 0 else 'ahead of'} the average"
+    if model.combined_ == "single":
+        return f"one candidate, fitted to all rows: {behind}"
+    return f"an average: the best single candidate is {behind}"
 
 
 def _constants(model: Any) -> dict[str, str]:
@@ -132,12 +142,15 @@ def _machines(sizes: Sequence[int]) -> str:
     return f"{counted(len(sizes), 'machine')} with {units}" + (" each" if len(sizes) > 1 else "")
 
 
-def _interval(low: float, high: float) -> str:
-    if np.isinf(low) and np.isinf(high):
-        return "none"
-    if np.isinf(high):
-        return f"above {low:g}"
-    return f"below {high:g}" if np.isinf(low) else f"{low:g} to {high:g}"
+def _map(own: ColumnMap) -> str:
+    """The map of a feature to the real line, in words."""
+    if isinstance(own, YeoJohnson):
+        return f"Yeo-Johnson with exponent {own.exponent:.2f}"
+    if not isinstance(own, Interval):
+        return "none" if type(own) is ColumnMap else "learned margin"
+    if np.isinf(own.high):
+        return f"above {own.low:g}"
+    return f"below {own.high:g}" if np.isinf(own.low) else f"{own.low:g} to {own.high:g}"
 
 
 def _numbers(values: Any) -> str:

@@ -24,7 +24,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rtbm.distributions import BoundedDistribution, RTBMDistribution, RTBMMixture
+from rtbm.distributions import ColumnMap, MappedDistribution, RTBMDistribution, RTBMMixture
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.paths import existing_file, write_whole
 from rtbm.version import __version__
@@ -46,7 +46,11 @@ CLASSES = {
     "LogisticRegression": "sklearn.linear_model",
     "RTBMDistribution": "rtbm.distributions",
     "RTBMMixture": "rtbm.distributions",
-    "BoundedDistribution": "rtbm.distributions",
+    "MappedDistribution": "rtbm.distributions",
+    "ColumnMap": "rtbm.distributions",
+    "Interval": "rtbm.distributions",
+    "YeoJohnson": "rtbm.distributions",
+    "LearnedMargin": "rtbm.distributions",
     "RTBM": "rtbm.nn",
     "MixtureOfRTBMs": "rtbm.nn",
     "ThetaLayer": "rtbm.nn",
@@ -268,8 +272,10 @@ def _parts(value: Any, name: str) -> dict[str, Any]:
         return {key: getattr(view, key) for key in names} | settings
     if isinstance(value, RTBMMixture):
         return {"logits": value.logits, "components": list(value.components)}
-    if isinstance(value, BoundedDistribution):
-        return {"base": value.base, "low": value.low, "high": value.high}
+    if isinstance(value, MappedDistribution):
+        return {"base": value.base, "maps": value.maps}
+    if isinstance(value, ColumnMap):
+        return dict(vars(value))
     return value._asdict()
 
 

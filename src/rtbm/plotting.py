@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from rtbm.common import TWO_PI, Floats
-from rtbm.distributions import BoundedDistribution, DiscreteGaussian, RTBMDistribution, RTBMMixture
-from rtbm.distributions.bounded import to_line
+from rtbm.distributions import ColumnMap, DiscreteGaussian, RTBMDistribution, RTBMMixture
+from rtbm.distributions.maps import to_line
 from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.nn import ThetaLayer
 from rtbm.paths import printable
@@ -95,7 +95,7 @@ def plot_density(
         telling = len(parts) <= MAX_COMPONENTS and sum(part.weight for part in parts) > DRAWN_WEIGHT
         for i, part in enumerate(parts if telling else []):
             label = "its components" if i == 0 else None
-            ax.plot(v, _sum_of_normals([part], subject.bounds, [0], v), color=DARK, lw=0.7, label=label)
+            ax.plot(v, _sum_of_normals([part], subject.maps, [0], v), color=DARK, lw=0.7, label=label)
     ax.set(ylabel="density", xlabel=subject.names[0])
     if legend:
         ax.legend(frameon=False)
@@ -365,7 +365,7 @@ class MarginalDensities:
     def __init__(self, density: Any):
         self._density, self._d = density, _n_features(density)
         distribution = _distribution(density)
-        self._bounds = distribution if isinstance(distribution, BoundedDistribution) else None
+        self._maps = getattr(distribution, "maps", [ColumnMap()] * self._d)
         normals = normal_components(density, FAINTEST)
         is_complete = len(normals) <= MAX_NORMALS and sum(part.weight for part in normals) > 1 - INVISIBLE_SHARE
         self._normals = normals if is_complete else None
@@ -373,7 +373,7 @@ class MarginalDensities:
     def __call__(self, features: list[int], rows: Floats) -> Floats:
         """The density (n,) of some features at rows (n, len(features))."""
         if self._normals is not None:
-            return _sum_of_normals(self._normals, self._bounds, features, rows)
+            return _sum_of_normals(self._normals, self._maps, features, rows)
         density = self._density if len(features) == self._d else self._density.marginal(features)
         if not hasattr(density, "score_samples"):
             with torch.no_grad():
@@ -395,7 +395,7 @@ class _Subject:
         default = [f"v{i + 1}" if d > 1 else "v" for i in range(d)]
         names = getattr(density, "feature_names_in_", default)
         self.names = [printable(name).replace("$", r"\$") for name in names]  # else dollars begin mathematics
-        self.bounds = distribution if isinstance(distribution, BoundedDistribution) else None
+        self.maps = getattr(distribution, "maps", [ColumnMap()] * d)
         self.draws, self.pdf = self._draw(), MarginalDensities(density)
         self.rows = None if data is None else np.asarray(data, dtype=np.float64)
         if self.rows is not None:
@@ -442,8 +442,8 @@ class _Subject:
                 (max(low - margin, column.min() - 0.3 * margin), min(high + margin, column.max() + 0.3 * margin))
             )
         low, high = np.min(ends), np.max(ends)
-        if self.bounds is not None:
-            low, high = max(low, float(self.bounds.low[i])), min(high, float(self.bounds.high[i]))
+        first, last = self.maps[i].support
+        low, high = max(low, first), min(high, last)
         return float(low), float(high)
 
 
@@ -499,17 +499,12 @@ def _machines(density: Any) -> list[tuple[float, RTBMDistribution]]:
     return [(1.0, distribution)]
 
 
-def _sum_of_normals(
-    parts: list[NormalPart], bounds: BoundedDistribution | None, features: list[int], rows: Floats
-) -> Floats:
+def _sum_of_normals(parts: list[NormalPart], maps: list[ColumnMap], features: list[int], rows: Floats) -> Floats:
     """The density (n,) of some features of a sum of normal distributions, in the coordinates of the data.
 
     The exponents are quadratic polynomials in the rows, so one matrix product computes all of them.
     """
-    line, log_slope = rows, np.zeros(len(rows))
-    if bounds is not None:
-        ends = (end[features].cpu() for end in (bounds.low, bounds.high))
-        line, log_slope = (part.numpy() for part in to_line(torch.from_numpy(rows), *ends))
+    line, log_slope = (part.numpy() for part in to_line([maps[i] for i in features], torch.from_numpy(rows)))
     weights, means, covariances = (np.array(values) for values in zip(*parts, strict=True))
     precisions = np.linalg.inv(covariances[:, features][:, :, features])
     centre = weights @ means[:, features] / weights.sum()
@@ -524,7 +519,7 @@ def _sum_of_normals(
         x = line[block]
         squares = (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)
         total[block] = np.exp(np.column_stack([np.ones(len(x)), x, squares]) @ coefficients).sum(axis=1)
-    return total * np.exp(log_slope)
+    return total * np.exp(log_slope.sum(axis=1))
 
 
 def _distribution(density: Any) -> Any:

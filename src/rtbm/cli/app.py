@@ -116,6 +116,13 @@ def fit(
             "be given several times."
         ),
     ] = None,
+    margins: Annotated[
+        Literal["auto", "none", "yeo-johnson", "learned"],
+        typer.Option(
+            help="How columns are mapped before the machines describe them: not at all, by powers, or by densities of "
+            "their own; auto lets cross-validation choose, and is none for a single fit."
+        ),
+    ] = "auto",
     drop_constant: Annotated[bool, typer.Option("--drop-constant", help="Drop columns with only one value.")] = False,
     starts: Annotated[int | None, typer.Option(min=1, help="Starts of the solver; 8 by default.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="The most iterations.")] = None,
@@ -193,6 +200,7 @@ def fit(
         }
         if cv is None:
             cv = not (options or stream or world > 1) and len(found.values) >= FEWEST_COMMITTEE_ROWS
+        shared["margins"] = None if margins == "none" or (margins == "auto" and not cv) else margins
         model: Any = RTBMDensityCV(**shared) if cv else RTBMDensity(**shared, **options)
         if stream:
             model.fit(data, columns=chosen)

@@ -87,6 +87,21 @@ class ColumnDensities(NamedTuple):
             log_prob[i, far[i]] = _far_log_prob(self.vectors[i], z[i, far[i]])
         return np.where(absent, 0.0, log_prob.T - np.log(self.scale))
 
+    def normals(self, i: int) -> tuple[Floats, Floats, Floats]:
+        """Column i as a sum of normals: their weights, centres and scales (S,), the largest weight first.
+
+        Where hidden units are too soft for a table, the sum is one normal.
+        """
+        machines = unpack_machines(self.vectors[i], 1, 1, N_HIDDEN)
+        states = tabulate(machines, np.full(1, OMITTED), ROOM)
+        if len(states.delta) == 0:
+            return np.ones(1), self.centre[i : i + 1], self.scale[i : i + 1]
+        order = np.argsort(-states.log_prior, kind="stable")
+        places = machines.mean[0, 0] + (states.delta[order] + machines.centre[0]) @ machines.F[0, 0]
+        weights = np.exp(states.log_prior[order])
+        scales = np.full(len(order), self.scale[i] * machines.L[0, 0, 0])
+        return weights / weights.sum(), self.centre[i] + self.scale[i] * places, scales
+
 
 def _make_nodes(x: Floats, weights: Floats) -> tuple[Floats, Floats, Floats]:
     """Means and weights (d, NODES) of groups of neighbouring entries of each column, and its quantiles at LEVELS.
@@ -166,7 +181,6 @@ def _objective(vector, z, weights, total, width, gradient):
     return penalty / total - value - math.log(precision) + 0.5 * LOG_TWO_PI
 
 
-@compiled
 def _fit_all(z, weights, starts, widths, total):
     """Minimise the objective of each column from its start, by BFGS: the vectors (d, n_parameters).
 

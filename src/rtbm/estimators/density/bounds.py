@@ -1,14 +1,12 @@
-"""The argument `bounds`: what users may give, checks of data, and the way to the real line and back."""
+"""The argument `bounds`: what users may give, and checks of data."""
 
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from rtbm.common import Floats
-from rtbm.distributions.bounded import from_line, to_line
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import listed
 
@@ -35,11 +33,11 @@ class Contact(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Maps features with bounds to the whole line and back.
+    """The bounds of features.
 
-    On the line, a value on a bound would be infinitely far out. A bound that some training data lie on is closed:
-    values on it count as a value inside, halfway between the bound and the nearest other value of the training data.
-    Values on another bound are outside.
+    The density is described on the real line, where a value on a bound would be infinitely far out. A bound that some
+    training data lie on is closed: values on it count as a value inside, halfway between the bound and the nearest
+    other value of the training data. Values on another bound are outside.
 
     Parameters
     ----------
@@ -51,9 +49,6 @@ class Bounds(NamedTuple):
     Examples
     --------
     >>> bounds = make_bounds((0, None), ["age"])
-    >>> y, log_slope = bounds.to_line(np.array([[1.0], [2.0]]))
-    >>> y[:, 0].round(3), log_slope.round(3)
-    (array([0.   , 0.693]), array([ 0.   , -0.693]))
     >>> X = np.array([[0.0], [0.5]])
     >>> bounds.closed(bounds.contact(X)).inside(X)
     array([[0.25],
@@ -113,15 +108,6 @@ class Bounds(NamedTuple):
         if self.is_trivial:
             return x
         return np.where(x == self.low, self.first, np.where(x == self.high, self.last, x))
-
-    def to_line(self, x: Floats) -> tuple[Floats, Floats]:
-        """y (n, d), and log dy/dx summed over the features (n,); see `rtbm.distributions.bounded.to_line`."""
-        y, log_slope = to_line(*map(torch.from_numpy, (self.inside(x), self.low, self.high)))
-        return y.numpy(), log_slope.numpy()
-
-    def from_line(self, y: Floats) -> Floats:
-        """x (n, d), the inverse of `to_line`."""
-        return from_line(*map(torch.from_numpy, (y, self.low, self.high))).numpy()
 
 
 def make_bounds(bounds: Any, names: Sequence[Any]) -> Bounds:

@@ -1,6 +1,6 @@
 """Density estimation by a committee of machines that cross-validation chooses and weighs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import joblib
@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from rtbm.common import Floats
-from rtbm.distributions import RTBMMixture
+from rtbm.distributions import ColumnMap, RTBMMixture
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
     check_flag,
@@ -23,17 +23,21 @@ from rtbm.estimators.checks import (
     is_constant,
     keep_arguments,
 )
+from rtbm.estimators.density.bounds import Bounds, make_bounds
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.density.fitted import FittedDensity, component_weights, components
+from rtbm.estimators.density.margins import MARGINS, SHAPES, make_maps, map_rows
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
 from rtbm.estimators.progress import counting_bar
 from rtbm.estimators.sources import is_source
 from rtbm.parameters import count
+from rtbm.training.families import Density
 from rtbm.training.families.dense import MAX_DENSE_UNITS
 from rtbm.validation import check_choice, check_integer
 
 ONE_FEATURE: tuple[dict[str, Any], ...] = (
+    {"n_hidden": 3},
     {"n_hidden": 2, "n_components": 2},
     {"n_hidden": 1, "n_components": 4},
     {"n_hidden": 2, "n_components": 2, "regularization": 0.2},
@@ -71,11 +75,17 @@ TRAINING_SHARE = 0.8
 JUDGED_ROWS = 20_000
 """With more distinct rows, candidates are judged on a sample of this size, and those with a share are fitted to all
 rows. More rows tell candidates apart that differ by less, and take longer."""
-COMBINATIONS = ("stack", "best")
+COMBINATIONS = ("auto", "stack", "single")
 FIRST_FOLDS, FAR_BEHIND, NEAR = 2, 3.0, 2.0
 """After FIRST_FOLDS folds, candidates that are more than FAR_BEHIND standard errors behind the best are dropped, and so
 are those whose density is the same as another's. After all folds, those within NEAR standard errors of the best get
 weights. Larger values keep more, and take longer."""
+MARGINS_BEHIND, MARGINS_COST = 0.5, 1.0
+"""Margins with which a few candidates are more than MARGINS_BEHIND standard errors behind are dropped. Others must gain
+MARGINS_COST for each parameter of their maps, and at most HIGHEST_COST, to be preferred to simpler ones."""
+NEGLIGIBLE_LOSS, GAIN_ROWS = 0.005, 400
+"""A single candidate replaces the average if it costs at most this much log-likelihood of a row. What averages gain is
+found from about GAIN_ROWS rows."""
 COST, HIGHEST_COST = 0.25, 10.0
 """The log-likelihood that a candidate must gain for each parameter, and at most in all, to get a weight. Lower costs
 favour larger candidates."""
@@ -105,18 +115,23 @@ class RTBMDensityCV(PredictingDensity):
     Parameters
     ----------
     candidates : sequence of dict, default=None
-        Arguments of `RTBMDensity` to try, other than `phase`, `bounds` and `drop_constant`; None for machines and
+        Arguments of `RTBMDensity` to try, other than those of the committee itself; None for machines and
         mixtures from smooth and simple to sharp and rich.
     cv : int, splitter or iterable, default=5
         The number of folds, a splitter of scikit-learn, or pairs (training rows, test rows). Every row has to be in one
         test set.
-    combine : "stack" or "best", default="stack"
-        Whether to average the best candidates with weights, or to take the best candidate alone.
+    combine : "auto", "stack" or "single", default="auto"
+        "stack" averages the best candidates with weights, and their fits without each fold. "single" fits one candidate
+        to all rows: the best. "auto" does this with the smallest candidate that loses at most 0.005 nats a row against
+        the average, and averages if there is none.
     targets : sequence of int, default=None
         Columns that are to be predicted from the others. Candidates are then judged, and weighed, by the likelihood of
         these columns given the others, instead of that of all columns.
     phase : "I" or "II", default="I"
     bounds : pair or list of pairs, default=None
+    margins : "auto", "yeo-johnson", "learned" or None, default="auto"
+        As in `RTBMDensity`. "auto" lets the held-out folds decide, with maps that are learned without them; one feature
+        is not mapped.
     drop_constant : bool, default=False
         As in `RTBMDensity`.
     random_state : int, RandomState or None, default=None
@@ -128,8 +143,10 @@ class RTBMDensityCV(PredictingDensity):
 
     Attributes
     ----------
-    distribution_ : RTBMMixture or BoundedDistribution
-        The fitted density of the features as given; with `bounds` a BoundedDistribution.
+    distribution_ : RTBMDistribution, RTBMMixture or MappedDistribution
+        The fitted density of the features as given; with `bounds` or margins a MappedDistribution.
+    margins_, combined_ : str
+        The margins, and the way to combine candidates, that were chosen.
     candidates_ : list of dict
         What was tried.
     held_out_ : (n_candidates,)
@@ -160,10 +177,11 @@ class RTBMDensityCV(PredictingDensity):
         candidates: Sequence[Mapping[str, Any]] | None = None,
         *,
         cv: Any = 5,
-        combine: str = "stack",
+        combine: str = "auto",
         targets: Sequence[int] | None = None,
         phase: str = "I",
         bounds: Any = None,
+        margins: str | None = "auto",
         drop_constant: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -184,27 +202,59 @@ class RTBMDensityCV(PredictingDensity):
         prepared = self._prepare(X, sample_weight)
         if not set(self.targets or ()) <= set(range(self.n_features_in_)):
             raise InvalidInputError(f"targets must be numbers below {self.n_features_in_}, got {self.targets!r}")
-        rows, fold, weights = self._split(*prepared, seed)
+        rows, number, weights = self._split(*prepared, seed)
         self.candidates_ = [dict(c) for c in self.candidates or default_candidates(*rows.shape)]
         everything = rows, weights
         if len(rows) > JUDGED_ROWS:
             sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[:JUDGED_ROWS])
-            rows, weights, fold = rows[sample], weights[sample], fold[sample]
-        machines, held_out, promising = self._cross_validate(rows, weights, fold, seed)
-        threshold = NEAR if self.combine == "stack" else 0.0
-        chosen = [promising[i] for i in near_best(held_out.of(promising).log_prob, weights, threshold)]
-        chosen = [chosen[i] for i in distinct(held_out.of(chosen).log_prob)]
-        sizes = np.array([np.mean([fit.n_parameters_ for fit in machines[j]]) for j in chosen])
-        shares = held_out.of(chosen).shares(weights, np.minimum(COST * sizes, HIGHEST_COST))
-        shares[shares < SMALLEST_SHARE] = 0.0
-        self.candidate_weights_ = np.zeros(len(machines))
-        self.candidate_weights_[chosen] = shares / shares.sum()
-        if len(rows) < len(everything[0]):
-            machines = self._fit_all(*everything, seed)
+            rows, weights, number = rows[sample], weights[sample], number[sample]
+        is_sample = len(rows) < len(everything[0])
+        folds = Folds(rows, weights, number, self._bounds, self._kept_targets())
+        trial = self._cross_validate(folds, seed)
+        self._choose(trial, folds, is_sample)
+        self._maps = make_maps(self.margins_, self._bounds, *everything)
+        points = map_rows(self._maps, everything[0])[0]
+        if self.combined_ == "single" or is_sample:
+            machines = self._fit_all(points, everything[1], seed)
+        elif self.margins_ is None:
+            machines = trial.fits
+        else:  # the same fits with the maps of all rows, since each fold had maps of its own
+            again = Trial(None, len(points), len(self.candidates_))
+            folds = Folds(points, weights, number, make_bounds(None, self._names()), [])
+            with threads_for(len(points)), without_warnings():
+                self._run(again, folds, np.flatnonzero(self.candidate_weights_).tolist(), range(folds.n_folds), seed)
+            machines = again.fits
         self._keep(machines, float(everything[1].sum()))
         return self
 
-    def _fit_all(self, rows: Floats, weights: Floats, seed: int) -> list[list[RTBMDensity]]:
+    def _choose(self, trial: "Trial", folds: "Folds", is_sample: bool) -> None:
+        """Find the shares of candidates, and whether a single one serves as well as their average.
+
+        If the folds are of a sample, all rows are fitted again, and there is no average over folds.
+        """
+        single_fits, weights = trial.held_out, folds.weights
+        held_out = single_fits if is_sample else trial.weigh(folds)
+        chosen = [trial.promising[i] for i in near_best(held_out.of(trial.promising).log_prob, weights, NEAR)]
+        chosen = [chosen[i] for i in distinct(held_out.of(chosen).log_prob)]
+        sizes = np.array([np.mean([fit.n_parameters_ for fit in trial.fits[j]]) for j in chosen])
+        shares = held_out.of(chosen).shares(weights, np.minimum(COST * sizes, HIGHEST_COST))
+        shares[shares < SMALLEST_SHARE] = 0.0
+        shares /= shares.sum()
+        average = held_out.of(chosen).mixed(shares).log_prob
+        behind = weights @ (average - single_fits.of(chosen).log_prob) / weights.sum()
+        enough = np.flatnonzero(behind <= NEGLIGIBLE_LOSS)
+        single = -1
+        if self.combine == "single":
+            single = int(behind.argmin())
+        elif self.combine == "auto" and len(enough):
+            stored = [_stored_size(trial.fits[j][0]._line_density) for j in chosen]
+            single = min(enough.tolist(), key=lambda i: stored[i])
+        self.combined_ = "stack" if single < 0 else "single"
+        self.candidate_weights_ = np.zeros(len(trial.fits))
+        self.candidate_weights_[chosen] = shares if single < 0 else np.arange(len(chosen)) == single
+        self._behind = float(behind.min() if single < 0 else behind[single])
+
+    def _fit_all(self, points: Floats, weights: Floats, seed: int) -> list[list[RTBMDensity]]:
         """One fit of each candidate that has a share, to all rows."""
         shares = self.candidate_weights_
         with counting_bar(int((shares > 0).sum()), "fitting all rows", bool(self.verbose)) as advance:
@@ -213,13 +263,12 @@ class RTBMDensityCV(PredictingDensity):
                 machines.append([])
                 if share > 0:
                     with without_warnings():
-                        machines[j].append(self._machine(j, seed).fit(rows, sample_weight=weights))
+                        machines[j].append(self._machine(j, seed).fit(points, sample_weight=weights))
                     advance()
         return machines
 
     def _machine(self, candidate: int, seed: int) -> RTBMDensity:
-        options = {"phase": self.phase, "bounds": self._bounds.pairs, "random_state": seed % 2**32}
-        return RTBMDensity(**{**options, **self.candidates_[candidate]})
+        return RTBMDensity(**{"phase": self.phase, "random_state": seed % 2**32, **self.candidates_[candidate]})
 
     def _split(self, rows: Floats, weights: Floats, seed: int) -> tuple[Floats, np.ndarray, Floats]:
         """The distinct rows, the number of the fold of each, and the sums of their weights."""
@@ -234,51 +283,75 @@ class RTBMDensityCV(PredictingDensity):
             )
         return rows, np.random.default_rng(seed).permutation(len(rows)) % self.cv, weights
 
-    def _cross_validate(
-        self, rows: Floats, weights: Floats, fold: np.ndarray, seed: int
-    ) -> "tuple[list[list[RTBMDensity]], HeldOut, list[int]]":
+    def _cross_validate(self, folds: "Folds", seed: int) -> "Trial":
         """Fit all candidates without each of the first folds, and the promising ones without each of the others.
 
-        Returns the fits of each candidate, log P of rows by the fits without them, and the promising candidates.
+        Margins are compared first: by two candidates, then by all candidates with those that are not far behind. The
+        best ones go on.
         """
-        m, n_folds = len(self.candidates_), int(fold.max()) + 1
-        machines: list[list[RTBMDensity]] = [[] for _ in range(m)]
-        targets = self._kept_targets()
-        held_out = HeldOut(np.full((len(rows), m), np.nan), np.zeros((len(rows), m)))
+        n, m, weights = len(folds.rows), len(self.candidates_), folds.weights
+        trials = [Trial(margins, n, m) for margins in self._margins_to_try(folds.rows.shape[1])]
+        for trial in trials:
+            n_shapes = SHAPES[trial.margins] * folds.rows.shape[1]
+            trial.charge = min(MARGINS_COST * n_shapes, HIGHEST_COST) / weights.sum()
+        first, seen = range(FIRST_FOLDS), folds.number < FIRST_FOLDS
+        shown, seconds = bool(self.verbose), expected_seconds(self.candidates_, n, folds.rows.shape[1], folds.n_folds)
+        title = f"{m} candidates, {folds.n_folds} folds, about {seconds / joblib.effective_n_jobs(self.n_jobs):.0f} s"
+        with counting_bar(m * folds.n_folds, title, shown) as advance, threads_for(n), without_warnings():
+            if len(trials) > 1:
+                for trial in trials:
+                    self._run(trial, folds, sorted({0, m // 3}), first, seed, advance)
+                best = np.stack([trial.best(folds, seen)[1] for trial in trials], axis=1)
+                trials = [trials[i] for i in near_best(best, weights[seen], MARGINS_BEHIND)]
+            for trial in trials:
+                self._run(trial, folds, [j for j in range(m) if not trial.fits[j]], first, seed, advance)
+            trial = max(trials, key=lambda trial: trial.best(folds, seen)[0])
+            log_prob = trial.held_out.log_prob[seen]
+            self.margins_, self.held_out_ = trial.margins, weights[seen] @ log_prob / weights[seen].sum()
+            promising = near_best(trial.weigh(folds).log_prob[seen], weights[seen], FAR_BEHIND)
+            trial.promising = [promising[i] for i in distinct(log_prob[:, promising])]
+            self._run(trial, folds, trial.promising, range(FIRST_FOLDS, folds.n_folds), seed, advance)
+        self.held_out_[trial.promising] = weights @ trial.held_out.of(trial.promising).log_prob / weights.sum()
+        return trial
 
-        training = [with_spread(rows[fold != k], rows, seed + k) for k in range(n_folds)]
+    def _margins_to_try(self, n_features: int) -> list[str | None]:
+        """The margins that are compared. One feature needs none, since the candidates describe nothing else."""
+        return [self.margins] if self.margins != "auto" else [None] if n_features == 1 else [None, *MARGINS]
+
+    def _run(
+        self,
+        trial: "Trial",
+        folds: "Folds",
+        candidates: list[int],
+        numbers: range,
+        seed: int,
+        advance: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Fit candidates without each of some folds, and judge them by those."""
+        pairs, training = [(j, k) for k in numbers for j in candidates], {}
+        for k in numbers:
+            trial.judges[k], training[k] = folds.prepare(trial.margins, k, seed)
 
         def call(j: int, k: int) -> Any:
+            weights, others = folds.weights[folds.number != k], folds.rows[folds.number == k]
             return joblib.delayed(fit_and_score)(
-                self._machine(j, seed + k), training[k], weights[fold != k], rows[fold == k], targets
+                self._machine(j, seed + k), training[k], weights, trial.judges[k], others
             )
 
-        def run(candidates: list[int], folds: range) -> None:
-            pairs = [(j, k) for k in folds for j in candidates]
-            results = in_parallel(self.n_jobs, (call(j, k) for j, k in pairs), len(rows) <= THREADED_ROWS)
-            for (j, k), (fit, joint, given) in zip(pairs, results, strict=True):
-                machines[j].append(fit)
-                held_out.joint[fold == k, j], held_out.given[fold == k, j] = joint, given
-                advance()
-
-        shown, seconds = bool(self.verbose), expected_seconds(self.candidates_, len(rows), rows.shape[1], n_folds)
-        title = f"{m} candidates, {n_folds} folds, about {seconds / joblib.effective_n_jobs(self.n_jobs):.0f} s"
-        with counting_bar(m * n_folds, title, shown) as advance, threads_for(len(rows)), without_warnings():
-            run(list(range(m)), range(FIRST_FOLDS))
-            first, log_prob = fold < FIRST_FOLDS, held_out.log_prob
-            self.held_out_ = weights[first] @ log_prob[first] / weights[first].sum()
-            promising = near_best(log_prob[first], weights[first], FAR_BEHIND)
-            promising = [promising[i] for i in distinct(log_prob[first][:, promising])]
-            run(promising, range(FIRST_FOLDS, n_folds))
-        self.held_out_[promising] = weights @ held_out.of(promising).log_prob / weights.sum()
-        return machines, held_out, promising
+        results = in_parallel(self.n_jobs, (call(j, k) for j, k in pairs), len(folds.rows) <= THREADED_ROWS)
+        for (j, k), (fit, joint, given) in zip(pairs, results, strict=True):
+            trial.fits[j].append(fit)
+            tested = folds.number == k
+            trial.held_out.joint[tested, j], trial.held_out.given[tested, j] = joint, given
+            advance()
 
     def _keep(self, machines: list[list[RTBMDensity]], total: float) -> None:
         """Keep the mixture of all machines whose candidates have a share."""
         pairs = zip(self.candidate_weights_, machines, strict=True)
         taken = [(share / len(fits), fit) for share, fits in pairs if share > 0 for fit in fits]
         weights = torch.cat([share * component_weights(fit._line_density) for share, fit in taken])
-        self._set_distribution(RTBMMixture(weights, [m for _, fit in taken for m in components(fit._line_density)]))
+        parts = [part for _, fit in taken for part in components(fit._line_density)]
+        self._set_distribution(RTBMMixture(weights, parts) if len(parts) > 1 else parts[0])
         self._warn_of_lost_probability()
         self._set_summary(
             {
@@ -288,6 +361,9 @@ class RTBMDensityCV(PredictingDensity):
                 "n_iter": max(fit.n_iter_ for _, fit in taken),
                 "converged": all(fit.converged_ for _, fit in taken),
                 "is_gaussian": all(fit.is_gaussian_ for _, fit in taken),
+                "margins": self.margins_,
+                "combined": self.combined_,
+                "behind_average": self._behind,
             }
         )
 
@@ -301,6 +377,8 @@ class RTBMDensityCV(PredictingDensity):
         if isinstance(self.cv, int | np.integer):
             check_integer(self.cv, "cv", 2)
         check_choice(self.combine, "combine", COMBINATIONS)
+        if self.margins is not None:
+            check_choice(self.margins, "margins", ("auto", *MARGINS))
         if self.targets is not None and (isinstance(self.targets, str) or not isinstance(self.targets, Sequence)):
             raise InvalidInputError(f"targets must be None or a list of the numbers of columns, got {self.targets!r}")
         check_choice(self.phase, "phase", ("I", "II"))
@@ -317,13 +395,106 @@ class RTBMDensityCV(PredictingDensity):
                 f"candidates must be None or a list of dictionaries, one or more, got {self.candidates!r}"
             )
         for candidate in self.candidates:
-            known = set(RTBMDensity().get_params()) - {"phase", "bounds", "drop_constant"}
+            known = set(RTBMDensity().get_params()) - {"phase", "bounds", "margins", "drop_constant"}
             if not isinstance(candidate, Mapping) or not set(candidate) <= known:
                 raise InvalidInputError(
-                    "candidates must be dictionaries of arguments of RTBMDensity, without phase, bounds and "
+                    "candidates must be dictionaries of arguments of RTBMDensity, without phase, bounds, margins and "
                     f"drop_constant, which are those of the committee, got {candidate!r}"
                 )
             RTBMDensity(**candidate)._check_parameters()
+
+
+class Judge(NamedTuple):
+    """Maps rows to the real line and scores them."""
+
+    maps: list[ColumnMap]
+    targets: list[int]
+
+    def score(self, model: RTBMDensity, rows: Floats) -> tuple[Floats, Floats]:
+        """log P of rows (n, d) by a density on the line, of all columns and of those that are not targets.
+
+        A row where log P leaves float64 counts as OUT_OF_REACH lower than all others. Without targets the second is 0.
+        """
+        y, log_slope = map_rows(self.maps, rows)
+        joint: Floats = model._held_out_log_prob(y) + log_slope.sum(axis=1)
+        given: Floats = np.zeros(len(rows))
+        if self.targets:
+            features = y.copy()
+            features[:, self.targets] = np.nan
+            given = model._log_prob(features) + np.delete(log_slope, self.targets, axis=1).sum(axis=1)
+        within = np.isfinite(joint) & np.isfinite(given)
+        lowest = (joint - given)[within].min() if within.any() else 0.0
+        return np.where(within, joint, lowest - OUT_OF_REACH), np.where(within, given, 0.0)
+
+
+class Folds(NamedTuple):
+    """Rows with weights, and the number of the fold of each row."""
+
+    rows: Floats  # (n, d)
+    weights: Floats  # (n,)
+    number: np.ndarray  # (n,)
+    bounds: Bounds
+    targets: list[int]
+
+    @property
+    def n_folds(self) -> int:
+        """The number of folds."""
+        return int(self.number.max()) + 1
+
+    def prepare(self, margins: str | None, k: int, seed: int) -> tuple[Judge, Floats]:
+        """What judges fits without fold k, and the other rows on the real line. Maps are learned without the fold."""
+        others = self.number != k
+        rows = with_spread(self.rows[others], self.rows, seed + k)
+        maps = make_maps(margins, self.bounds, rows, self.weights[others])
+        return Judge(maps, self.targets), map_rows(maps, rows)[0]
+
+
+class Trial:
+    """Candidates with one kind of margins: their fits without each fold, and log P of the rows of that fold."""
+
+    def __init__(self, margins: str | None, n_rows: int, n_candidates: int):
+        self.margins = margins
+        self.fits: list[list[RTBMDensity]] = [[] for _ in range(n_candidates)]
+        self.held_out = HeldOut(np.full((n_rows, n_candidates), np.nan), np.zeros((n_rows, n_candidates)))
+        self.judges: dict[int, Judge] = {}
+        self.promising: list[int] = []
+        self._gains: dict[tuple[int, int], float] = {}  # of candidates, and numbers of their fits
+        self.charge = 0.0  # for the parameters of the maps, for each row
+
+    def best(self, folds: Folds, seen: np.ndarray) -> tuple[float, Floats]:
+        """The highest mean log P of a candidate on some rows, as `weigh` counts it, and its log P of them."""
+        tried = [j for j, fits in enumerate(self.fits) if fits]
+        log_prob = self.weigh(folds).of(tried).log_prob[seen] - self.charge
+        means = folds.weights[seen] @ log_prob / folds.weights[seen].sum()
+        return float(means.max()), log_prob[:, means.argmax()]
+
+    def weigh(self, folds: Folds) -> "HeldOut":
+        """log P of the rows by each candidate without their fold, plus what its average over all folds gains."""
+        for j, fits in enumerate(self.fits):
+            if len(fits) > 1 and (j, len(fits)) not in self._gains:
+                self._gains[j, len(fits)] = self._gain(fits, folds)
+        gains = [self._gains.get((j, len(fits)), 0.0) for j, fits in enumerate(self.fits)]
+        return HeldOut(self.held_out.joint + gains, self.held_out.given)
+
+    def _gain(self, fits: list[RTBMDensity], folds: Folds) -> float:
+        """What the average of fits gains: the mean over rows of log mean P − mean log P.
+
+        Each row is judged by the fits that have seen it, since a fit that has not differs from them in another way. The
+        gain grows with the number of fits in proportion to 1 − 1/number, as a variance does.
+        """
+        some = slice(None, None, -(-len(folds.rows) // GAIN_ROWS))
+        rows, weights, number = folds.rows[some], folds.weights[some], folds.number[some]
+        scores = [self.judges[k].score(fit, rows) for k, fit in enumerate(fits)]
+        total, counted = 0.0, 0.0
+        for k in range(folds.n_folds):
+            own, seen = number == k, [score for m, score in enumerate(scores) if m != k]
+            if len(seen) < 2 or not own.any():
+                continue
+            parts = HeldOut(*np.stack(seen, axis=2)[:, own])
+            gains = parts.mixed(np.full(len(seen), 1 / len(seen))).log_prob[:, 0] - parts.log_prob.mean(axis=1)
+            total += weights[own] @ gains * (1 - 1 / folds.n_folds) / (1 - 1 / len(seen))
+            counted += weights[own].sum()
+        return float(total / counted) if counted else 0.0
 
 
 class HeldOut(NamedTuple):
@@ -341,11 +512,21 @@ class HeldOut(NamedTuple):
         """What candidates are judged by: log P of all columns, or of the targets given the others."""
         return self.joint - self.given
 
+    def mixed(self, shares: Floats) -> "HeldOut":
+        """That of the mixture of the candidates, as one candidate."""
+        parts = (logsumexp(part, axis=1, b=shares, keepdims=True) for part in self)
+        return HeldOut(*parts)
+
     def shares(self, weights: Floats, costs: Floats) -> Floats:
         """The shares (m,) of candidates; see `stacking_weights` and `conditional_weights`."""
         if not self.given.any():
             return stacking_weights(self.joint, weights, costs)
         return conditional_weights(self.joint, self.given, weights, costs)
+
+
+def _stored_size(density: Density) -> int:
+    """The number of parameters of all machines of a density, also of those that describe Gaussians."""
+    return sum(count(part.n_visible, part.n_hidden, part.coupling) + 1 for part in components(density))
 
 
 def make_density(given: Any, n_rows: int, **options: Any) -> Any:
@@ -573,24 +754,12 @@ def with_spread(part: Floats, rows: Floats, seed: int) -> Floats:
 
 
 def fit_and_score(
-    model: RTBMDensity, rows: Floats, weights: Floats, others: Floats, targets: list[int]
-) -> tuple[RTBMDensity, Floats, Any]:
-    """Fit a model, and return log P of other rows with it, of all columns and of those that are not targets.
-
-    A row where log P leaves float64 counts as OUT_OF_REACH lower than all others. The fit need not have converged,
-    because cross-validation judges it as it is. Without targets the second log P is 0.
-    """
+    model: RTBMDensity, training: Floats, weights: Floats, judge: Judge, others: Floats
+) -> tuple[RTBMDensity, Floats, Floats]:
+    """Fit a model to rows on the line, and score other rows. The fit need not have converged: it is judged as it is."""
     with without_warnings():
         try:
-            model.fit(rows, sample_weight=weights)
+            model.fit(training, sample_weight=weights)
         except InvalidInputError as error:
             raise InvalidInputError(f"without one of the folds there is no fit, so lower cv: {error}") from None
-    joint: Floats = model._held_out_log_prob(others)
-    given: Floats = np.zeros(len(others))
-    if targets:
-        features = others.copy()
-        features[:, targets] = np.nan
-        given = model._log_prob(features)
-    within = np.isfinite(joint) & np.isfinite(given)
-    lowest = (joint - given)[within].min() if within.any() else 0.0
-    return model, np.where(within, joint, lowest - OUT_OF_REACH), np.where(within, given, 0.0)
+    return model, *judge.score(model, others)

@@ -27,9 +27,10 @@ from rtbm.estimators.checks import (
 )
 from rtbm.estimators.density.fallback import FullDataScore, find_machine, find_simpler, without_outliers
 from rtbm.estimators.density.fitted import components
+from rtbm.estimators.density.margins import MARGINS, make_maps
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.standardise import Standardised, like, log_scales, standardise, to_standard
-from rtbm.estimators.density.survey import SAMPLED_ROWS, BoundedSupport, Survey, fit_blocks, standardise_sample, survey
+from rtbm.estimators.density.survey import SAMPLED_ROWS, Support, Survey, fit_blocks, standardise_sample, survey
 from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.multistart import Outcome, Report, count_runs, task_options
 from rtbm.estimators.progress import progress_bar, watch_of
@@ -101,6 +102,11 @@ class RTBMDensity(PredictingDensity):
         each feature. The machine then describes the logarithm, or the logit, of the distance from the bounds. Where
         training data lie on a bound, values there count as a value inside, halfway between the bound and the nearest
         other value of the training data, and `fit` warns of them.
+    margins : "yeo-johnson", "learned" or None, default=None
+        How features without bounds are mapped to the real line, where the machine describes them. "yeo-johnson" takes a
+        power of each feature, which makes skewed ones symmetric. "learned" fits a density to each feature first, and
+        the machine then describes how their normal scores depend on each other (a copula). `RTBMDensityCV` chooses by
+        cross-validation. Features with fewer than five values stay as they are.
     drop_constant : bool, default=False
         Whether to leave features with only one value out of the density. By default they are an error. With True,
         `score_samples` ignores the constant features, and `sample` fills them in.
@@ -118,9 +124,9 @@ class RTBMDensity(PredictingDensity):
 
     Attributes
     ----------
-    distribution_ : RTBMDistribution, RTBMMixture or BoundedDistribution
-        The fitted density of the features as given. With `bounds` it is a BoundedDistribution, whose `base` is the
-        machine or mixture that describes the transformed features.
+    distribution_ : RTBMDistribution, RTBMMixture or MappedDistribution
+        The fitted density of the features as given. With `bounds` or `margins` it is a MappedDistribution, whose `base`
+        is the machine or mixture that describes the mapped features.
     module_ : nn.RTBM or nn.MixtureOfRTBMs
         The machine or mixture as a torch module. It is made once and kept.
     history_ : list of Record
@@ -168,6 +174,7 @@ class RTBMDensity(PredictingDensity):
         n_iter_no_change: int = 20,
         fallback: str | None = "gaussian",
         bounds: Any = None,
+        margins: str | None = None,
         drop_constant: bool = False,
         warm_start: bool = False,
         random_state: Any = None,
@@ -222,8 +229,7 @@ class RTBMDensity(PredictingDensity):
         if len(rows) < SAMPLED_ROWS or self._needs_memory():
             self._fit_rows(rows, weights, seed, last)
         else:
-            source = array_rows(rows, weights)
-            self._fit_blocks(source, survey(source, BoundedSupport(self._bounds, self._names()), seed), seed)
+            self._fit_blocks(array_rows(rows, weights), seed)
         return self
 
     def _needs_memory(self) -> bool:
@@ -234,7 +240,8 @@ class RTBMDensity(PredictingDensity):
     def _fit_rows(self, rows: Floats, weights: Floats, seed: int, last: Density | None = None) -> None:
         """Fit rows in memory, which are checked and inside of their bounds."""
         rows, weights = distinct_rows(rows, weights)
-        points, log_slope = self._bounds.to_line(rows)
+        self._maps = make_maps(self.margins, self._bounds, rows, weights)
+        points, log_slope = self._to_line(rows)
         training, held_out = split_rows(len(points), self.validation_fraction, seed)
         has_missing, validation = bool(np.isnan(points).any()), None
         data = standardise(points[training], weights[training], log_slope[training], self._names(), has_missing)
@@ -247,7 +254,7 @@ class RTBMDensity(PredictingDensity):
             task = replace(task, first=first, n_init=1)
 
         def watched(vector: Tensor) -> Any:
-            return self._in_bounds(self._density(task, vector))
+            return self._mapped(self._density(task, vector))
 
         with self._progress(count_runs(task)) as report:
             outcome = find_machine(replace(task, report=report, watch=watch_of(self, watched)), self.fallback)
@@ -274,13 +281,8 @@ class RTBMDensity(PredictingDensity):
         self._make_bounds()
 
         def work(everything: Source) -> bytes:
-            support = BoundedSupport(self._bounds, self._names()).closed(everything)
-            self._bounds = support.bounds
-            found = survey(everything, support, seed)
-            if found.is_all:
-                self._leave_out_constants(found.sample.rows)
-            warn_of_spikes(found.sample.rows, self._names())
-            self._fit_blocks(everything, found, seed)
+            self._bounds = self._support().closed(everything).bounds
+            self._fit_blocks(everything, seed, warns=True)
             return self._state() if is_distributed() else b""
 
         state = work_on(source, work)
@@ -295,14 +297,32 @@ class RTBMDensity(PredictingDensity):
         torch.save({name: value for name, value in self.__dict__.items() if name not in parameters}, buffer)
         return buffer.getvalue()
 
-    def _fit_blocks(self, source: Source, found: Survey, seed: int) -> None:
-        """Fit all data of a source after a survey of them. Few rows are fitted as an array."""
+    def _support(self, found: Survey | None = None) -> Support:
+        """The bounds and maps of the features. Margins are learned from the sample of a survey."""
+        no_rows = np.empty((0, len(self._names()))), np.empty(0)
+        margins, rows = (None, no_rows) if found is None else (self.margins, found.sample[1:])
+        return Support(self._bounds, make_maps(margins, self._bounds, *rows), self._names())
+
+    def _fit_blocks(self, source: Source, seed: int, warns: bool = False) -> None:
+        """Fit all data of a source after a survey of them. Few rows are fitted as an array.
+
+        If the data were not looked at before, it `warns` of what it finds. Margins take a second survey.
+        """
+        support = self._support()
+        found = survey(source, support, seed)
+        if warns and found.is_all:
+            self._leave_out_constants(found.sample.rows)
+        if warns:
+            warn_of_spikes(found.sample.rows, self._names())
         if found.is_all:
             rows, weights = self._bounds.inside(found.sample.rows), found.sample.weights
             self._fit_rows(rows, weights, seed)
             self.summary_["log_likelihood"] = float(weights @ self._log_prob(rows) / weights.sum())
             return
-        support = BoundedSupport(self._bounds, self._names())
+        if self.margins is not None:
+            support = self._support(found)
+            found = survey(source, support, seed)
+        self._maps = support.maps
         task = self._task(standardise_sample(found, support), None, seed)
         with self._progress(count_runs(task) + 1) as report:
             outcome, full = fit_blocks(replace(task, report=report), self.fallback, source, support, found)
@@ -355,8 +375,8 @@ class RTBMDensity(PredictingDensity):
     def _held_out_log_prob(self, X: Floats) -> Floats:
         """log P(x) (n_samples,), right to 1e-7 on average: quicker than exact values. −∞ where it leaves float64."""
         family, vector, mean, root = self._fit_result
-        unbounded, log_slope = self._bounds.to_line(X)
-        z = to_standard(unbounded, mean, root)
+        line, log_slope = self._to_line(X)
+        z = to_standard(line, mean, root)
         within = np.nanmax(np.abs(z), axis=1) < LARGEST_DISTANCE
         points = torch.from_numpy(np.ascontiguousarray(z[within])).to(vector.device)
         log_prob = np.full(len(X), -np.inf)
@@ -365,7 +385,7 @@ class RTBMDensity(PredictingDensity):
         except FAILURES:
             log_prob[within] = self._log_prob(X[within])
             return log_prob
-        return log_prob - log_scales(unbounded, root) + log_slope
+        return log_prob - log_scales(line, root) + log_slope
 
     def _evaluable(self, task: DensityTask, result: Result) -> Result:
         """The result, or an earlier iteration if the last density cannot be evaluated on a few rows of the data.
@@ -408,6 +428,8 @@ class RTBMDensity(PredictingDensity):
         check_flag(self.warm_start, "warm_start")
         if self.fallback is not None:
             check_choice(self.fallback, "fallback", FALLBACKS)
+        if self.margins is not None:
+            check_choice(self.margins, "margins", MARGINS)
         check_number(self.regularization, "regularization", 0.0, math.inf)
         check_number(self.smoothness, "smoothness", 0.0, math.inf)
         knowing = [name for name, solver in SOLVERS.items() if solver.knows_smoothness]

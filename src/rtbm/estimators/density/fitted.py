@@ -17,7 +17,8 @@ from torch import Tensor
 
 from rtbm import nn
 from rtbm.common import Floats
-from rtbm.distributions import BoundedDistribution, DiscreteGaussian, RTBMDistribution, RTBMMixture
+from rtbm.distributions import ColumnMap, DiscreteGaussian, MappedDistribution, RTBMDistribution, RTBMMixture
+from rtbm.distributions.maps import is_trivial
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.estimators.checks import (
@@ -30,6 +31,7 @@ from rtbm.estimators.checks import (
     warn_of_spikes,
 )
 from rtbm.estimators.density.bounds import Bounds, make_bounds
+from rtbm.estimators.density.margins import map_back, map_rows
 from rtbm.parameters import count
 from rtbm.training import Record
 from rtbm.training.families import Density
@@ -43,7 +45,7 @@ LARGEST_LOSS = 1e-6
 class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, BaseEstimator):
     """The base class of RTBMDensity and RTBMDensityCV: all methods of a fitted density.
 
-    `_line_density` is the density of the features on the real line, after their bounds were removed.
+    `_line_density` is the density of the features on the real line, where `_maps` take them.
     """
 
     phase: str
@@ -58,6 +60,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     feature_names_in_: np.ndarray
     constants_: Floats
     _bounds: Bounds
+    _maps: list[ColumnMap]
     _is_derived = False
 
     def _prepare(self, X: Any, sample_weight: Any) -> tuple[Floats, Floats]:
@@ -112,7 +115,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         self.is_gaussian_ = summary["is_gaussian"]
 
     def _set_distribution(self, distribution: Density) -> None:
-        """Keep the density of the features on the real line, without bounds."""
+        """Keep the density of the features on the real line."""
         self._line_density, self._module = distribution, None
         self._n_features_out = sum(part.n_hidden for part in components(distribution))
 
@@ -121,7 +124,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """The fitted density of the features as given."""
         if not hasattr(self, "_line_density"):
             raise AttributeError("distribution_ is there after fit")
-        return self._in_bounds(self._line_density)
+        return self._mapped(self._line_density)
 
     def _warn_of_lost_probability(self) -> None:
         """Warn if values that float64 cannot tell from a bound, or cannot hold, are likelier than LARGEST_LOSS."""
@@ -141,15 +144,20 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
                 stacklevel=4,
             )
 
-    def _in_bounds(self, density: Density) -> Any:
+    def _mapped(self, density: Density) -> Any:
         """A density on the real line as the density of the features as given."""
-        return density if self._bounds.is_trivial else BoundedDistribution(density, self._bounds.low, self._bounds.high)
+        return density if is_trivial(self._maps) else MappedDistribution(density, self._maps)
+
+    def _to_line(self, X: Floats) -> tuple[Floats, Floats]:
+        """Rows (n, d) on the real line, and the log slopes of the maps (n,), summed over the features."""
+        y, log_slope = map_rows(self._maps, self._bounds.inside(X))
+        return y, log_slope.sum(axis=1)
 
     @property
     def module_(self) -> nn.RTBM | nn.MixtureOfRTBMs:
         """The machine or mixture as a torch module. It is made once, so changes to it persist.
 
-        With `bounds` it describes the transformed features, as `distribution_.base` does.
+        With `bounds` or `margins` it describes the mapped features, as `distribution_.base` does.
         """
         check_is_fitted(self)
         if self._module is None:
@@ -165,7 +173,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return self._log_prob(self._check(X))
 
     def _log_prob(self, X: Floats) -> Floats:
-        line, log_slope = self._bounds.to_line(X)
+        line, log_slope = self._to_line(X)
         points = torch.from_numpy(line).to(self._line_density.device)
         with torch.no_grad():
             if self._has_scattered_gaps(points):
@@ -200,7 +208,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         check_is_fitted(self)
         check_integer(n_samples, "n_samples", 1)
         draws = self._line_density.sample((n_samples,), generator=self._generator(random_state))
-        return self._framed(self._all_features(self._bounds.from_line(draws.double().cpu().numpy())))
+        return self._framed(self._all_features(map_back(self._maps, draws.double().cpu().numpy())))
 
     def transform(self, X: Any) -> Floats:
         """The expectations E(h|x) (n_samples, n_hidden · n_components) of the hidden units.
@@ -213,7 +221,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return self._hidden_mean(X)
 
     def _hidden_mean(self, X: Floats) -> Floats:
-        points = torch.from_numpy(self._bounds.to_line(X)[0])
+        points = torch.from_numpy(self._to_line(X)[0])
         patterns = missing_patterns(points)
         if patterns and self.phase == "II":
             raise InvalidInputError('X holds NaN, for which E(h|x) is defined in phase "I" only: fit with phase="I"')
@@ -291,7 +299,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         self._bounds.check(rows, self._names())
         if columns and columns[0].ndim:
             return self._condition_rows(rows, list(known))
-        line, _ = self._bounds.to_line(rows)
+        line, _ = self._to_line(rows)
         rest = [i for i in range(n_features) if i not in known]
         return self._derived(self._line_density.conditional({i: float(line[0, i]) for i in known}), rest)
 
@@ -392,6 +400,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         if hasattr(self, "feature_names_in_"):
             model.feature_names_in_ = self.feature_names_in_[self._kept[indices]]
         model._bounds, model._is_derived = self._bounds.subset(indices), True
+        model._maps = [self._maps[i] for i in indices]
         model._set_distribution(distribution)
         model._set_summary(self.summary_)
         return model
@@ -405,7 +414,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             return
         n, names = self._line_density.n_visible, getattr(self, "feature_names_in_", self.constants_)
         sizes = {len(names), len(self.constants_)}
-        if {len(self._kept), len(self._bounds.low)} != {n} or sizes != {self.n_features_in_}:
+        if {len(self._kept), len(self._bounds.low), len(self._maps)} != {n} or sizes != {self.n_features_in_}:
             raise InvalidInputError(f"it must have {n} features like its density")
 
     def __sklearn_tags__(self) -> Any:
@@ -435,7 +444,7 @@ def is_list(value: Any) -> bool:
 
 
 def components(distribution: Any) -> list[RTBMDistribution]:
-    """The machines of a density; those of its base if it is bounded."""
+    """The machines of a density; those of its base if columns are mapped."""
     distribution = getattr(distribution, "base", distribution)
     return list(distribution.components) if isinstance(distribution, RTBMMixture) else [distribution]
 

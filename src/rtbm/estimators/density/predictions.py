@@ -153,7 +153,7 @@ class PredictingDensity(FittedDensity):
         NaN entries are integrated out. A single machine has probability 1.
         """
         rows = self._check(X)
-        line = self._bounds.to_line(rows)[0]
+        line = self._to_line(rows)[0]
         points = torch.from_numpy(line).to(self._line_density.device)
         if not isinstance(self._line_density, RTBMMixture):
             return np.ones((len(line), 1))

@@ -9,10 +9,12 @@ import numpy as np
 import torch
 
 from rtbm.common import Floats
+from rtbm.distributions import ColumnMap
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import LARGEST_WEIGHT, SMALLEST_WEIGHT, distinct_rows
 from rtbm.estimators.density.bounds import Bounds, Contact
 from rtbm.estimators.density.fallback import FullDataScore, find_machine, gaussian_vector
+from rtbm.estimators.density.margins import map_rows
 from rtbm.estimators.density.standardise import Standardised, standardise, to_standard
 from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.multistart import Outcome
@@ -34,10 +36,11 @@ COARSE_BITS = 24
 influence on the coordinates in which a fit begins."""
 
 
-class BoundedSupport(NamedTuple):
-    """Checks rows and maps features with bounds to the real line."""
+class Support(NamedTuple):
+    """Checks rows and maps features to the real line."""
 
     bounds: Bounds
+    maps: list[ColumnMap]
     names: list[str]
 
     def counted(self, chunk: Chunk) -> tuple[Floats, Floats, np.ndarray | slice]:
@@ -59,17 +62,18 @@ class BoundedSupport(NamedTuple):
 
     def to_line(self, rows: Floats) -> tuple[Floats, Floats]:
         """Rows on the line (n, d), and their log slopes (n,)."""
-        if self.bounds.is_trivial:
-            return rows, np.zeros(len(rows))
-        self.bounds.check(rows, self.names)
-        return self.bounds.to_line(rows)
+        if not self.bounds.is_trivial:
+            self.bounds.check(rows, self.names)
+            rows = self.bounds.inside(rows)
+        y, log_slope = map_rows(self.maps, rows)
+        return y, log_slope.sum(axis=1)
 
     def contact(self, number: int, chunks: Iterable[Chunk]) -> Contact:
         """How the rows of a part touch the bounds."""
         empty = self.bounds.contact(np.empty((0, len(self.names))))
         return reduce(Contact.plus, (self.bounds.contact(self.counted(chunk)[0]) for chunk in chunks), empty)
 
-    def closed(self, source: Source) -> "BoundedSupport":
+    def closed(self, source: Source) -> "Support":
         """The same with bounds closed that data lie on, after a pass over the data if there are bounds."""
         if self.bounds.is_trivial:
             return self
@@ -82,7 +86,7 @@ class BoundedSupport(NamedTuple):
 class Preparation:
     """Turns chunks of rows into blocks of standardised points on a device; the weights of all blocks have sum 1."""
 
-    support: BoundedSupport
+    support: Support
     mean: Floats
     root: Floats
     total: float
@@ -141,7 +145,7 @@ class Survey(NamedTuple):
 class Surveyor:
     """One pass over the rows of a part: moments on the line, and a random sample."""
 
-    support: BoundedSupport
+    support: Support
     seed: int
     offsets: list[int]  # the numbers of the first rows of the parts
 
@@ -180,7 +184,7 @@ def count_rows(number: int, chunks: Iterable[Chunk]) -> int:
     return sum(len(chunk.rows) for chunk in chunks)
 
 
-def survey(source: Source, support: BoundedSupport, seed: int) -> Survey:
+def survey(source: Source, support: Support, seed: int) -> Survey:
     """One pass over a source, after another one that counts rows where their numbers are not known."""
     offsets = []
     if not source.is_numbered:
@@ -210,7 +214,7 @@ def _rounded(value: Floats, unit: Floats) -> Floats:
     return np.where(unit > 0, np.round(value / np.where(unit > 0, unit, 1.0)) * unit, value)
 
 
-def standardise_sample(found: Survey, support: BoundedSupport) -> Standardised:
+def standardise_sample(found: Survey, support: Support) -> Standardised:
     """The sample in standard coordinates, with weights of the sum of all.
 
     Without gaps, the coordinates are those that the moments of all data suggest.
@@ -232,7 +236,7 @@ def _log_volume(found: Survey, root: Floats) -> float:
 
 
 def fit_blocks(
-    task: DensityTask, fallback: str | None, source: Source, support: BoundedSupport, found: Survey
+    task: DensityTask, fallback: str | None, source: Source, support: Support, found: Survey
 ) -> tuple[Outcome, FullDataScore]:
     """Run all starts on the sample, and then the best one on all data, each step one pass over them."""
     data, outcome = task.data, find_machine(task, fallback)

@@ -1,0 +1,285 @@
+"""Distributions whose columns were mapped to the real line: an exact change of variables in each column."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from rtbm.distributions.arguments import broadcast, check_indices, check_known, check_points, refuse_rsample
+from rtbm.distributions.caching import forwarded
+from rtbm.distributions.conditional import ConditionalDistribution, ConditionalStates
+from rtbm.distributions.integration.boxes import NORMAL_CUTOFF, lower_tail
+from rtbm.distributions.integration.expectations import Estimate, sample_expectation
+from rtbm.distributions.maps import ColumnMap, Interval, from_line, to_line
+from rtbm.distributions.mixture import RTBMMixture
+from rtbm.distributions.rtbm import RTBMDistribution
+from rtbm.errors import InvalidInputError
+from rtbm.validation import check_integer
+
+NEGLIGIBLE_LOSS = 1e-9
+"""Where bounds on the probability that float64 cannot tell from 0 are below this, it is not computed."""
+LOGIT_SPACING, MAX_LOGIT_NODES = 0.65, 2000
+"""The largest spacing, on the line, of the nodes that moments between two bounds take, and the most nodes on a side. A
+larger spacing loses digits; fewer nodes lose them where nearly all values lie at the bounds."""
+REACH, PANEL, PANEL_NODES, MAX_PANELS = 9.0, 2.0, 16, 2000
+"""Moments of other maps are integrated up to REACH standard deviations from the normals of y, over panels of x with
+PANEL_NODES nodes, as wide as PANEL standard deviations of the narrowest normal, and at most MAX_PANELS. Wider panels
+lose digits."""
+SHARE_OF_NORMALS = 1e-12
+"""Normals of less weight do not decide how wide panels are."""
+MONTE_CARLO_SAMPLES = 100_000
+"""The default number of draws of an estimate, as for machines."""
+
+
+def _interval_moments(states: ConditionalStates, own: Interval) -> Tensor:
+    """The mean and the variance (n, 2) of x in n mixtures of normals of y."""
+    weights, centres, scales = states.on_line()
+    means, variances = _normal_moments(centres, scales, own.low, own.high)
+    mean = torch.where(weights > 0, weights * means, 0.0).sum(1)  # means may be infinite
+    spread = variances + (means - mean[:, None]).square()
+    variance = torch.where(weights > 0, weights * spread, 0.0).sum(1)
+    return torch.stack([mean, torch.where(mean.isfinite(), variance, math.inf)], 1)
+
+
+def _normal_moments(c: Tensor, s: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """The means and the variances of x for y ~ N(c, s²): exact, or for two bounds by the trapezoidal rule."""
+    has_low, has_high = math.isfinite(low), math.isfinite(high)
+    if has_low and has_high:
+        near, first, second = torch.where(c >= 0, -c, c), torch.zeros_like(c), torch.zeros_like(c)
+        spacing = min(0.5, LOGIT_SPACING / float(s.detach().max()))
+        count = min(math.ceil(NORMAL_CUTOFF / spacing), MAX_LOGIT_NODES)
+        for z in torch.linspace(-NORMAL_CUTOFF, NORMAL_CUTOFF, 2 * count + 1, dtype=c.dtype).tolist():
+            density = math.exp(-0.5 * z * z) * NORMAL_CUTOFF / count / math.sqrt(2 * math.pi)
+            step = (near + z * s).sigmoid() - near.sigmoid()  # of the share of the way from the nearer bound
+            first, second = first + density * step, second + density * step.square()
+        share, width = near.sigmoid() + first, high - low
+        return torch.where(c >= 0, high - width * share, low + width * share), width**2 * (second - first.square())
+    if not (has_low or has_high):
+        return c, s.square()
+    distance = ((c if has_low else -c) + 0.5 * s.square()).exp()
+    return low + distance if has_low else high - distance, distance.square() * s.square().expm1()
+
+
+def _integrated_moments(states: ConditionalStates, own: ColumnMap) -> Tensor:
+    """The same for any map, by Gauss-Legendre quadrature over panels of x that serve all rows."""
+    weights, centres, scales = states.on_line()
+    x, y, measure = _nodes(own, weights, centres, scales)
+    parts = []
+    for w, c, s in zip(*(part.split(1) for part in (weights, centres, scales)), strict=True):
+        scores = (y[:, None] - c) / s
+        density = ((-0.5 * scores.square()).exp() * (w / s)).sum(1) * measure / math.sqrt(2 * math.pi)
+        mean = density @ x
+        parts.append(torch.stack([mean, density @ (x - mean).square()]))
+    return torch.stack(parts)
+
+
+@torch.no_grad()
+def _nodes(own: ColumnMap, weights: Tensor, centres: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Nodes x (m,), their y, and weights with which functions of x, times densities of y, are integrated."""
+    counted = weights > SHARE_OF_NORMALS * weights.amax(1, keepdim=True)
+    low, high = (centres - REACH * scales)[counted].min(), (centres + REACH * scales)[counted].max()
+    count = math.ceil(min(float((high - low) / (PANEL * scales[counted].min())), MAX_PANELS))
+    steps = torch.linspace(0, 1, count + 1, dtype=torch.float64, device=centres.device)
+    edges = own.from_line(low + (high - low) * steps)
+    knots = [knot for knot in own.knots if float(edges[0]) < knot < float(edges[-1])]
+    edges = torch.cat([edges, edges.new_tensor(knots)]).sort().values
+    pieces = own.pieces(edges)
+    left, width = (part.repeat_interleave(pieces) for part in (edges[:-1], edges.diff() / pieces))
+    place = torch.arange(len(left), device=left.device) - (pieces.cumsum(0) - pieces).repeat_interleave(pieces)
+    left = left + place * width
+    roots, shares = (torch.from_numpy(part).to(left) for part in np.polynomial.legendre.leggauss(PANEL_NODES))
+    x = (left[:, None] + 0.5 * width[:, None] * (1 + roots)).reshape(-1)
+    y, log_slope = own.to_line(x)
+    return x, y, (0.5 * width[:, None] * shares).reshape(-1) * log_slope.exp()
+
+
+class MappedDistribution(Distribution):
+    """The distribution of columns x whose maps to the real line, y, have a machine or a mixture as density::
+
+        P(x) = P_y(t(x)) Π_i dt_i/dx_i
+
+    With bounds, the maps are logarithms or logits. With learned margins, it is a copula: each column has a density of
+    its own, and `base` describes how the normal scores of columns depend on each other. Density, samples, distribution
+    function, quantiles, marginals and conditionals are as exact as those of `base`. Means and variances are exact for
+    columns without a map or with one bound, and one-dimensional integrals for others.
+
+    Parameters
+    ----------
+    base : RTBMDistribution, RTBMMixture or ConditionalDistribution
+        The distribution of y (Nv,), or a batch of them.
+    maps : sequence of ColumnMap
+        The map of each column: `ColumnMap()` for none, `Interval(low, high)`, `YeoJohnson(exponent, centre, scale)` or
+        `LearnedMargin(weights, centres, scales)`, all in `rtbm.distributions`.
+
+    Examples
+    --------
+    >>> import rtbm
+    >>> from rtbm.distributions import Interval
+    >>> base = rtbm.RTBMDistribution([[1.0]], [[0.0]], [[9.0]], [0.0], [0.0])  # y is normal, so x is log-normal
+    >>> x = rtbm.MappedDistribution(base, [Interval(0.0, float("inf"))])
+    >>> x.log_prob([[1.0], [-1.0]])
+    tensor([-0.9189,    -inf], dtype=torch.float64)
+    >>> round(float(x.icdf(0.5)), 9), bool((x.sample((5,)) > 0).all())
+    (1.0, True)
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012  the interface of torch
+    support = constraints.real_vector
+    has_rsample = False
+    rsample = refuse_rsample
+
+    def __init__(self, base: RTBMDistribution | RTBMMixture | ConditionalDistribution, maps: Sequence[ColumnMap]):
+        self.base, self.maps = base, list(maps)
+        if len(self.maps) != base.n_visible or not all(isinstance(own, ColumnMap) for own in self.maps):
+            raise InvalidInputError(f"maps must be {base.n_visible} ColumnMaps, one for each column, got {maps!r}")
+        super().__init__(base.batch_shape, torch.Size([base.n_visible]), validate_args=False)
+
+    def __repr__(self) -> str:
+        return f"MappedDistribution({self.base!r}, {[type(own).__name__ for own in self.maps]})"
+
+    n_visible: int = forwarded("base.n_visible", "The number of columns.")
+    device: torch.device = forwarded("base.device", "The device of the parameters.")
+
+    @property
+    def mean(self) -> Tensor:
+        """E[x] (..., Nv)."""
+        return self._moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each column (..., Nv)."""
+        return self._moments()[1]
+
+    def _moments(self) -> Tensor:
+        """The mean and the variance of each column (2, ..., Nv)."""
+        batch = self.base
+        if not isinstance(batch, ConditionalDistribution):
+            nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
+            batch = batch._conditionals([], list(range(self.n_visible)), nothing)
+
+        def column(i: int, own: ColumnMap) -> Tensor:
+            line = batch.marginal(i)
+            if type(own) is ColumnMap:
+                return torch.stack([line.mean[..., 0], line.variance[..., 0]], -1)
+            rule: Any = _interval_moments if isinstance(own, Interval) else _integrated_moments
+            return batch._shape(line._by_states(partial(rule, own=own), 2), shape=(*self.batch_shape, 2))
+
+        return torch.stack([column(i, own) for i, own in enumerate(self.maps)], -1).movedim(-2, 0)
+
+    def lost_probability(self) -> Tensor:
+        """The probability (Nv,) of values of each column that lie nearer to a bound than float64 can tell, or beyond
+        its largest number. Less than 1e-9 counts as 0.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> from rtbm.distributions import Interval
+        >>> base = rtbm.RTBMDistribution([[1e-4]], [[0.0]], [[9.0]], [0.0], [0.0])  # a standard deviation of 100
+        >>> rtbm.MappedDistribution(base, [Interval(1.0, float("inf"))]).lost_probability().round(decimals=3)
+        tensor([0.3590], dtype=torch.float64)
+        """
+        if isinstance(self.base, ConditionalDistribution):
+            raise InvalidInputError("lost_probability is for one distribution, this is a batch of conditionals")
+        low, high = self._ends()
+        first, last = (to_line(self.maps, end)[0] for end in (low.nextafter(high), high.nextafter(low)))
+        limit = torch.zeros_like(first)
+        for weight, _, envelope in self.base._evaluator.components():  # much quicker than exact probabilities
+            scale = envelope.covariance.diagonal().sqrt()
+            tails = lower_tail((first - envelope.mean) / scale) + lower_tail((envelope.mean - last) / scale)
+            limit += weight * torch.where(tails > 0, (tails.log() + envelope.log_peak).exp(), 0.0)
+        lost = torch.zeros_like(limit)
+        for i in (limit > NEGLIGIBLE_LOSS).nonzero()[:, 0].tolist():
+            line = self.base.marginal(i)
+            lost[i] = line.cdf(first[i : i + 1]) + line.box_probability(last[i : i + 1], [math.inf])
+        return lost
+
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        """The ends (Nv,) of the supports of the columns."""
+        ends = torch.tensor([own.support for own in self.maps], dtype=torch.float64, device=self.device)
+        return ends[:, 0], ends[:, 1]
+
+    def log_prob(self, value: Any) -> Tensor:
+        """log P(x) (...) for x (..., Nv); −∞ outside of the bounds. NaN entries are integrated out."""
+        x = check_points(value, "value", self.n_visible, self.device, missing=True)
+        y, log_slope = to_line(self.maps, x)
+        return self.base.log_prob(y) + log_slope.sum(-1)
+
+    def score_function(self, value: Any) -> Tensor:
+        """The score function ∇_x log P(x) (..., Nv) for x (..., Nv). No entry may be missing."""
+        x = check_points(value, "value", self.n_visible, self.device)
+        with torch.enable_grad():
+            point = x.detach().requires_grad_() if not x.requires_grad else x
+            return torch.autograd.grad(self.log_prob(point).sum(), point, create_graph=x.requires_grad)[0]
+
+    def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
+        """Independent exact draws of shape sample_shape + (Nv,)."""
+        return from_line(self.maps, self.base.sample(sample_shape, generator).double())
+
+    def cdf(self, value: Any) -> Tensor:
+        """P(all coordinates are below x) (...) for x (..., Nv)."""
+        return self.base.cdf(self._limits(check_points(value, "value", self.n_visible, self.device, infinite=True)))
+
+    def box_probability(self, low: Any, high: Any) -> Tensor:
+        """P(low < x < high) (...) for corners (..., Nv), which may be infinite."""
+        if isinstance(self.base, ConditionalDistribution):
+            raise InvalidInputError("box_probability is for one distribution: take differences of cdf for a batch")
+        corners = [
+            check_points(end, name, self.n_visible, self.device, infinite=True)
+            for end, name in ((low, "low"), (high, "high"))
+        ]
+        first, last, shape = broadcast(corners[0], corners[1], "low and high")
+        return self.base.box_probability(self._limits(first), self._limits(last)).reshape(shape)
+
+    def _limits(self, x: Tensor) -> Tensor:
+        """y (..., Nv) of corners x, which may be infinite, and are so outside of the bounds."""
+        low, high = self._ends()
+        is_inside = (x > low) & (x < high)
+        y, _ = to_line(self.maps, torch.where(is_inside, x, math.nan))
+        return torch.where(is_inside, y, torch.where(x <= low, -math.inf, math.inf))
+
+    def icdf(self, value: Any) -> Tensor:
+        """The quantiles x (..., 1) of probabilities (...) in one dimension: the inverse of `cdf`."""
+        y = self.base.icdf(value)
+        low, high = self._ends()
+        x = from_line(self.maps, torch.where(y.isinf(), 0.0, y).double())
+        return torch.where(y.isinf(), torch.where(y < 0, low, high), x)
+
+    def estimate_entropy(
+        self, n_samples: int = MONTE_CARLO_SAMPLES, generator: torch.Generator | None = None
+    ) -> Estimate:
+        """The entropy −E[log P] as a Monte Carlo average with its standard error; arguments as for machines."""
+        return self._estimate(lambda rows, log_prob: -log_prob, n_samples, generator)
+
+    def estimate_kl(
+        self, other: Distribution, n_samples: int = MONTE_CARLO_SAMPLES, generator: torch.Generator | None = None
+    ) -> Estimate:
+        """The Kullback-Leibler divergence to another density, as a Monte Carlo average with its standard error."""
+        return self._estimate(lambda rows, log_prob: log_prob - other.log_prob(rows).double(), n_samples, generator)
+
+    def _estimate(self, function: Any, n_samples: int, generator: torch.Generator | None) -> Estimate:
+        check_integer(n_samples, "n_samples", 2)
+        return sample_expectation(self.sample((n_samples,), generator), self.log_prob, function)
+
+    def marginal(self, indices: int | Iterable[int]) -> "MappedDistribution":
+        """The distribution of some columns, in the order given."""
+        chosen = check_indices(indices, self.n_visible)
+        return MappedDistribution(self.base.marginal(chosen), [self.maps[i] for i in chosen])
+
+    def conditional(self, values: Mapping[int, Any]) -> "MappedDistribution":
+        """The distribution of the other columns, given the values of some: {index: value}.
+
+        Tensors of values give the distributions of many rows at once.
+        """
+        if isinstance(self.base, ConditionalDistribution):
+            raise InvalidInputError("this is a batch of conditionals already: give all values to conditional at once")
+        known, free, numbers = check_known(values, self.n_visible, self.device)
+        y, log_slope = to_line([self.maps[i] for i in known], numbers)
+        if not bool(log_slope.isfinite().all()):
+            raise InvalidInputError(f"values must lie strictly inside the bounds, got {dict(values)}")
+        given = dict(zip(known, y.unbind(-1), strict=True))
+        return MappedDistribution(self.base.conditional(given), [self.maps[i] for i in free])

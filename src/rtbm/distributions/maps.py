@@ -1,0 +1,246 @@
+"""Strictly increasing maps of single columns onto the real line: none, intervals, Yeo-Johnson, and learned margins.
+
+To add a kind of map, write a subclass of `ColumnMap` here, and name it in `rtbm.persistence`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rtbm.distributions.integration.boxes import lower_tail
+from rtbm.distributions.integration.normal_sums import ROOT_TWO_PI, NormalSums
+from rtbm.distributions.integration.quantiles import refine_quantiles
+from rtbm.errors import InvalidInputError
+
+LOG_ROOT_TWO_PI = math.log(ROOT_TWO_PI)
+SMALLEST_POWER = 1e-9
+"""Powers below this count as 0, where (1 + u)^power becomes log(1 + u)."""
+LARGEST_LOG = 700.0
+"""Logarithms are cut off here, so that exponentials stay in float64."""
+FARTHEST_SCORE = 37.0
+"""Learned margins are inverted up to this y; beyond, normal tails leave float64."""
+MAX_PIECES = 100
+"""The most pieces in which integrals cut a part of a learned margin. Fewer lose digits where values have wide gaps."""
+SMALLEST_LOG_TAIL = -600.0
+"""Below this log of a normal tail, its quantile begins with the asymptotic formula, and Newton steps follow."""
+
+
+@dataclass(frozen=True)
+class ColumnMap:
+    """A strictly increasing map y = t(x) of a column onto the real line. This one is y = x."""
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """The ends of the values x that have a y."""
+        return -math.inf, math.inf
+
+    @property
+    def knots(self) -> tuple[float, ...]:
+        """The values of x where a derivative of the map jumps."""
+        return ()
+
+    def pieces(self, edges: Tensor) -> Tensor:
+        """In how many pieces (n,) the map is smooth between neighbouring values x (n + 1,)."""
+        return torch.ones(len(edges) - 1, dtype=torch.int64, device=edges.device)
+
+    def to_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """y (...) and log dy/dx (...) for x (...). NaN stays NaN. Outside of the support y is 0, and dy/dx too."""
+        return x, torch.zeros_like(x)
+
+    def from_line(self, y: Tensor) -> Tensor:
+        """x (...), strictly inside the support, for y (...)."""
+        return y
+
+
+@dataclass(frozen=True)
+class Interval(ColumnMap):
+    """The map of an interval or a half line::
+
+        y = log(x − low)      y = −log(high − x)      y = log((x − low)/(high − x))
+
+    for a lower bound, an upper bound and both; an infinite bound is none.
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise InvalidInputError(f"an interval needs low < high, got {self.low!r} and {self.high!r}")
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """See `ColumnMap`."""
+        return self.low, self.high
+
+    def to_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ColumnMap`."""
+        has_low, has_high = math.isfinite(self.low), math.isfinite(self.high)
+        is_inside = ~((x <= self.low) | (x >= self.high))
+        one = torch.ones_like(x)
+        above = torch.where(is_inside, x - self.low, one).log() if has_low else 0.0 * one
+        below = torch.where(is_inside, self.high - x, one).log() if has_high else 0.0 * one
+        log_width = math.log(self.high - self.low) if has_low and has_high else 0.0
+        y = above - below if has_low or has_high else x
+        return torch.where(is_inside, y, 0.0), torch.where(is_inside, log_width - above - below, -math.inf)
+
+    def from_line(self, y: Tensor) -> Tensor:
+        """See `ColumnMap`."""
+        has_low, has_high = math.isfinite(self.low), math.isfinite(self.high)
+        if has_low and has_high:
+            t = torch.exp(-y.abs())
+            step = (self.high - self.low) * t / (1 + t)  # from the nearer bound
+            x = torch.where(y >= 0, self.high - step, self.low + step)
+        elif has_low or has_high:
+            x = self.low + y.exp() if has_low else self.high - (-y).exp()
+        else:
+            x = y
+        return x.clamp(math.nextafter(self.low, math.inf), math.nextafter(self.high, -math.inf))
+
+
+@dataclass(frozen=True)
+class YeoJohnson(ColumnMap):
+    """A power of u = (x − centre)/scale, with exponent λ from 0 to 2 so that the map is onto the real line::
+
+        y = ((1 + u)^λ − 1)/λ  for u ≥ 0,      y = −((1 − u)^(2 − λ) − 1)/(2 − λ)  for u < 0
+
+    λ = 1 is a straight line. Smaller exponents draw in the right tail, larger ones the left tail; 0 and 2 are
+    logarithms.
+
+    Examples
+    --------
+    >>> skewed = YeoJohnson(0.0, 0.0, 1.0)
+    >>> skewed.to_line(torch.tensor([0.0, 1.0, 3.0]))[0]
+    tensor([0.0000, 0.6931, 1.3863])
+    """
+
+    exponent: float
+    centre: float
+    scale: float
+
+    @property
+    def knots(self) -> tuple[float, ...]:
+        """See `ColumnMap`."""
+        return (self.centre,)
+
+    def to_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ColumnMap`."""
+        u = (x - self.centre) / self.scale
+        right, left = u.clamp(min=0).log1p(), (-u).clamp(min=0).log1p()
+        y = torch.where(u >= 0, _power(right, self.exponent), -_power(left, 2 - self.exponent))
+        return y, (self.exponent - 1) * (right - left) - math.log(self.scale)
+
+    def from_line(self, y: Tensor) -> Tensor:
+        """See `ColumnMap`."""
+        right, left = _log_of_power(y.clamp(min=0), self.exponent), _log_of_power((-y).clamp(min=0), 2 - self.exponent)
+        return self.centre + self.scale * torch.where(y >= 0, right.expm1(), -left.expm1())
+
+
+def _power(log_base: Tensor, power: float) -> Tensor:
+    """(base^power − 1)/power, or log base for power 0."""
+    return log_base if power < SMALLEST_POWER else (power * log_base).clamp(max=LARGEST_LOG).expm1() / power
+
+
+def _log_of_power(y: Tensor, power: float) -> Tensor:
+    """The logarithm of base for y = (base^power − 1)/power."""
+    return (y if power < SMALLEST_POWER else (power * y).log1p() / power).clamp(max=LARGEST_LOG)
+
+
+@dataclass(frozen=True)
+class LearnedMargin(ColumnMap):
+    """The normal score of a column with a learned density: y = Φ⁻¹(F(u)), for a power u of x and a sum of normals F.
+
+    Far out, y follows from the logarithm of the tail of F, so that it is finite wherever u is.
+
+    Parameters
+    ----------
+    power : YeoJohnson
+        The map from x to u.
+    weights, centres, scales : (S,)
+        The normals. The weights have sum 1.
+
+    Examples
+    --------
+    >>> normal = (torch.tensor([value], dtype=torch.float64) for value in (1.0, 5.0, 2.0))
+    >>> margin = LearnedMargin(YeoJohnson(1.0, 0.0, 1.0), *normal)
+    >>> margin.to_line(torch.tensor([5.0, 7.0, 205.0], dtype=torch.float64))[0]
+    tensor([  0.,   1., 100.], dtype=torch.float64)
+    """
+
+    power: YeoJohnson
+    weights: Tensor
+    centres: Tensor
+    scales: Tensor
+
+    @property
+    def knots(self) -> tuple[float, ...]:
+        """See `ColumnMap`."""
+        return self.power.knots
+
+    def pieces(self, edges: Tensor) -> Tensor:
+        """See `ColumnMap`."""
+        return (self.power.to_line(edges)[0].diff() / self.scales.min()).ceil().clamp(1, MAX_PIECES).long()
+
+    def to_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ColumnMap`."""
+        weights, centres, scales = (part.to(x.device) for part in (self.weights, self.centres, self.scales))
+        u, log_power = self.power.to_line(x)
+        scores, log_weights = (u[..., None] - centres) / scales, weights.log()
+        below, above = ((torch.special.log_ndtr(z) + log_weights).logsumexp(-1) for z in (scores, -scores))
+        is_right = above < below
+        y = _normal_quantile(torch.where(is_right, above, below))
+        y = torch.where(is_right, -y, y)
+        log_density = (log_weights - scales.log() - 0.5 * scores.square()).logsumexp(-1)
+        return y, log_density + 0.5 * y.square() + log_power
+
+    def from_line(self, y: Tensor) -> Tensor:
+        """See `ColumnMap`."""
+        with torch.no_grad():
+            rows = y.reshape(-1).double().clamp(-FARTHEST_SCORE, FARTHEST_SCORE)
+            sums = NormalSums(*(part.to(y.device)[None] for part in (self.weights, self.centres, self.scales)))
+            ends = rows[:, None] * sums.scales + sums.centres  # the quantiles of the normals
+            tail, upper = lower_tail(-rows.abs()), rows > 0
+            first = torch.zeros_like(rows, dtype=torch.int64)
+            u = refine_quantiles(
+                tail, upper, ends.amin(1), ends.amax(1), ends @ sums.weights[0],
+                lambda u, upper, index: sums.tail_and_density(u, upper, first[index]), float(self.scales.min()),
+            )  # fmt: skip
+            x = self.power.from_line(u.reshape(y.shape))
+        if torch.is_grad_enabled() and y.requires_grad:
+            for _ in range(2):  # Newton steps of length zero that carry the first and second derivatives
+                found, log_slope = self.to_line(x)
+                step = (y - found) * (-log_slope).exp()
+                x = x + (step - step.detach())
+        return x
+
+
+def _normal_quantile(log_tail: Tensor) -> Tensor:
+    """The y ≤ 0 with log Φ(y) = log_tail, by Newton's method; differentiable twice."""
+    with torch.no_grad():
+        size = (-log_tail).clamp(min=1.0)
+        far = -(2 * size - (4 * math.pi * size).log()).clamp(min=0.0).sqrt()
+        y = torch.where(log_tail > SMALLEST_LOG_TAIL, torch.special.ndtri(log_tail.exp()), far)
+    for _ in range(3):
+        log_cdf = torch.special.log_ndtr(y)
+        y = y - (log_cdf - log_tail) * (log_cdf + 0.5 * y.square() + LOG_ROOT_TWO_PI).exp()
+    return y
+
+
+def to_line(maps: Sequence[ColumnMap], x: Tensor) -> tuple[Tensor, Tensor]:
+    """y (..., d) and log dy/dx (..., d) for x (..., d). NaN entries stay, and count 0."""
+    parts = [own.to_line(x[..., i]) for i, own in enumerate(maps)]
+    y, log_slope = (torch.stack(columns, -1) for columns in zip(*parts, strict=True))
+    return y, torch.where(x.isnan(), 0.0, log_slope)
+
+
+def from_line(maps: Sequence[ColumnMap], y: Tensor) -> Tensor:
+    """x (..., d) for y (..., d)."""
+    return torch.stack([own.from_line(y[..., i]) for i, own in enumerate(maps)], -1)
+
+
+def is_trivial(maps: Sequence[ColumnMap]) -> bool:
+    """Whether no column is mapped."""
+    return all(type(own) is ColumnMap for own in maps)

@@ -1,0 +1,95 @@
+"""The argument `margins`: the map of each column to the real line, found from the data."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+
+from rtbm.common import Floats
+from rtbm.distributions.maps import ColumnMap, Interval, LearnedMargin, YeoJohnson, from_line, is_trivial, to_line
+from rtbm.estimators.density.bounds import Bounds
+from rtbm.training.columns import FAMILY, ColumnDensities
+from rtbm.training.coordinates import quantiles
+
+SHAPES = {None: 0, "yeo-johnson": 1, "learned": 1 + FAMILY.n_parameters}
+"""The kinds of margins, and the number of parameters that decide on the shape of a column."""
+MARGINS = tuple(kind for kind in SHAPES if kind is not None)
+FEWEST_VALUES = 5
+"""Columns with fewer distinct values are not mapped: their shape says nothing."""
+PRIOR_ROWS = 4.0
+"""The prior on exponents counts as much as this number of rows. More keeps exponents nearer to 1."""
+NORMAL_QUARTILES = 1.349
+"""The distance of the quartiles of a normal distribution, in standard deviations."""
+
+
+def make_maps(margins: str | None, bounds: Bounds, rows: Floats, weights: Floats) -> list[ColumnMap]:
+    """The map of each column of rows (n, d) with weights (n,). Columns with bounds keep the map of their interval.
+
+    Examples
+    --------
+    >>> from rtbm.estimators.density.bounds import make_bounds
+    >>> X = np.random.default_rng(0).lognormal(size=(500, 1))
+    >>> (skewed,) = make_maps("yeo-johnson", make_bounds(None, ["x"]), X, np.ones(500))
+    >>> skewed.exponent < 0.3
+    True
+    """
+    maps: list[ColumnMap] = [
+        ColumnMap() if np.isinf(low) and np.isinf(high) else Interval(float(low), float(high))
+        for low, high in zip(bounds.low, bounds.high, strict=True)
+    ]
+    if margins is None:
+        return maps
+    free = [i for i, own in enumerate(maps) if type(own) is ColumnMap and _has_shape(rows[:, i])]
+    found = _learned(rows[:, free], weights) if margins == "learned" else _yeo_johnson(rows[:, free], weights)
+    for i, own in zip(free, found, strict=True):
+        maps[i] = own
+    return maps
+
+
+def map_rows(maps: Sequence[ColumnMap], rows: Floats) -> tuple[Floats, Floats]:
+    """y (n, d) and log dy/dx (n, d) of rows (n, d); NaN entries stay, and count 0."""
+    if is_trivial(maps):
+        return rows, np.zeros_like(rows)
+    y, log_slope = to_line(maps, torch.from_numpy(rows))
+    return y.numpy(), log_slope.numpy()
+
+
+def map_back(maps: Sequence[ColumnMap], y: Floats) -> Floats:
+    """The inverse of `map_rows`."""
+    return y if is_trivial(maps) else from_line(maps, torch.from_numpy(y)).numpy()
+
+
+def _has_shape(column: Floats) -> bool:
+    return len(np.unique(column[~np.isnan(column)])) >= FEWEST_VALUES
+
+
+def _learned(rows: Floats, weights: Floats) -> list[Any]:
+    if not rows.shape[1]:
+        return []
+    powers = _yeo_johnson(rows, weights)
+    densities = ColumnDensities.fit(map_rows(powers, rows)[0], weights)
+    return [LearnedMargin(own, *map(torch.from_numpy, densities.normals(i))) for i, own in enumerate(powers)]
+
+
+def _yeo_johnson(rows: Floats, weights: Floats) -> list[Any]:
+    return [_fit_exponent(column[known], weights[known]) for column in rows.T for known in [~np.isnan(column)]]
+
+
+def _fit_exponent(x: Floats, weights: Floats) -> YeoJohnson:
+    """The exponent under which the column is most nearly normal: by maximum likelihood, with a prior toward 1."""
+    low, centre, high = quantiles(x[:, None], weights, np.array([0.25, 0.5, 0.75]))[:, 0]
+    shares = weights / weights.sum()
+    scale = (high - low) / NORMAL_QUARTILES or np.sqrt(shares @ (x - shares @ x) ** 2)
+    points = torch.from_numpy(x)
+
+    def loss(exponent: float) -> float:
+        y, log_slope = (part.numpy() for part in YeoJohnson(exponent, centre, scale).to_line(points))
+        variance = shares @ (y - shares @ y) ** 2
+        return float(
+            0.5 * np.log(variance) - shares @ log_slope + 0.5 * PRIOR_ROWS * (exponent - 1) ** 2 / weights.sum()
+        )
+
+    found = minimize_scalar(loss, bounds=(0.0, 2.0), method="bounded")
+    return YeoJohnson(float(found.x), float(centre), float(scale))
