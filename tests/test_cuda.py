@@ -8,6 +8,7 @@ from families import PHASES, typical
 from rtbm import (
     DiscreteGaussian,
     InvalidInputError,
+    MappedDistribution,
     RTBMDensity,
     RTBMDistribution,
     ThetaPlan,
@@ -18,6 +19,7 @@ from rtbm import (
     riemann_theta_characteristics,
     theta_moments,
 )
+from rtbm.distributions import Interval, LearnedMargin, YeoJohnson
 from rtbm.parameters import count, map_tensors, unpack
 from rtbm.theta.block import triton_product
 from rtbm.training import Likelihood, make_family
@@ -240,10 +242,50 @@ def test_blocks_are_fitted_there() -> None:
     assert abs(scores[0] - scores[1]) < 1e-6
 
 
-def test_fits_are_those_of_the_cpu() -> None:
+@pytest.mark.parametrize("n_components", [1, 2])
+def test_fits_are_those_of_the_cpu(n_components: int) -> None:
     X = datasets.correlated_mixture.sample(2000, seed=1)
-    models = [
-        RTBMDensity(1, n_components=2, n_init=1, random_state=0, device=device).fit(X) for device in (None, "cuda")
-    ]
+    options = {"n_components": n_components, "n_init": 1, "random_state": 0}
+    models = [RTBMDensity(1, device=device, **options).fit(X) for device in (None, "cuda")]
     scores = [model.score(X) for model in models]
     assert abs(scores[0] - scores[1]) < 1e-6
+
+
+def test_mapped_columns() -> None:
+    generator = torch.Generator().manual_seed(0)
+    power = YeoJohnson(0.4, 1.0, 2.0)
+    normals = torch.tensor([[0.5, 0.3, 0.2], [0.0, 1.0, -2.0], [0.7, 0.7, 0.7]], dtype=torch.float64)
+    maps = [power, LearnedMargin(power, *normals), Interval(-1.0, float("inf"))]
+    lattice = (
+        3 * torch.eye(2, dtype=torch.float64), torch.tensor([0.1, 0.2], dtype=torch.float64),
+        torch.randn(3, 2, dtype=torch.float64, generator=generator), torch.zeros(3, dtype=torch.float64),
+        0.5 * torch.eye(3, dtype=torch.float64),
+    )  # fmt: skip
+    here, there = (
+        MappedDistribution(RTBMDistribution.from_lattice(*(part.to(device) for part in lattice)), maps)
+        for device in ("cpu", "cuda")
+    )
+    x, p = here.sample((200,), generator), torch.tensor([0.1, 0.9], dtype=torch.float64)
+    given = here.conditional({0: x[:, 0], 2: x[:, 2]})
+    same = there.conditional({0: x[:, 0].cuda(), 2: x[:, 2].cuda()})
+    pairs = [
+        (here.log_prob(x), there.log_prob(x.cuda())),
+        (here.score_function(x), there.score_function(x.cuda())),
+        (here.mean, there.mean),
+        (given.icdf(p), same.icdf(p.cuda())),
+        (given.mean, same.mean),
+        (given.variance, same.variance),
+    ]
+    for cpu, gpu in pairs:
+        assert torch.allclose(cpu, gpu.cpu(), rtol=1e-9, atol=1e-10)
+    assert there.sample((5,)).is_cuda
+
+
+def test_margins_are_fitted_there() -> None:
+    X = np.exp(datasets.correlated_mixture.sample(2000, seed=1) / 3)
+    models = [
+        RTBMDensity(1, margins="yeo-johnson", n_init=1, random_state=0, device=device).fit(X)
+        for device in (None, "cuda")
+    ]
+    assert abs(models[0].score(X) - models[1].score(X)) < 1e-6
+    assert np.allclose(models[0].predict_mean(X[:20], 1), models[1].predict_mean(X[:20], 1), atol=1e-4)

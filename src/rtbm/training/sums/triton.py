@@ -42,15 +42,16 @@ def sum_points(
     K = len(view.origin)
     tiles = _Tiles(view)
     numbers, machine = tiles.on(x.device)
-    wants_joint = log_joint is not None or (wants_sums and K > 1)
-    sizes = tiles.P, tiles.S, POINTS // 2 // tiles.P if tiles.is_one and not wants_joint else POINTS
+    wants_rows = log_joint is not None or (wants_sums and K > 1)
+    wants_joint = wants_rows and K > 1  # of one machine, it is log P
+    sizes = tiles.P, tiles.S, POINTS // 2 // tiles.P if tiles.is_one and not wants_rows else POINTS
     programs = min(-(-n // sizes[2]), PROGRAMS)
     joint = log_joint if log_joint is not None else x.new_empty((n, K) if wants_joint else (1, 1))
-    log_prob = x.new_empty(n if wants_joint or len(machine) > 1 else 1)
+    log_prob = x.new_empty(n if wants_rows or len(machine) > 1 else 1)
     means = x.new_empty(programs, 2)
     shares = x.new_empty(programs, len(machine), 1 + tiles.P, tiles.S)
     with torch.cuda.device_of(x):
-        if tiles.is_one and not wants_joint:
+        if tiles.is_one and not wants_rows:
             _sum_tile[(programs,)](x, weights, numbers, means, shares, n, p, log_scale, *sizes, num_warps=1)
         else:
             _sum_tiles[(programs,)](
@@ -61,6 +62,8 @@ def sum_points(
                 _share_tiles[(programs, len(machine))](
                     x, weights, numbers, machine, log_prob, shares, n, p, len(machine), *sizes, num_warps=1
                 )
+    if log_joint is not None and K == 1:
+        log_joint[:, 0] = log_prob
     result = new_sums(K, p, view.delta.shape[1])
     if not wants_sums:
         result.log_prob[0], result.errors[0] = means.sum(dim=0).cpu().numpy()
