@@ -10,17 +10,9 @@ from sklearn.model_selection import KFold
 from rtbm import RTBMDensity, RTBMDensityCV, datasets
 from rtbm.distributions import ColumnMap, RTBMMixture
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.density.committee import (
-    EFFORT,
-    ONE_FEATURE,
-    SEVERAL_FEATURES,
-    Judge,
-    conditional_weights,
-    default_candidates,
-    fit_and_score,
-    near_best,
-    stacking_weights,
-)
+from rtbm.estimators.density.candidates import EFFORT, ONE_FEATURE, SEVERAL_FEATURES, default_candidates
+from rtbm.estimators.density.folds import Judge, fit_and_score
+from rtbm.estimators.density.stacking import conditional_weights, near_best, stacking_weights
 
 TWO = [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_components": 2, "n_init": 1}]
 SHORT = [{**candidate, "max_iter": 15} for candidate in TWO]

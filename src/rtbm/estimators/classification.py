@@ -23,7 +23,8 @@ from rtbm.estimators.checks import (
     keep_arguments,
 )
 from rtbm.estimators.class_densities import ClassDensities, class_tasks
-from rtbm.estimators.density.committee import fold_numbers, stacking_weights
+from rtbm.estimators.density.folds import fold_numbers
+from rtbm.estimators.density.stacking import stacking_weights
 from rtbm.estimators.parallel import in_parallel, without_warnings
 from rtbm.estimators.progress import counting_bar
 from rtbm.validation import check_integer

@@ -1,18 +1,16 @@
 """Density estimation by a committee of machines that cross-validation chooses and weighs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import joblib
 import numpy as np
 import torch
-from scipy.optimize import minimize
-from scipy.special import log_softmax, logsumexp, softmax
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from rtbm.common import Floats
-from rtbm.distributions import ColumnMap, RTBMMixture
+from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
     check_flag,
@@ -20,58 +18,23 @@ from rtbm.estimators.checks import (
     distinct_labelled,
     distinct_rows,
     forget,
-    is_constant,
     keep_arguments,
 )
-from rtbm.estimators.density.bounds import Bounds, make_bounds
+from rtbm.estimators.density.bounds import make_bounds
+from rtbm.estimators.density.candidates import default_candidates, expected_seconds
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.density.fitted import FittedDensity, component_weights, components
+from rtbm.estimators.density.folds import Folds, Trial, fit_and_score, fold_numbers
 from rtbm.estimators.density.margins import MARGINS, SHAPES, make_maps, map_rows
 from rtbm.estimators.density.predictions import PredictingDensity
+from rtbm.estimators.density.stacking import distinct, near_best
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
 from rtbm.estimators.progress import counting_bar
 from rtbm.estimators.sources import is_source
 from rtbm.parameters import count
 from rtbm.training.families import Density
-from rtbm.training.families.dense import MAX_DENSE_UNITS
 from rtbm.validation import check_choice, check_integer
 
-ONE_FEATURE: tuple[dict[str, Any], ...] = (
-    {"n_hidden": 3},
-    {"n_hidden": 2, "n_components": 2},
-    {"n_hidden": 1, "n_components": 4},
-    {"n_hidden": 2, "n_components": 2, "regularization": 0.2},
-    {"n_hidden": 2, "n_components": 4, "regularization": 0.1},
-    {"n_hidden": 2, "n_components": 4, "regularization": 0.01},
-    {"n_hidden": 2, "n_components": 4, "regularization": 0.01, "fallback": "gaussians"},
-    {"n_hidden": 6, "smoothness": 30.0, "regularization": 0.01, "max_iter": 100},
-)
-SEVERAL_FEATURES: tuple[dict[str, Any], ...] = (
-    {"n_hidden": 1},
-    {"n_hidden": 2},
-    {"n_hidden": 1, "n_components": 2, "fallback": "gaussians"},
-    {"n_hidden": 1, "n_components": 4, "fallback": "gaussians"},
-    {"n_hidden": 1, "n_components": 4, "regularization": 10.0, "fallback": None},
-    {"n_hidden": 1, "n_components": 8, "regularization": 0.1, "fallback": "gaussians", "max_iter": 60},
-    {"n_hidden": 1, "n_components": 16, "regularization": 0.02, "fallback": "gaussians", "max_iter": 60},
-)
-MANY_FEATURES: tuple[dict[str, Any], ...] = (
-    {"n_hidden": 1, "n_components": 4, "regularization": 0.02, "fallback": "gaussians", "max_iter": 60},
-    {"n_hidden": 1, "n_components": 16, "regularization": 0.3, "fallback": "gaussians", "max_iter": 60},
-    {"n_hidden": 1, "n_components": 16, "regularization": 0.002, "fallback": "gaussians", "max_iter": 60},
-)
-WIDE_TABLES: tuple[dict[str, Any], ...] = (
-    {"n_hidden": 1, "n_components": 8, "regularization": 10.0, "fallback": None, "max_iter": 60},
-)
-"""The default candidates for one feature and for several, from smooth and simple to sharp and rich, and those that join
-them for three features or more, and for twenty or more."""
-EFFORT = {"n_init": 1, "tol": 1e-6}
-"""Starts and tolerance of candidates. Averages over folds do not gain from the last digits of a fit."""
-FEW_ROWS = 1000
-"""With fewer rows of one or two features, default candidates are not compared with Gaussians. With more, the comparison
-saves the last hundredths of a nat where data are Gaussian."""
-TRAINING_SHARE = 0.8
-"""The share of rows in the training data of a fold, for the comparison of rows and parameters."""
 JUDGED_ROWS = 20_000
 """With more distinct rows, candidates are judged on a sample of this size, and those with a share are fitted to all
 rows. More rows tell candidates apart that differ by less, and take longer."""
@@ -83,34 +46,24 @@ weights. Larger values keep more, and take longer."""
 MARGINS_BEHIND, MARGINS_COST = 0.5, 1.0
 """Margins with which a few candidates are more than MARGINS_BEHIND standard errors behind are dropped. Others must gain
 MARGINS_COST for each parameter of their maps, and at most HIGHEST_COST, to be preferred to simpler ones."""
-NEGLIGIBLE_LOSS, GAIN_ROWS = 0.005, 400
-"""A single candidate replaces the average if it costs at most this much log-likelihood of a row. What averages gain is
-found from about GAIN_ROWS rows."""
+NEGLIGIBLE_LOSS = 0.005
+"""A single candidate replaces the average if it costs at most this much log-likelihood of a row."""
 COST, HIGHEST_COST = 0.25, 10.0
 """The log-likelihood that a candidate must gain for each parameter, and at most in all, to get a weight. Lower costs
 favour larger candidates."""
 SMALLEST_SHARE = 1e-3
 """Candidates of less weight are left out."""
-OUT_OF_REACH = 30.0
-"""Where log P of a row leaves float64, it counts as this much lower than that of all other rows."""
-SAME = 1e-6
-"""Candidates whose log P differs by at most this are the same density, and count once."""
-PASSES, PASS_SECONDS, PRODUCT_SECONDS = 70, 1e-4, 8e-10
-"""For the expected time: passes over the data in a fit, and the seconds of a pass for each machine, and for each
-product of two columns of a row."""
-STACKING_ITERATIONS = 2000
-"""EM iterations for the weights of candidates; they end earlier if the weights stand still."""
 
 
 class RTBMDensityCV(PredictingDensity):
-    """A committee: a weighted average of machines of several sizes that cross-validation chooses.
+    """A density whose size, smoothness and maps of columns cross-validation chooses: one candidate, or an average.
 
     Each candidate is fitted once without each fold of the data, and judged by the likelihood of that fold. Candidates
     that are far behind after two folds are dropped. The candidates within two standard errors of the best get weights
     that maximise the log-likelihood of the held-out folds (stacking), less a charge for each free parameter. The fitted
-    density is the mixture of all their fits. So the data decide on size and smoothness, and the average has less
-    variance than a single fit. With more than 20,000 distinct rows, candidates are judged on a sample of those, and the
-    ones with a weight are fitted to all rows.
+    density is the mixture of all their fits (a committee), which has less variance than a single fit; or one candidate,
+    fitted to all rows, where that is as good. With more than 20,000 distinct rows, candidates are judged on a sample of
+    those, and the ones with a weight are fitted to all rows.
 
     Parameters
     ----------
@@ -227,7 +180,7 @@ class RTBMDensityCV(PredictingDensity):
         self._keep(machines, float(everything[1].sum()))
         return self
 
-    def _choose(self, trial: "Trial", folds: "Folds", is_sample: bool) -> None:
+    def _choose(self, trial: Trial, folds: Folds, is_sample: bool) -> None:
         """Find the shares of candidates, and whether a single one serves as well as their average.
 
         If the folds are of a sample, all rows are fitted again, and there is no average over folds.
@@ -283,7 +236,7 @@ class RTBMDensityCV(PredictingDensity):
             )
         return rows, np.random.default_rng(seed).permutation(len(rows)) % self.cv, weights
 
-    def _cross_validate(self, folds: "Folds", seed: int) -> "Trial":
+    def _cross_validate(self, folds: Folds, seed: int) -> Trial:
         """Fit all candidates without each of the first folds, and the promising ones without each of the others.
 
         Margins are compared first: by two candidates, then by all candidates with those that are not far behind. The
@@ -320,8 +273,8 @@ class RTBMDensityCV(PredictingDensity):
 
     def _run(
         self,
-        trial: "Trial",
-        folds: "Folds",
+        trial: Trial,
+        folds: Folds,
         candidates: list[int],
         numbers: range,
         seed: int,
@@ -404,126 +357,6 @@ class RTBMDensityCV(PredictingDensity):
             RTBMDensity(**candidate)._check_parameters()
 
 
-class Judge(NamedTuple):
-    """Maps rows to the real line and scores them."""
-
-    maps: list[ColumnMap]
-    targets: list[int]
-
-    def score(self, model: RTBMDensity, rows: Floats) -> tuple[Floats, Floats]:
-        """log P of rows (n, d) by a density on the line, of all columns and of those that are not targets.
-
-        A row where log P leaves float64 counts as OUT_OF_REACH lower than all others. Without targets the second is 0.
-        """
-        y, log_slope = map_rows(self.maps, rows)
-        joint: Floats = model._held_out_log_prob(y) + log_slope.sum(axis=1)
-        given: Floats = np.zeros(len(rows))
-        if self.targets:
-            features = y.copy()
-            features[:, self.targets] = np.nan
-            given = model._log_prob(features) + np.delete(log_slope, self.targets, axis=1).sum(axis=1)
-        within = np.isfinite(joint) & np.isfinite(given)
-        lowest = (joint - given)[within].min() if within.any() else 0.0
-        return np.where(within, joint, lowest - OUT_OF_REACH), np.where(within, given, 0.0)
-
-
-class Folds(NamedTuple):
-    """Rows with weights, and the number of the fold of each row."""
-
-    rows: Floats  # (n, d)
-    weights: Floats  # (n,)
-    number: np.ndarray  # (n,)
-    bounds: Bounds
-    targets: list[int]
-
-    @property
-    def n_folds(self) -> int:
-        """The number of folds."""
-        return int(self.number.max()) + 1
-
-    def prepare(self, margins: str | None, k: int, seed: int) -> tuple[Judge, Floats]:
-        """What judges fits without fold k, and the other rows on the real line. Maps are learned without the fold."""
-        others = self.number != k
-        rows = with_spread(self.rows[others], self.rows, seed + k)
-        maps = make_maps(margins, self.bounds, rows, self.weights[others])
-        return Judge(maps, self.targets), map_rows(maps, rows)[0]
-
-
-class Trial:
-    """Candidates with one kind of margins: their fits without each fold, and log P of the rows of that fold."""
-
-    def __init__(self, margins: str | None, n_rows: int, n_candidates: int):
-        self.margins = margins
-        self.fits: list[list[RTBMDensity]] = [[] for _ in range(n_candidates)]
-        self.held_out = HeldOut(np.full((n_rows, n_candidates), np.nan), np.zeros((n_rows, n_candidates)))
-        self.judges: dict[int, Judge] = {}
-        self.promising: list[int] = []
-        self._gains: dict[tuple[int, int], float] = {}  # of candidates, and numbers of their fits
-        self.charge = 0.0  # for the parameters of the maps, for each row
-
-    def best(self, folds: Folds, seen: np.ndarray) -> tuple[float, Floats]:
-        """The highest mean log P of a candidate on some rows, as `weigh` counts it, and its log P of them."""
-        tried = [j for j, fits in enumerate(self.fits) if fits]
-        log_prob = self.weigh(folds).of(tried).log_prob[seen] - self.charge
-        means = folds.weights[seen] @ log_prob / folds.weights[seen].sum()
-        return float(means.max()), log_prob[:, means.argmax()]
-
-    def weigh(self, folds: Folds) -> "HeldOut":
-        """log P of the rows by each candidate without their fold, plus what its average over all folds gains."""
-        for j, fits in enumerate(self.fits):
-            if len(fits) > 1 and (j, len(fits)) not in self._gains:
-                self._gains[j, len(fits)] = self._gain(fits, folds)
-        gains = [self._gains.get((j, len(fits)), 0.0) for j, fits in enumerate(self.fits)]
-        return HeldOut(self.held_out.joint + gains, self.held_out.given)
-
-    def _gain(self, fits: list[RTBMDensity], folds: Folds) -> float:
-        """What the average of fits gains: the mean over rows of log mean P − mean log P.
-
-        Each row is judged by the fits that have seen it, since a fit that has not differs from them in another way. The
-        gain grows with the number of fits in proportion to 1 − 1/number, as a variance does.
-        """
-        some = slice(None, None, -(-len(folds.rows) // GAIN_ROWS))
-        rows, weights, number = folds.rows[some], folds.weights[some], folds.number[some]
-        scores = [self.judges[k].score(fit, rows) for k, fit in enumerate(fits)]
-        total, counted = 0.0, 0.0
-        for k in range(folds.n_folds):
-            own, seen = number == k, [score for m, score in enumerate(scores) if m != k]
-            if len(seen) < 2 or not own.any():
-                continue
-            parts = HeldOut(*np.stack(seen, axis=2)[:, own])
-            gains = parts.mixed(np.full(len(seen), 1 / len(seen))).log_prob[:, 0] - parts.log_prob.mean(axis=1)
-            total += weights[own] @ gains * (1 - 1 / folds.n_folds) / (1 - 1 / len(seen))
-            counted += weights[own].sum()
-        return float(total / counted) if counted else 0.0
-
-
-class HeldOut(NamedTuple):
-    """log P of n rows by m candidates that have not seen them."""
-
-    joint: Floats  # (n, m): of all columns
-    given: Floats  # (n, m): of the columns that are not targets; 0 without targets
-
-    def of(self, candidates: list[int]) -> "HeldOut":
-        """Those of some candidates."""
-        return HeldOut(self.joint[:, candidates], self.given[:, candidates])
-
-    @property
-    def log_prob(self) -> Floats:
-        """What candidates are judged by: log P of all columns, or of the targets given the others."""
-        return self.joint - self.given
-
-    def mixed(self, shares: Floats) -> "HeldOut":
-        """That of the mixture of the candidates, as one candidate."""
-        parts = (logsumexp(part, axis=1, b=shares, keepdims=True) for part in self)
-        return HeldOut(*parts)
-
-    def shares(self, weights: Floats, costs: Floats) -> Floats:
-        """The shares (m,) of candidates; see `stacking_weights` and `conditional_weights`."""
-        if not self.given.any():
-            return stacking_weights(self.joint, weights, costs)
-        return conditional_weights(self.joint, self.given, weights, costs)
-
-
 def _stored_size(density: Density) -> int:
     """The number of parameters of all machines of a density, also of those that describe Gaussians."""
     return sum(count(part.n_visible, part.n_hidden, part.coupling) + 1 for part in components(density))
@@ -541,225 +374,3 @@ def make_density(given: Any, n_rows: int, **options: Any) -> Any:
     else:
         raise InvalidInputError(f"density must be None, an RTBMDensity or an RTBMDensityCV, got {given!r}")
     return density.set_params(drop_constant=True)
-
-
-def default_candidates(n_rows: int, n_features: int) -> list[dict[str, Any]]:
-    """The candidates for a table of this size.
-
-    Candidates for few rows of one or two features, and mixtures with more parameters than rows, are compared with no
-    Gaussians. One Gaussian would replace them whatever they are worth, and cross-validation can tell.
-
-    Examples
-    --------
-    >>> [c.get("fallback") for c in default_candidates(100, 10)][2:4]
-    [None, None]
-    """
-    chosen = ONE_FEATURE if n_features == 1 else SEVERAL_FEATURES
-    chosen += MANY_FEATURES if n_features > 2 else ()
-    chosen += WIDE_TABLES if n_features >= 20 else ()
-    has_few_rows = n_features <= 2 and n_rows < FEW_ROWS
-    candidates: list[dict[str, Any]] = []
-    for candidate in chosen:
-        n_machines = candidate.get("n_components", 1)
-        n_parameters = n_machines * (count(n_features, candidate["n_hidden"]) + 1)
-        is_too_rich = n_machines > 1 and n_parameters > TRAINING_SHARE * n_rows
-        made = {**EFFORT, **candidate, **({"fallback": None} if has_few_rows or is_too_rich else {})}
-        candidates += [made] if made not in candidates else []
-    return candidates
-
-
-def expected_seconds(candidates: Sequence[Mapping[str, Any]], n_rows: int, n_features: int, n_folds: int = 5) -> float:
-    """The approximate time, on one core, in which candidates for dense machines are fitted without each fold.
-
-    Examples
-    --------
-    >>> tried = default_candidates(2000, 50)
-    >>> bool(expected_seconds(tried, 2000, 50) > 10 * expected_seconds(tried, 2000, 5))
-    True
-    """
-    total = 0.0
-    for candidate in candidates:
-        n_machines = candidate.get("n_components", 1)
-        n_states = 2 ** (min(candidate.get("n_hidden", 2), MAX_DENSE_UNITS) - 1)
-        products = n_machines * n_rows * (n_features + 2) ** 2 * n_states
-        starts = candidate.get("n_init", 8)
-        total += starts * PASSES * (PASS_SECONDS * (1 + n_machines) + PRODUCT_SECONDS * products)
-    return n_folds * total
-
-
-def stacking_weights(log_prob: Floats, weights: Floats, costs: Floats, tol: float = 1e-7) -> Floats:
-    """The shares s (m,) of candidates that maximise the log-likelihood of their mixture less their costs, by EM.
-
-    The costs are Σ_j s_j costs_j. The M-step is s_j = c_j/(μ + costs_j), with c_j the number of rows that candidate j
-    explains, and μ such that the shares have sum 1.
-
-    Parameters
-    ----------
-    log_prob : (n, m)
-        log P of each row by each candidate, fitted without it.
-    weights : (n,)
-        How often each row counts.
-    costs : (m,)
-        What candidates cost if they have the whole share.
-    tol : float, default=1e-7
-        Iterations end when no share changes by more.
-
-    Examples
-    --------
-    >>> log_prob = np.log([[0.9, 0.1], [0.2, 0.9]])
-    >>> stacking_weights(log_prob, np.ones(2), np.zeros(2)).round(2)
-    array([0.58, 0.42])
-    >>> stacking_weights(log_prob, np.ones(2), np.array([0.0, 2.0])).round(2)
-    array([0.94, 0.06])
-    """
-    costs = costs - costs.min()
-    total = float(weights.sum())
-    ratios = np.exp(log_prob - log_prob.max(axis=1, keepdims=True))
-    shares = np.full(log_prob.shape[1], 1 / log_prob.shape[1])
-    for _ in range(STACKING_ITERATIONS):
-        before = shares
-        counts = shares * ((weights / (ratios @ shares)) @ ratios)
-        shares = _with_costs(counts, costs, total)
-        if np.abs(shares - before).max() < tol:
-            break
-    return shares
-
-
-def conditional_weights(joint: Floats, given: Floats, weights: Floats, costs: Floats) -> Floats:
-    """The shares s (m,) that maximise the likelihood of targets given the other columns, less the costs of candidates.
-
-    It is Σ_i w_i log(Σ_j s_j exp(joint_ij)/Σ_j s_j exp(given_ij)) − Σ_j s_j costs_j, by L-BFGS from equal shares.
-
-    Parameters
-    ----------
-    joint, given : (n, m)
-        log P of all columns, and of those that are not targets, by each candidate, fitted without the row.
-    weights, costs : (n,), (m,)
-        As for `stacking_weights`.
-
-    Examples
-    --------
-    >>> joint = np.log([[0.9, 0.1], [0.2, 0.9]])
-    >>> conditional_weights(joint, np.zeros((2, 2)), np.ones(2), np.zeros(2)).round(2)
-    array([0.58, 0.42])
-    """
-    joint, given = (part - part.max(axis=1, keepdims=True) for part in (joint, given))
-
-    def loss(logits: Floats) -> tuple[float, Floats]:
-        parts = [log_prob + log_softmax(logits) for log_prob in (joint, given)]
-        totals = [logsumexp(part, axis=1) for part in parts]
-        shares = softmax(logits)
-        explained = [weights @ np.exp(part - total[:, None]) for part, total in zip(parts, totals, strict=True)]
-        slope = shares * (costs - shares @ costs) - explained[0] + explained[1]
-        return float(shares @ costs - weights @ (totals[0] - totals[1])), slope
-
-    return softmax(minimize(loss, np.zeros(len(costs)), jac=True, method="L-BFGS-B", bounds=[(-30, 30)] * len(costs)).x)
-
-
-def _with_costs(counts: Floats, costs: Floats, total: float) -> Floats:
-    """counts/(μ + costs) with sum 1, for costs from 0 on, by Newton's method for a convex function of μ."""
-    μ = max(total - costs.max(), 1e-9 * total)
-    for _ in range(50):
-        shares = counts / (μ + costs)
-        step = (shares.sum() - 1) / (shares / (μ + costs)).sum()
-        μ += step
-        if step <= 1e-12 * total:
-            break
-    shares = counts / (μ + costs)
-    return shares / shares.sum()
-
-
-def near_best(log_prob: Floats, weights: Floats, threshold: float) -> list[int]:
-    """The candidates whose mean log P is within `threshold` standard errors, of the paired difference, of the best.
-
-    Parameters
-    ----------
-    log_prob, weights : (n, m), (n,)
-        As for `stacking_weights`.
-    threshold : float
-        Standard errors; with 0 the best alone is near.
-
-    Examples
-    --------
-    >>> near_best(np.array([[1.0, 0.0, 1.1], [1.0, 0.1, 0.8]]), np.ones(2), 1.0)
-    [0, 2]
-    """
-    total = weights.sum()
-    best = int((weights @ log_prob).argmax())
-    behind = log_prob[:, [best]] - log_prob
-    mean = weights @ behind / total
-    error = np.sqrt(weights @ (behind - mean) ** 2) / total
-    return [j for j in range(log_prob.shape[1]) if j == best or mean[j] < threshold * error[j]]
-
-
-def distinct(log_prob: Floats) -> list[int]:
-    """The candidates that differ from all before them. Several may have been replaced by the same Gaussians.
-
-    Examples
-    --------
-    >>> distinct(np.array([[1.0, 1.0, 2.0], [3.0, 3.0, 3.0]]))
-    [0, 2]
-    """
-    columns = list(log_prob.T)
-    return [i for i, mine in enumerate(columns) if not any(np.allclose(mine, other, 0, SAME) for other in columns[:i])]
-
-
-def fold_numbers(cv: Any, rows: Floats, y: Any = None) -> np.ndarray:
-    """The number (n,) of the test set that each row is in, of a splitter or of pairs (training rows, test rows).
-
-    Examples
-    --------
-    >>> fold_numbers([([2, 3], [0, 1]), ([0, 1], [2, 3])], np.zeros((4, 1)))
-    array([0, 0, 1, 1])
-    """
-    from sklearn.model_selection import check_cv  # half a second, which loading and using a committee spares
-
-    numbers, count = np.full(len(rows), -1), np.zeros(len(rows), dtype=np.int64)
-    try:
-        tests = [np.asarray(test) for _, test in check_cv(cv, y).split(rows, y)]
-        for k, test in enumerate(tests):
-            numbers[test] = k
-            count[test] += 1
-    except (IndexError, TypeError, ValueError) as error:
-        raise InvalidInputError(f"cv must be an integer, a splitter or pairs of row numbers ({error})") from None
-    if len(tests) < 2 or not (count == 1).all():
-        raise InvalidInputError(
-            f"cv must have two folds or more, and every row in one test set, got {len(tests)} folds and "
-            f"{int((count != 1).sum())} rows in none or several: use KFold or another partition"
-        )
-    return numbers
-
-
-def with_spread(part: Floats, rows: Floats, seed: int) -> Floats:
-    """A part of the rows, in which columns that hold only one value there are replaced by random numbers.
-
-    These are spread evenly between the smallest and the largest value of all rows. So a column that is constant without
-    a fold has a density of that width, the same for all candidates.
-
-    Examples
-    --------
-    >>> with_spread(np.array([[1.0, 5.0], [2.0, 5.0]]), np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 6.0]]), seed=0).round(1)
-    array([[1. , 5.6],
-           [2. , 5.3]])
-    """
-    absent = np.isnan(part)
-    flat = np.flatnonzero(is_constant(part) | absent.all(axis=0))
-    if not len(flat):
-        return part
-    ends = np.nanmin(rows[:, flat], axis=0), np.nanmax(rows[:, flat], axis=0)
-    spread = np.random.default_rng(seed).uniform(*ends, (len(part), len(flat)))
-    part = part.copy()
-    part[:, flat] = np.where(absent[:, flat] & ~absent[:, flat].all(axis=0), np.nan, spread)
-    return part
-
-
-def fit_and_score(
-    model: RTBMDensity, training: Floats, weights: Floats, judge: Judge, others: Floats
-) -> tuple[RTBMDensity, Floats, Floats]:
-    """Fit a model to rows on the line, and score other rows. The fit need not have converged: it is judged as it is."""
-    with without_warnings():
-        try:
-            model.fit(training, sample_weight=weights)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"without one of the folds there is no fit, so lower cv: {error}") from None
-    return model, *judge.score(model, others)
