@@ -69,7 +69,8 @@ def test_a_single_candidate(gamma):
     assert np.allclose(model.score_samples(gamma), alone.score_samples(gamma), rtol=0, atol=1e-9)
     new = datasets.gamma.sample(20_000, seed=9)
     more = datasets.gamma.sample(1000, seed=1)
-    small, large = (RTBMDensityCV(combine=way, random_state=0).fit(more) for way in ("auto", "stack"))
+    tried = default_candidates(1000, 1)[:2]
+    small, large = (RTBMDensityCV(tried, combine=way, random_state=0).fit(more) for way in ("auto", "stack"))
     assert small.combined_ == "single"
     assert small.n_parameters_ <= 15 < large.n_parameters_
     assert small.score(new) > large.score(new) - 0.01
@@ -290,3 +291,11 @@ def test_a_committee_says_how_long_it_will_take(capsys):
         np.random.default_rng(0).normal(size=(50, 2))
     )
     assert "1 candidates, 2 folds, about 0 s" in capsys.readouterr().err
+
+
+def test_one_gap_does_not_change_what_folds_say():
+    X = np.random.default_rng(0).multivariate_normal([0, 0], [[1, 0.95], [0.95, 1]], 300)
+    model = RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], margins=None, random_state=0)
+    complete = model.fit(X).held_out_[0]
+    X[0, 1] = np.nan
+    assert model.fit(X).held_out_[0] == pytest.approx(complete, abs=0.02)

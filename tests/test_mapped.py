@@ -1,6 +1,7 @@
 """Distributions of mapped columns: normalised, consistent with each other, and what estimators return."""
 
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -389,3 +390,46 @@ def test_committees_choose_margins():
     assert model.score(new) > RTBMDensityCV(tried, cv=3, margins=None, random_state=0).fit(X).score(new) + 0.5
     normal = np.random.default_rng(0).normal(size=(300, 2))
     assert RTBMDensityCV(tried, cv=3, random_state=0).fit(normal @ [[1.0, 0.5], [0.0, 0.02]]).margins_ is None
+
+
+@pytest.mark.filterwarnings("ignore:the 2 features are linearly dependent:RuntimeWarning")
+@pytest.mark.parametrize("margins", ["yeo-johnson", "learned"])
+def test_means_of_rows_do_not_depend_on_other_rows(margins):
+    """Also where columns are nearly functions of each other, and where a row is far away."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=300)
+    narrow = RTBMDensity(1, margins=margins, n_init=1, random_state=0)
+    X = np.column_stack([x, x + 1e-4 * rng.normal(size=300)])
+    together = narrow.fit(X).predict_mean(X, 1)
+    assert np.sqrt(np.mean((together - X[:, 1]) ** 2)) < 2e-3
+    assert np.allclose(together[:3], [narrow.predict_mean(X[i : i + 1], 1)[0] for i in range(3)], rtol=0, atol=1e-9)
+    X = rng.multivariate_normal([1000, 1000], [[1, 0.9], [0.9, 1]], 300)
+    model = RTBMDensity(1, margins=margins, n_init=1, random_state=0).fit(X)
+    rows = np.array([[1001.0, np.nan], [1060.0, np.nan], [1200.0, np.nan]])  # the map of the last is beyond y = 37
+    mean, deviation = model.predict_mean(rows, 1, return_std=True)
+    median = model.predict_quantiles(rows, 1, [0.5])[:, 0]
+    assert np.allclose(mean, median, rtol=0, atol=0.05)
+    assert np.allclose(deviation, 0.42, rtol=0, atol=0.05)
+    assert model.predict_mean(rows[:1], 1)[0] == pytest.approx(mean[0], abs=1e-9)
+
+
+def test_a_warm_start_with_other_margins_is_a_new_start():
+    X = 1e4 * skewed(300)
+    model = RTBMDensity(2, warm_start=True, n_init=2, random_state=0).fit(X)
+    for margins in ("learned", None):
+        fresh = RTBMDensity(2, margins=margins, n_init=2, random_state=0).fit(X)
+        assert model.set_params(margins=margins).fit(X).score(X) == pytest.approx(fresh.score(X), abs=1e-9)
+
+
+def test_maps_count_as_parameters():
+    X = skewed(200)
+    sizes = [RTBMDensity(1, margins=m, n_init=1, random_state=0).fit(X).n_parameters_ for m in (None, "yeo-johnson")]
+    assert sizes[1] == sizes[0] + 3
+
+
+def test_units_in_which_squares_leave_float64():
+    X = np.random.default_rng(0).normal(size=(200, 2))
+    X[:160, 0] = 0.0  # the quartiles are the same
+    for unit in (1e-200, 1e160):
+        with pytest.raises(InvalidInputError, match="change the unit"), warnings.catch_warnings(action="ignore"):
+            RTBMDensity(1, margins="yeo-johnson", n_init=1, random_state=0).fit(unit * X)

@@ -26,10 +26,10 @@ NEGLIGIBLE_LOSS = 1e-9
 LOGIT_SPACING, MAX_LOGIT_NODES = 0.65, 2000
 """The largest spacing, on the line, of the nodes that moments between two bounds take, and the most nodes on a side. A
 larger spacing loses digits; fewer nodes lose them where nearly all values lie at the bounds."""
-REACH, PANEL, PANEL_NODES, MAX_PANELS = 9.0, 2.0, 16, 2000
+REACH, PANEL, PANEL_NODES, MAX_PANELS = 9.0, 2.0, 16, 20_000
 """Moments of other maps are integrated up to REACH standard deviations from the normals of y, over panels of x with
-PANEL_NODES nodes, as wide as PANEL standard deviations of the narrowest normal, and at most MAX_PANELS. Wider panels
-lose digits."""
+PANEL_NODES nodes, as wide as PANEL standard deviations of the narrowest normal, and at most MAX_PANELS at a time. Wider
+panels lose digits."""
 SHARE_OF_NORMALS = 1e-12
 """Normals of less weight do not decide how wide panels are."""
 MONTE_CARLO_SAMPLES = 100_000
@@ -66,26 +66,54 @@ def _normal_moments(c: Tensor, s: Tensor, low: float, high: float) -> tuple[Tens
 
 
 def _integrated_moments(states: ConditionalStates, own: ColumnMap) -> Tensor:
-    """The same for any map, by Gauss-Legendre quadrature over panels of x that serve all rows."""
-    weights, centres, scales = states.on_line()
-    x, y, measure = _nodes(own, weights, centres, scales)
+    """The same for any map, by Gauss-Legendre quadrature over panels of x that rows share."""
+    sums = states.on_line()
+    counted = sums.weights > SHARE_OF_NORMALS * sums.weights.amax(1, keepdim=True)
+    with torch.no_grad():
+        low = torch.where(counted, sums.centres - REACH * sums.scales, math.inf).amin(1)
+        high = torch.where(counted, sums.centres + REACH * sums.scales, -math.inf).amax(1)
+        narrowest = torch.where(counted, sums.scales, math.inf).amin(1)
+    result = sums.centres.new_full((len(low), 2), math.nan)  # where y leaves float64
+    within = (low.isfinite() & high.isfinite() & (high - low < MAX_PANELS * PANEL * narrowest)).nonzero()[:, 0]
+    groups = [within[low[within].argsort()]] if len(within) else []
+    while groups:
+        rows = groups.pop()
+        edges = _edges(low[rows], high[rows], PANEL * float(narrowest[rows].min()))
+        if len(edges) > MAX_PANELS and len(rows) > 1:
+            groups += rows.tensor_split(2)
+            continue
+        x, y, measure = _nodes(own, edges)
+        first, last = torch.searchsorted(y, low[rows]), torch.searchsorted(y, high[rows])
+        for row, begin, end in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
+            part = slice(begin, end)
+            scores = (y[part, None] - sums.centres[row]) / sums.scales[row]
+            terms = (-0.5 * scores.square()).exp() * (sums.weights[row] / sums.scales[row])
+            density = terms.sum(1) * measure[part]
+            density = density / density.sum()  # far out, slopes of learned margins have lost digits
+            mean = density @ x[part]
+            moments = torch.stack([mean, density @ (x[part] - mean).square()])
+            result = result.index_put((torch.tensor(row, device=result.device),), moments)
+    return result
+
+
+def _edges(low: Tensor, high: Tensor, width: float) -> Tensor:
+    """Edges (m,) of panels, at most this wide, of the line from all `low` (n,), in order, to their `high` (n,)."""
+    reach = high.cummax(0).values
+    begins = torch.cat([low.new_ones(1, dtype=torch.bool), low[1:] > reach[:-1]]).nonzero()[:, 0]
+    ends = torch.cat([begins[1:] - 1, begins.new_tensor([len(low) - 1])])
     parts = []
-    for w, c, s in zip(*(part.split(1) for part in (weights, centres, scales)), strict=True):
-        scores = (y[:, None] - c) / s
-        density = ((-0.5 * scores.square()).exp() * (w / s)).sum(1) * measure / math.sqrt(2 * math.pi)
-        mean = density @ x
-        parts.append(torch.stack([mean, density @ (x - mean).square()]))
-    return torch.stack(parts)
+    for begin, end in zip(low[begins].tolist(), reach[ends].tolist(), strict=True):
+        count = 1 + math.ceil(min((end - begin) / width, 2 * MAX_PANELS))
+        parts.append(torch.linspace(begin, end, count + 1, dtype=torch.float64, device=low.device))
+        if sum(map(len, parts)) > MAX_PANELS:
+            break
+    return torch.cat(parts)
 
 
 @torch.no_grad()
-def _nodes(own: ColumnMap, weights: Tensor, centres: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _nodes(own: ColumnMap, edges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Nodes x (m,), their y, and weights with which functions of x, times densities of y, are integrated."""
-    counted = weights > SHARE_OF_NORMALS * weights.amax(1, keepdim=True)
-    low, high = (centres - REACH * scales)[counted].min(), (centres + REACH * scales)[counted].max()
-    count = math.ceil(min(float((high - low) / (PANEL * scales[counted].min())), MAX_PANELS))
-    steps = torch.linspace(0, 1, count + 1, dtype=torch.float64, device=centres.device)
-    edges = own.from_line(low + (high - low) * steps)
+    edges = own.from_line(edges)
     knots = [knot for knot in own.knots if float(edges[0]) < knot < float(edges[-1])]
     edges = torch.cat([edges, edges.new_tensor(knots)]).sort().values
     pieces = own.pieces(edges)
@@ -114,7 +142,7 @@ class MappedDistribution(Distribution):
         The distribution of y (Nv,), or a batch of them.
     maps : sequence of ColumnMap
         The map of each column: `ColumnMap()` for none, `Interval(low, high)`, `YeoJohnson(exponent, centre, scale)` or
-        `LearnedMargin(weights, centres, scales)`, all in `rtbm.distributions`.
+        `LearnedMargin(power, weights, centres, scales)`, all in `rtbm.distributions`.
 
     Examples
     --------

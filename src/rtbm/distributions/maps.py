@@ -20,8 +20,10 @@ SMALLEST_POWER = 1e-9
 """Powers below this count as 0, where (1 + u)^power becomes log(1 + u)."""
 LARGEST_LOG = 700.0
 """Logarithms are cut off here, so that exponentials stay in float64."""
-FARTHEST_SCORE = 37.0
-"""Learned margins are inverted up to this y; beyond, normal tails leave float64."""
+FARTHEST_SCORE, FAR_STEPS = 37.0, 6
+"""Learned margins are inverted by normal tails up to this y. Beyond, tails leave float64, and Newton steps follow."""
+LARGEST_SCORE = 1e100
+"""Standard deviations beyond which values count as that far out. Their squares must stay in float64."""
 MAX_PIECES = 100
 """The most pieces in which integrals cut a part of a learned margin. Fewer lose digits where values have wide gaps."""
 SMALLEST_LOG_TAIL = -600.0
@@ -149,11 +151,11 @@ def _log_of_power(y: Tensor, power: float) -> Tensor:
     return (y if power < SMALLEST_POWER else (power * y).log1p() / power).clamp(max=LARGEST_LOG)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LearnedMargin(ColumnMap):
     """The normal score of a column with a learned density: y = Φ⁻¹(F(u)), for a power u of x and a sum of normals F.
 
-    Far out, y follows from the logarithm of the tail of F, so that it is finite wherever u is.
+    Far out, y follows from the logarithm of the tail of F, so that it is finite up to 10¹⁰⁰ standard deviations.
 
     Parameters
     ----------
@@ -186,15 +188,21 @@ class LearnedMargin(ColumnMap):
 
     def to_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """See `ColumnMap`."""
-        weights, centres, scales = (part.to(x.device) for part in (self.weights, self.centres, self.scales))
         u, log_power = self.power.to_line(x)
-        scores, log_weights = (u[..., None] - centres) / scales, weights.log()
+        y, log_slope = self._score(u)
+        return y, log_slope + log_power
+
+    def _score(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """y (...) and log dy/du (...)."""
+        weights, centres, scales = (part.to(u.device) for part in (self.weights, self.centres, self.scales))
+        scores = ((u[..., None] - centres) / scales).clamp(-LARGEST_SCORE, LARGEST_SCORE)
+        log_weights = weights.log()
         below, above = ((torch.special.log_ndtr(z) + log_weights).logsumexp(-1) for z in (scores, -scores))
         is_right = above < below
         y = _normal_quantile(torch.where(is_right, above, below))
         y = torch.where(is_right, -y, y)
         log_density = (log_weights - scales.log() - 0.5 * scores.square()).logsumexp(-1)
-        return y, log_density + 0.5 * y.square() + log_power
+        return y, log_density + 0.5 * y.square()
 
     def from_line(self, y: Tensor) -> Tensor:
         """See `ColumnMap`."""
@@ -208,6 +216,10 @@ class LearnedMargin(ColumnMap):
                 tail, upper, ends.amin(1), ends.amax(1), ends @ sums.weights[0],
                 lambda u, upper, index: sums.tail_and_density(u, upper, first[index]), float(self.scales.min()),
             )  # fmt: skip
+            is_far = bool((y.abs() > FARTHEST_SCORE).any())  # there, the map is nearly straight
+            for _ in range(FAR_STEPS if is_far else 0):
+                found, log_slope = self._score(u)
+                u = u + (y.reshape(-1) - found) * (-log_slope).exp()
             x = self.power.from_line(u.reshape(y.shape))
         if torch.is_grad_enabled() and y.requires_grad:
             for _ in range(2):  # Newton steps of length zero that carry the first and second derivatives

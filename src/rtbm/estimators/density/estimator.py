@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from rtbm.common import PHASES, Floats
+from rtbm.distributions import ColumnMap
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
     check_flag,
@@ -27,7 +28,7 @@ from rtbm.estimators.checks import (
 )
 from rtbm.estimators.density.fallback import FullDataScore, find_machine, find_simpler, without_outliers
 from rtbm.estimators.density.fitted import components
-from rtbm.estimators.density.margins import MARGINS, make_maps
+from rtbm.estimators.density.margins import MARGINS, are_alike, make_maps
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.standardise import Standardised, like, log_scales, standardise, to_standard
 from rtbm.estimators.density.survey import SAMPLED_ROWS, Support, Survey, fit_blocks, standardise_sample, survey
@@ -216,7 +217,7 @@ class RTBMDensity(PredictingDensity):
         True
         """
         self._check_parameters()
-        last = None if not self.warm_start or getattr(self, "is_gaussian_", True) else self._line_density
+        last = None if not self.warm_start or getattr(self, "is_gaussian_", True) else (self._line_density, self._maps)
         forget(self, "_line_density")
         seed = self._seed()
         is_mapped = isinstance(X, np.memmap) and self._needs_memory()
@@ -237,8 +238,13 @@ class RTBMDensity(PredictingDensity):
         has_start = self.warm_start or self.validation_fraction is not None
         return has_start or self.drop_constant or not SOLVERS[self.solver].takes_full_passes
 
-    def _fit_rows(self, rows: Floats, weights: Floats, seed: int, last: Density | None = None) -> None:
-        """Fit rows in memory, which are checked and inside of their bounds."""
+    def _fit_rows(
+        self, rows: Floats, weights: Floats, seed: int, last: tuple[Density, list[ColumnMap]] | None = None
+    ) -> None:
+        """Fit rows in memory, which are checked and inside of their bounds.
+
+        `last` are the density and the maps of the last fit, from which to start.
+        """
         rows, weights = distinct_rows(rows, weights)
         self._maps = make_maps(self.margins, self._bounds, rows, weights)
         points, log_slope = self._to_line(rows)
@@ -248,9 +254,9 @@ class RTBMDensity(PredictingDensity):
         if len(held_out):
             validation = like(data, points[held_out], weights[held_out], log_slope[held_out])
         task = self._task(data, validation, seed)
-        if last is not None and self._has_sizes(last, task):
+        if last is not None and self._has_sizes(last[0], task) and are_alike(last[1], self._maps):
             inverse = torch.from_numpy(np.linalg.inv(data.root))
-            first = task.family.vector(last.affine(inverse, -inverse @ torch.from_numpy(data.mean)))
+            first = task.family.vector(last[0].affine(inverse, -inverse @ torch.from_numpy(data.mean)))
             task = replace(task, first=first, n_init=1)
 
         def watched(vector: Tensor) -> Any:
@@ -376,6 +382,15 @@ class RTBMDensity(PredictingDensity):
         """log P(x) (n_samples,), right to 1e-7 on average: quicker than exact values. −∞ where it leaves float64."""
         family, vector, mean, root = self._fit_result
         line, log_slope = self._to_line(X)
+        gaps = np.isnan(line).any(axis=1)
+        if gaps.any() and np.count_nonzero(root) > len(
+            root
+        ):  # axes mix features, since the data of the fit had no gaps
+            log_prob = np.empty(len(X))
+            log_prob[gaps] = self._log_prob(X[gaps])
+            if not gaps.all():
+                log_prob[~gaps] = self._held_out_log_prob(X[~gaps])
+            return log_prob
         z = to_standard(line, mean, root)
         within = np.nanmax(np.abs(z), axis=1) < LARGEST_DISTANCE
         points = torch.from_numpy(np.ascontiguousarray(z[within])).to(vector.device)

@@ -31,7 +31,7 @@ from rtbm.estimators.checks import (
     warn_of_spikes,
 )
 from rtbm.estimators.density.bounds import Bounds, make_bounds
-from rtbm.estimators.density.margins import map_back, map_rows
+from rtbm.estimators.density.margins import count_shapes, map_back, map_rows
 from rtbm.parameters import count
 from rtbm.training import Record
 from rtbm.training.families import Density
@@ -108,7 +108,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
         A member is the number of machines that were fitted together, and of Gaussians that replaced them (0: none did).
         """
-        summary = {**summary, "n_parameters": count_parameters(self._line_density, summary["members"])}
+        n_parameters = count_parameters(self._line_density, summary["members"]) + count_shapes(self._maps)
+        summary = {**summary, "n_parameters": n_parameters}
         self.summary_ = summary
         self.n_hidden_, self.n_parameters_ = summary["n_hidden"], summary["n_parameters"]
         self.n_iter_, self.converged_ = summary["n_iter"], summary["converged"]

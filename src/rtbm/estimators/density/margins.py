@@ -9,6 +9,7 @@ from scipy.optimize import minimize_scalar
 
 from rtbm.common import Floats
 from rtbm.distributions.maps import ColumnMap, Interval, LearnedMargin, YeoJohnson, from_line, is_trivial, to_line
+from rtbm.errors import InvalidInputError
 from rtbm.estimators.density.bounds import Bounds
 from rtbm.training.columns import FAMILY, ColumnDensities
 from rtbm.training.coordinates import quantiles
@@ -20,6 +21,8 @@ FEWEST_VALUES = 5
 """Columns with fewer distinct values are not mapped: their shape says nothing."""
 PRIOR_ROWS = 4.0
 """The prior on exponents counts as much as this number of rows. More keeps exponents nearer to 1."""
+SMALLEST_SCALE = 1e-150
+"""Scales of columns lie between this and its inverse, so that their squares stay in float64."""
 NORMAL_QUARTILES = 1.349
 """The distance of the quartiles of a normal distribution, in standard deviations."""
 
@@ -61,6 +64,18 @@ def map_back(maps: Sequence[ColumnMap], y: Floats) -> Floats:
     return y if is_trivial(maps) else from_line(maps, torch.from_numpy(y)).numpy()
 
 
+def are_alike(first: Sequence[ColumnMap], second: Sequence[ColumnMap]) -> bool:
+    """Whether columns have maps of the same kinds, and the same intervals."""
+    pairs = list(zip(first, second, strict=True)) if len(first) == len(second) else [(ColumnMap(), None)]
+    return all(type(a) is type(b) and (not isinstance(a, Interval) or a == b) for a, b in pairs)
+
+
+def count_shapes(maps: Sequence[ColumnMap]) -> int:
+    """The number of parameters that decide on the shapes of columns."""
+    kinds = {YeoJohnson: "yeo-johnson", LearnedMargin: "learned"}
+    return sum(SHAPES[kinds.get(type(own))] for own in maps)
+
+
 def _has_shape(column: Floats) -> bool:
     return len(np.unique(column[~np.isnan(column)])) >= FEWEST_VALUES
 
@@ -81,7 +96,12 @@ def _fit_exponent(x: Floats, weights: Floats) -> YeoJohnson:
     """The exponent under which the column is most nearly normal: by maximum likelihood, with a prior toward 1."""
     low, centre, high = quantiles(x[:, None], weights, np.array([0.25, 0.5, 0.75]))[:, 0]
     shares = weights / weights.sum()
-    scale = (high - low) / NORMAL_QUARTILES or np.sqrt(shares @ (x - shares @ x) ** 2)
+    farthest = np.abs(x - centre).max()
+    scale = (high - low) / NORMAL_QUARTILES or farthest * np.sqrt(shares @ ((x - centre) / farthest) ** 2)
+    if not SMALLEST_SCALE < scale < 1 / SMALLEST_SCALE:
+        raise InvalidInputError(
+            f"X: a column has values of size {farthest:.0e}, whose squares leave float64: change the unit"
+        )
     points = torch.from_numpy(x)
 
     def loss(exponent: float) -> float:
