@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from rtbm.distributions.arguments import broadcast, check_indices, check_known, check_points, refuse_rsample
+from rtbm.distributions.base import MONTE_CARLO_SAMPLES
 from rtbm.distributions.caching import forwarded
 from rtbm.distributions.conditional import ConditionalDistribution, ConditionalStates
 from rtbm.distributions.integration.boxes import NORMAL_CUTOFF, lower_tail
@@ -32,8 +33,6 @@ PANEL_NODES nodes, as wide as PANEL standard deviations of the narrowest normal,
 panels lose digits."""
 SHARE_OF_NORMALS = 1e-12
 """Normals of less weight do not decide how wide panels are."""
-MONTE_CARLO_SAMPLES = 100_000
-"""The default number of draws of an estimate, as for machines."""
 
 
 def _interval_moments(states: ConditionalStates, own: Interval) -> Tensor:
@@ -75,7 +74,7 @@ def _integrated_moments(states: ConditionalStates, own: ColumnMap) -> Tensor:
         narrowest = torch.where(counted, sums.scales, math.inf).amin(1)
     result = sums.centres.new_full((len(low), 2), math.nan)  # where y leaves float64
     within = (low.isfinite() & high.isfinite() & (high - low < MAX_PANELS * PANEL * narrowest)).nonzero()[:, 0]
-    groups = [within[low[within].argsort()]] if len(within) else []
+    groups, order, found = [within[low[within].argsort()]] if len(within) else [], [], []
     while groups:
         rows = groups.pop()
         edges = _edges(low[rows], high[rows], PANEL * float(narrowest[rows].min()))
@@ -91,9 +90,9 @@ def _integrated_moments(states: ConditionalStates, own: ColumnMap) -> Tensor:
             density = terms.sum(1) * measure[part]
             density = density / density.sum()  # far out, slopes of learned margins have lost digits
             mean = density @ x[part]
-            moments = torch.stack([mean, density @ (x[part] - mean).square()])
-            result = result.index_put((torch.tensor(row, device=result.device),), moments)
-    return result
+            found.append(torch.stack([mean, density @ (x[part] - mean).square()]))
+        order.append(rows)
+    return result.index_put((torch.cat(order),), torch.stack(found)) if found else result
 
 
 def _edges(low: Tensor, high: Tensor, width: float) -> Tensor:

@@ -20,7 +20,7 @@ SMALLEST_POWER = 1e-9
 """Powers below this count as 0, where (1 + u)^power becomes log(1 + u)."""
 LARGEST_LOG = 700.0
 """Logarithms are cut off here, so that exponentials stay in float64."""
-FARTHEST_SCORE, FAR_STEPS = 37.0, 6
+FARTHEST_QUANTILE, FAR_STEPS = 37.0, 6
 """Learned margins are inverted by normal tails up to this y. Beyond, tails leave float64, and Newton steps follow."""
 LARGEST_SCORE = 1e100
 """Standard deviations beyond which values count as that far out. Their squares must stay in float64."""
@@ -207,7 +207,7 @@ class LearnedMargin(ColumnMap):
     def from_line(self, y: Tensor) -> Tensor:
         """See `ColumnMap`."""
         with torch.no_grad():
-            rows = y.reshape(-1).double().clamp(-FARTHEST_SCORE, FARTHEST_SCORE)
+            rows = y.reshape(-1).double().clamp(-FARTHEST_QUANTILE, FARTHEST_QUANTILE)
             sums = NormalSums(*(part.to(y.device)[None] for part in (self.weights, self.centres, self.scales)))
             ends = rows[:, None] * sums.scales + sums.centres  # the quantiles of the normals
             tail, upper = lower_tail(-rows.abs()), rows > 0
@@ -216,7 +216,7 @@ class LearnedMargin(ColumnMap):
                 tail, upper, ends.amin(1), ends.amax(1), ends @ sums.weights[0],
                 lambda u, upper, index: sums.tail_and_density(u, upper, first[index]), float(self.scales.min()),
             )  # fmt: skip
-            is_far = bool((y.abs() > FARTHEST_SCORE).any())  # there, the map is nearly straight
+            is_far = bool((y.abs() > FARTHEST_QUANTILE).any())  # there, the map is nearly straight
             for _ in range(FAR_STEPS if is_far else 0):
                 found, log_slope = self._score(u)
                 u = u + (y.reshape(-1) - found) * (-log_slope).exp()

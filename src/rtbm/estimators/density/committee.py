@@ -46,7 +46,7 @@ weights. Larger values keep more, and take longer."""
 MARGINS_BEHIND, MARGINS_COST = 0.5, 1.0
 """Margins with which a few candidates are more than MARGINS_BEHIND standard errors behind are dropped. Others must gain
 MARGINS_COST for each parameter of their maps, and at most HIGHEST_COST, to be preferred to simpler ones."""
-NEGLIGIBLE_LOSS = 0.005
+ACCEPTED_LOSS = 0.005
 """A single candidate replaces the average if it costs at most this much log-likelihood of a row."""
 COST, HIGHEST_COST = 0.25, 10.0
 """The log-likelihood that a candidate must gain for each parameter, and at most in all, to get a weight. Lower costs
@@ -195,7 +195,7 @@ class RTBMDensityCV(PredictingDensity):
         shares /= shares.sum()
         average = held_out.of(chosen).mixed(shares).log_prob
         behind = weights @ (average - single_fits.of(chosen).log_prob) / weights.sum()
-        enough = np.flatnonzero(behind <= NEGLIGIBLE_LOSS)
+        enough = np.flatnonzero(behind <= ACCEPTED_LOSS)
         single = -1
         if self.combine == "single":
             single = int(behind.argmin())
@@ -250,7 +250,8 @@ class RTBMDensityCV(PredictingDensity):
         first, seen = range(FIRST_FOLDS), folds.number < FIRST_FOLDS
         shown, seconds = bool(self.verbose), expected_seconds(self.candidates_, n, folds.rows.shape[1], folds.n_folds)
         title = f"{m} candidates, {folds.n_folds} folds, about {seconds / joblib.effective_n_jobs(self.n_jobs):.0f} s"
-        with counting_bar(m * folds.n_folds, title, shown) as advance, threads_for(n), without_warnings():
+        n_fits = m * (folds.n_folds + FIRST_FOLDS * (len(trials) - 1))  # at most
+        with counting_bar(n_fits, title, shown) as advance, threads_for(n), without_warnings():
             if len(trials) > 1:
                 for trial in trials:
                     self._run(trial, folds, sorted({0, m // 3}), first, seed, advance)

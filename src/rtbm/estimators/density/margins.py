@@ -66,8 +66,9 @@ def map_back(maps: Sequence[ColumnMap], y: Floats) -> Floats:
 
 def are_alike(first: Sequence[ColumnMap], second: Sequence[ColumnMap]) -> bool:
     """Whether columns have maps of the same kinds, and the same intervals."""
-    pairs = list(zip(first, second, strict=True)) if len(first) == len(second) else [(ColumnMap(), None)]
-    return all(type(a) is type(b) and (not isinstance(a, Interval) or a == b) for a, b in pairs)
+    pairs = zip(first, second, strict=False)
+    same = all(type(a) is type(b) and (not isinstance(a, Interval) or a == b) for a, b in pairs)
+    return same and len(first) == len(second)
 
 
 def count_shapes(maps: Sequence[ColumnMap]) -> int:
