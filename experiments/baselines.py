@@ -17,9 +17,6 @@ from experiments.records import timed
 from rtbm.common import Floats
 from rtbm.estimators import RTBMDensityCV
 
-HAS_FLOW = importlib.util.find_spec("zuko") is not None
-"""Whether the spline flow can be fitted: `pip install ".[bench]"` in a checkout."""
-
 # More candidates, folds, rows or nodes make the baselines better, and slower.
 
 MIXTURE_SIZES, QUICK_MIXTURE_SIZES = (1, 2, 3, 4, 6, 8, 10, 13, 16), (1, 2, 3, 10)
@@ -39,6 +36,10 @@ GRID_NODES = {1: 1000, 2: 120}
 """Nodes along each axis, in one and two dimensions, of the grid that normalises the binary Boltzmann machine."""
 SMALLEST_UNIT_WIDTH = 0.02
 """Smallest width of a visible unit of the binary Boltzmann machine, in standard deviations; it prevents spikes."""
+FLOW_SIZES, PATIENCE = ((2, 32), (3, 64)), 6
+"""Transforms of the spline flow and widths of their two hidden layers, one of which is chosen; and after how many
+checks without a gain training ends."""
+LOWEST_LOG_PROB = -500.0
 
 Fit = Callable[[Floats, int, bool], Any]
 """fit(X, seed, quick): a fitted model with `score_samples`."""
@@ -199,38 +200,50 @@ class BinaryBoltzmann(StandardisedDensity):
 
 
 class SplineFlow(StandardisedDensity):
-    """A neural spline flow (zuko), fitted by Adam; the step with the best likelihood of held-out data is kept.
+    """A neural spline flow (zuko), fitted by Adam to four fifths of the data, and judged by the others.
 
-    Adam takes `max_iter` steps, each on all training data: by default 600 in one dimension, where steps are cheap, and
-    else 300. `seed` is that of the initial weights, and of the choice of a fifth of the data to hold out.
+    Of FLOW_SIZES, the one with the best likelihood of the others is taken, at its best step. Training ends when that
+    has not risen for PATIENCE checks, or after `max_iter` steps, each on all training data. `seed` is that of the
+    initial weights, and of the choice of a fifth of the data to hold out.
     """
 
-    def __init__(self, max_iter: int | None = None, seed: int = 0):
+    def __init__(self, max_iter: int = 600, seed: int = 0):
         self.max_iter, self.seed = max_iter, seed
 
     def fit_standard(self, x: Tensor) -> None:
         """Fit to standardised data."""
-        import zuko
-
         x = x.float()
         is_training = np.random.default_rng(self.seed).permutation(len(x)) % 5 > 0
+        found = [self._train(x[is_training], x[~is_training], *size) for size in FLOW_SIZES]
+        self._flow = max(found, key=lambda pair: pair[0])[1]
+
+    def _train(self, training: Tensor, others: Tensor, transforms: int, width: int) -> tuple[float, Any]:
+        """The best mean log-likelihood of other data, and the flow that has it."""
+        import zuko
+
+        d = training.shape[1]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            self._flow = zuko.flows.NSF(features=x.shape[1], transforms=2, hidden_features=(32, 32))
-        one = x.shape[1] == 1  # the spline's parameters are then free numbers, not outputs of a network
-        max_iter = self.max_iter or (600 if one else 300)
-        optimizer = torch.optim.Adam(self._flow.parameters(), lr=5e-2 if one else 5e-3)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max_iter)
-        best, kept = -math.inf, self._flow.state_dict()
-        for step in range(max_iter):
-            if step % 10 == 0 and (held_out := float(self.log_prob_standard(x[~is_training]).mean())) > best:
-                best, kept = held_out, {name: value.clone() for name, value in self._flow.state_dict().items()}
-            loss = -self._flow().log_prob(x[is_training]).mean()
+            flow = zuko.flows.NSF(features=d, transforms=transforms, hidden_features=(width, width))
+        # with one column, the spline's parameters are free numbers, not outputs of a network
+        optimizer = torch.optim.Adam(flow.parameters(), lr=5e-2 if d == 1 else 5e-3)
+        best, kept, waited = -math.inf, flow.state_dict(), 0
+        for step in range(self.max_iter):
+            if step % 10 == 0:
+                with torch.no_grad():
+                    held_out = float(flow().log_prob(others).mean())
+                waited += 1
+                if held_out > best:
+                    best, waited = held_out, 0
+                    kept = {name: value.clone() for name, value in flow.state_dict().items()}
+                if waited > PATIENCE:
+                    break
+            loss = -flow().log_prob(training).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            schedule.step()
-        self._flow.load_state_dict(kept)
+        flow.load_state_dict(kept)
+        return best, flow
 
     @torch.no_grad()
     def log_prob_standard(self, x: Tensor) -> Tensor:
@@ -238,7 +251,27 @@ class SplineFlow(StandardisedDensity):
         return self._flow().log_prob(x.float())
 
 
+class VineCopula:
+    """A vine copula (pyvinecopulib) of all families, with kernel densities as margins."""
+
+    def __init__(self, X: Floats):
+        import pyvinecopulib
+
+        controls = pyvinecopulib.FitControlsVinecop(family_set=pyvinecopulib.all, num_threads=1)
+        self._model = pyvinecopulib.Vinedist.from_data(X, controls=controls)
+
+    def score_samples(self, X: Floats) -> Floats:
+        """log P (n,); at least LOWEST_LOG_PROB, since kernel margins are 0 far out."""
+        return np.maximum(self._model.logpdf(X), LOWEST_LOG_PROB)
+
+
 FLOW: dict[str, Fit] = (
-    {"spline flow": lambda X, seed, quick: SplineFlow(25 if quick else None, seed).fit(X)} if HAS_FLOW else {}
+    {"spline flow": lambda X, seed, quick: SplineFlow(25 if quick else 600, seed).fit(X)}
+    if importlib.util.find_spec("zuko")
+    else {}
 )
-"""The spline flow by name, if zuko is installed. Quick runs take few steps."""
+VINE: dict[str, Fit] = (
+    {"vine copula": lambda X, seed, quick: VineCopula(X)} if importlib.util.find_spec("pyvinecopulib") else {}
+)
+"""The flow, with few steps in quick runs, and the vine copula by name, if their packages are installed:
+`pip install ".[bench]"` in a checkout."""

@@ -22,7 +22,7 @@ from rtbm.errors import InvalidInputError
 from rtbm.estimators.parallel import in_parallel
 from rtbm.paths import write_whole
 
-NUMERICAL_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "zuko")
+NUMERICAL_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "zuko", "pyvinecopulib", "ngboost")
 """Packages that results depend on. Another version of any of them makes finished jobs run again."""
 PRESENTATION = ("cli", "explorer", "output.py", "plotting.py", "__main__.py", "report.py")
 """Files that no result depends on. Changes to them leave finished jobs valid."""

@@ -29,7 +29,7 @@ def test_the_binary_machine_in_two_dimensions():
     assert np.isclose(np.exp(model.score_samples(grid)).sum() * 0.01, 1, atol=1e-3)
 
 
-@pytest.mark.skipif(not baselines.HAS_FLOW, reason="needs zuko")
+@pytest.mark.skipif(not baselines.FLOW, reason="needs zuko")
 def test_the_flow_is_normalised_and_leaves_the_global_generator_alone():
     import torch
 

@@ -315,6 +315,24 @@ def test_means_and_variances_of_mapped_columns(name, width):
     assert float(x.variance) == pytest.approx(variance, rel=1e-8)
 
 
+def test_covariances_of_mapped_columns():
+    normal = RTBMDistribution([[1.0, -0.6], [-0.6, 1.0]], [[0.0], [0.0]], [[9.0]], [0.0, 0.0], [0.0])
+    y = torch.linalg.inv(torch.tensor([[1.0, -0.6], [-0.6, 1.0]], dtype=torch.float64))
+    lognormal = MappedDistribution(normal, [Interval(0.0, INF)] * 2).covariance_matrix
+    expected = (0.5 * (y.diagonal()[:, None] + y.diagonal())).exp() * y.expm1()
+    assert torch.allclose(lognormal, expected, rtol=1e-9)
+    plain = MappedDistribution(PLANE, [ColumnMap(), YeoJohnson(1.0, 0.0, 1.0)]).covariance_matrix
+    assert torch.allclose(plain, PLANE.covariance_matrix, rtol=1e-9)
+    margins = [MAPS["margin"], YeoJohnson(0.3, 0.1, 0.8)]
+    x = MappedDistribution(PLANE, margins)
+    swapped = MappedDistribution(PLANE.marginal([1, 0]), margins[::-1])
+    assert torch.allclose(x.covariance_matrix, swapped.covariance_matrix.flip(0, 1), rtol=1e-8)
+    draws = x.sample((100_000,), torch.Generator().manual_seed(0)).T
+    assert torch.allclose(draws.cov(), x.covariance_matrix, rtol=0.05, atol=0.01)
+    with pytest.raises(InvalidInputError, match="batch"):
+        x.conditional({0: torch.zeros(2)}).covariance_matrix  # noqa: B018
+
+
 def test_entropy_and_divergence_of_mapped_columns():
     x, y = mapped_plane("power", "none"), mapped_plane("none", "none")
     value, error = x.estimate_entropy(20_000, torch.Generator().manual_seed(0))

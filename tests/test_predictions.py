@@ -109,6 +109,67 @@ def test_bounds_of_targets(table):
     assert model.predict(X, return_std=True)[1].shape == (2,)
 
 
+@pytest.fixture(scope="module")
+def too_smooth():
+    """A committee whose only candidate has so strong a prior that its intervals are too wide."""
+    candidate = {"n_hidden": 1, "n_init": 1, "regularization": 200.0, "fallback": None}
+    committee = RTBMDensityCV([candidate], targets=[1], margins=None, random_state=0)
+    return RTBMRegressor(committee).fit(*noisy_line(500, seed=0))
+
+
+def noisy_line(n, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, (n, 1))
+    return X, X[:, 0] + rng.normal(size=n)
+
+
+def test_calibration_agrees_with_itself(too_smooth):
+    row, grid = np.array([[0.5]]), np.linspace(-60, 60, 60_001)
+    density = np.exp(too_smooth.log_prob(np.repeat(row, len(grid), 0), grid))
+    below = np.cumsum(density) * (grid[1] - grid[0])
+    assert np.isclose(below[-1], 1, atol=1e-9)
+    levels = np.array([0.05, 0.5, 0.95])
+    quantiles = too_smooth.predict_quantiles(row, levels)[0]
+    assert np.allclose(np.interp(quantiles, grid, below), levels, atol=2e-3)  # the sum has cells of 0.002
+    draws = too_smooth.sample_y(row, 4000, random_state=0)[0]
+    assert stats.kstest(draws, lambda x: np.interp(x, grid, below)).pvalue > 1e-3
+    assert np.isinf(too_smooth.predict_quantiles(row, [0.0, 1.0])).all()
+
+
+def test_calibrated_intervals_hold_what_they_say(too_smooth):
+    X, y = noisy_line(4000, seed=1)
+    plain = clone(too_smooth).set_params(calibrate=False)
+    plain.__dict__.update({name: value for name, value in too_smooth.__dict__.items() if name != "calibrate"})
+
+    def share(model):
+        low, high = model.predict_interval(X, 0.5).T
+        return ((low < y) & (y < high)).mean()
+
+    assert abs(share(too_smooth) - 0.5) < 0.05 < abs(share(plain) - 0.5)
+    assert too_smooth.log_prob(X, y).mean() > plain.log_prob(X, y).mean() + 0.02
+    assert np.array_equal(too_smooth.predict(X), plain.predict(X))
+
+
+def test_other_densities_have_nothing_to_calibrate_with(table, regressor):
+    X = table[["a", "b"]]
+    assert np.array_equal(
+        regressor.predict_quantiles(X, [0.3]), regressor.density_.predict_quantiles(table, "y", [0.3])
+    )
+    with pytest.raises(InvalidInputError, match="calibrate"):
+        RTBMRegressor(quick(), calibrate="yes").fit(X, table["y"])
+
+
+def test_normal_scores_and_back(density):
+    given = density.distribution_.conditional({0: torch.tensor([0.0, 1.0, np.nan]), 1: torch.zeros(3)})
+    scores = torch.tensor([[-7.0, 0.2], [0.3, 0.9], [0.5, 7.0]], dtype=torch.float64)
+    values = given.from_normal_scores(scores)
+    assert torch.allclose(given.normal_scores(values.mT[..., None]).mT, scores, rtol=1e-9, atol=0)
+    quantiles = given.icdf(torch.special.ndtr(scores[1]))[:, 1, 0]
+    assert torch.allclose(values[1], quantiles, rtol=1e-12)
+    with pytest.raises(InvalidInputError, match="shape"):
+        given.from_normal_scores([[0.1]])
+
+
 @pytest.mark.parametrize(
     ("action", "message"),
     [

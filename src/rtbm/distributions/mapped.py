@@ -198,6 +198,32 @@ class MappedDistribution(Distribution):
 
         return torch.stack([column(i, own) for i, own in enumerate(self.maps)], -1).movedim(-2, 0)
 
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """The covariances (Nv, Nv) of one distribution: integrals, over one column, of conditional means of others."""
+        if isinstance(self.base, ConditionalDistribution):
+            raise InvalidInputError("covariance_matrix is for one distribution, this is a batch of conditionals")
+        mean, variance = self._moments()
+        result = torch.diag(variance)
+        for i in range(self.n_visible - 1):
+            x, probability = self._quadrature(i)
+            found = (probability * (x - mean[i])) @ self.conditional({i: x}).mean[:, i:]
+            result[i, i + 1 :] = result[i + 1 :, i] = found
+        return result
+
+    def _quadrature(self, i: int) -> tuple[Tensor, Tensor]:
+        """Nodes (m,) of column i, and probabilities (m,) with which they stand for its distribution."""
+        own: ColumnMap = self.maps[i]
+        line: Any = self.base.marginal(i)
+        nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
+        ((_, states),) = line._conditionals([], [0], nothing)._state_blocks()
+        _, centres, scales = states.on_line()
+        reach, width = REACH * scales, PANEL * float(scales.min())
+        edges = _edges((centres - reach).amin(1), (centres + reach).amax(1), width)
+        x, y, measure = _nodes(ColumnMap() if isinstance(own, Interval) else own, edges)
+        probability = line.log_prob(y[:, None]).exp() * measure
+        return own.from_line(y) if isinstance(own, Interval) else x, probability / probability.sum()
+
     def lost_probability(self) -> Tensor:
         """The probability (Nv,) of values of each column that lie nearer to a bound than float64 can tell, or beyond
         its largest number. Less than 1e-9 counts as 0.
@@ -271,7 +297,24 @@ class MappedDistribution(Distribution):
 
     def icdf(self, value: Any) -> Tensor:
         """The quantiles x (..., 1) of probabilities (...) in one dimension: the inverse of `cdf`."""
-        y = self.base.icdf(value)
+        return self._from_line(self.base.icdf(value))
+
+    def normal_scores(self, value: Any) -> Tensor:
+        """z with Φ(z) = P(x ≤ value), for a batch of conditionals in one dimension; see `ConditionalDistribution`."""
+        points = check_points(value, "value", self.n_visible, self.device, infinite=True)
+        return self._batch().normal_scores(self._limits(points))
+
+    def from_normal_scores(self, scores: Any) -> Tensor:
+        """The values (..., q) of scores (..., q): the inverse of `normal_scores`."""
+        return self._from_line(self._batch().from_normal_scores(scores)[..., None])[..., 0]
+
+    def _batch(self) -> ConditionalDistribution:
+        if not isinstance(self.base, ConditionalDistribution):
+            raise InvalidInputError("normal scores are for a batch of conditionals: use cdf and icdf of a distribution")
+        return self.base
+
+    def _from_line(self, y: Tensor) -> Tensor:
+        """x (..., Nv) for y, which may be infinite."""
         low, high = self._ends()
         x = from_line(self.maps, torch.where(y.isinf(), 0.0, y).double())
         return torch.where(y.isinf(), torch.where(y < 0, low, high), x)

@@ -11,8 +11,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from rtbm.common import Floats
+from rtbm.distributions import ColumnMap
+from rtbm.distributions.arguments import check_probabilities
 from rtbm.errors import InvalidInputError, SpikeWarning
 from rtbm.estimators.checks import (
+    check_flag,
     check_number,
     check_rows,
     forget,
@@ -36,6 +39,10 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
     density : RTBMDensity or RTBMDensityCV, default=None
         The density of the columns (features, targets) to fit; None for a committee that is judged by how well it
         predicts the targets of held-out rows.
+    calibrate : bool, default=True
+        Whether quantiles, intervals, draws and log p of a single target are corrected by the distribution functions of
+        rows that were held out in the fit. Only committees with a target hold rows out, as the default density does.
+        Means and standard deviations are those of the density.
     random_state : int, RandomState or None, default=None
         The same integer gives the same result. It is passed on to the default density.
     n_jobs : int, default=None
@@ -64,11 +71,20 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
     """
 
     density: Any
+    calibrate: bool
     random_state: Any
     n_jobs: int | None
     verbose: int
 
-    def __init__(self, density: Any = None, *, random_state: Any = None, n_jobs: int | None = None, verbose: int = 0):
+    def __init__(
+        self,
+        density: Any = None,
+        *,
+        calibrate: bool = True,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ):
         keep_arguments(self, locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -83,6 +99,7 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         sample_weight : (n_samples,), default=None
             A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
+        check_flag(self.calibrate, "calibrate")
         forget(self)
         names = [str(name) for name in (y.columns if is_frame(y) else [getattr(y, "name", None) or "target"])]
         features = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
@@ -118,6 +135,9 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         """Quantiles (n_samples, n_quantiles) of y given x; (n_samples, n_targets, n_quantiles) for several targets."""
         given, levels = self._given(X), np.asarray(quantiles, dtype=np.float64)
         with torch.no_grad():
+            if self._is_corrected:
+                scores = torch.special.ndtri(check_probabilities(levels, given.device))
+                return self._shaped(self._at_scores(given, scores.expand(*given.batch_shape, -1)), axis=1)
             columns = [given.marginal(i).icdf(levels)[..., 0] for i in range(self.n_targets_)]
         return self._shaped(torch.stack(columns, -1).permute(1, 2, 0), axis=1)
 
@@ -144,8 +164,13 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         check_integer(n_samples, "n_samples", 1)
         given = self._given(X)
         seed = int(check_random_state(random_state).randint(2**31))
-        draws = given.sample((n_samples,), torch.Generator(given.device).manual_seed(seed))
-        return self._shaped(draws.permute(1, 2, 0), axis=1)
+        generator = torch.Generator(given.device).manual_seed(seed)
+        if self._is_corrected:
+            shape = (*given.batch_shape, n_samples)
+            scores = torch.randn(shape, dtype=torch.float64, device=given.device, generator=generator)
+            with torch.no_grad():
+                return self._shaped(self._at_scores(given, scores), axis=1)
+        return self._shaped(given.sample((n_samples,), generator).permute(1, 2, 0), axis=1)
 
     def log_prob(self, X: Any, y: Any) -> Floats:
         """log p(y|x) (n_samples,) of each row, jointly for several targets."""
@@ -155,7 +180,27 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
             raise InvalidInputError(f"y must hold {self.n_targets_} finite numbers for each row of X")
         values = self.density_._bounds.subset(list(range(-self.n_targets_, 0))).inside(values)
         with torch.no_grad():
-            return given.log_prob(torch.tensor(values, device=given.device)).cpu().numpy()
+            targets = torch.tensor(values, device=given.device)
+            log_prob = given.log_prob(targets)
+            if self._is_corrected:
+                score = given.normal_scores(targets)
+                corrected, log_slope = self._calibration.to_line(score)
+                log_prob = log_prob + log_slope + 0.5 * (score.square() - corrected.square())
+            return log_prob.cpu().numpy()
+
+    @property
+    def _calibration(self) -> ColumnMap:
+        """What corrects the normal scores of a target given the features."""
+        return getattr(self.density_, "calibration_", ColumnMap())
+
+    @property
+    def _is_corrected(self) -> bool:
+        return self.calibrate and type(self._calibration) is not ColumnMap
+
+    def _at_scores(self, given: Any, scores: torch.Tensor) -> torch.Tensor:
+        """The values (n, 1, q) of a target at corrected normal scores (n, q), which may be infinite."""
+        uncorrected = torch.where(scores.isinf(), scores, self._calibration.from_line(scores.nan_to_num()))
+        return given.from_normal_scores(uncorrected)[:, None]
 
     def _given(self, X: Any) -> Any:
         """The distributions of the targets given the features, one for each row."""

@@ -58,35 +58,34 @@ class NormalSums(NamedTuple):
     def _differentiable(self, *others: Tensor) -> bool:
         return any(part.requires_grad for part in (*self, *others))
 
-    def quantiles(self, p: Tensor) -> Tensor:
-        """The quantiles (n, q) of probabilities p (q,)."""
-        n, q = len(self.weights), len(p)
-        level, row = p.repeat(n), torch.arange(n, device=p.device).repeat_interleave(q)
-        upper, inside = level.detach() > 0.5, (level.detach() > 0) & (level.detach() < 1)
+    def quantiles(self, tail: Tensor, upper: Tensor) -> Tensor:
+        """The values (n, q) with probabilities `tail` (n, q) above them where `upper` (n, q), and below elsewhere."""
+        goal, is_upper = tail.reshape(-1), upper.reshape(-1)
+        row = torch.arange(len(tail), device=tail.device).repeat_interleave(tail.shape[1])
+        inside = goal.detach() > 0
         with torch.no_grad():
-            scores = torch.special.ndtri(p.clamp(1e-300, 1 - 1e-16))[:, None]
+            scores = torch.special.ndtri(tail.clamp(min=1e-300))
+            scores = torch.where(upper, -scores, scores)[..., None]
             ends = scores * self.scales[:, None] + self.centres[:, None]  # the quantiles of the normals
             low, high = ends.amin(2).reshape(-1), ends.amax(2).reshape(-1)  # those of the sum lie between them
-            x, goal = (ends * self.weights[:, None]).sum(2).reshape(-1), torch.where(upper, 1 - level, level)
-            index = inside.nonzero()[:, 0]
+            x, index = (ends * self.weights[:, None]).sum(2).reshape(-1), inside.nonzero()[:, 0]
             for sums in (self.largest(LARGE_SHARE), self):
                 x[index] = refine_quantiles(
                     goal[index],
-                    upper[index],
+                    is_upper[index],
                     low[index],
                     high[index],
                     x[index],
                     partial(sums._tail_and_density_of, row[index]),
                     float(self.scales.min()),
                 )
-            v = torch.where(inside, x, torch.where(upper, math.inf, -math.inf))
-        if torch.is_grad_enabled() and self._differentiable(p):
+            v = torch.where(inside, x, torch.where(is_upper, math.inf, -math.inf))
+        if torch.is_grad_enabled() and self._differentiable(tail):
             for _ in range(2):  # Newton steps of length zero that carry the first and second derivatives
-                tail, density = self.tail_and_density(torch.where(inside, v, x), upper, row)
-                excess = tail - torch.where(upper, 1 - level, level)
-                step = torch.where(upper, excess, -excess) / density
+                found, density = self.tail_and_density(torch.where(inside, v, x), is_upper, row)
+                step = torch.where(is_upper, found - goal, goal - found) / density
                 v = v + torch.where(inside, step - step.detach(), 0.0)
-        return v.reshape(n, q)
+        return v.reshape(tail.shape)
 
 
 @compiled

@@ -33,13 +33,18 @@ MANY_FEATURES: tuple[dict[str, Any], ...] = (
 WIDE_TABLES: tuple[dict[str, Any], ...] = (
     {"n_hidden": 1, "n_components": 8, "regularization": 10.0, "fallback": None, "max_iter": 60},
 )
+PREDICTIONS: tuple[dict[str, Any], ...] = (
+    {"n_hidden": 1, "n_components": 32, "regularization": 0.1, "fallback": None, "max_iter": 60},
+)
 """The default candidates for one feature and for several, from smooth and simple to sharp and rich, and those that join
-them for three features or more, and for twenty or more."""
+them for three features or more, for twenty or more, and for targets among three features or more."""
 EFFORT = {"n_init": 1, "tol": 1e-6}
 """Starts and tolerance of candidates. Averages over folds do not gain from the last digits of a fit."""
 FEW_ROWS = 1000
 """With fewer rows of one or two features, default candidates are not compared with Gaussians. With more, the comparison
 saves the last hundredths of a nat where data are Gaussian."""
+MOST_PARAMETERS = 2.0
+"""Candidates for targets have fewer parameters than this for each row."""
 TRAINING_SHARE = 0.8
 """The share of rows in the training data of a fold, for the comparison of rows and parameters."""
 PASSES, PASS_SECONDS, PRODUCT_SECONDS = 70, 1e-4, 8e-10
@@ -47,8 +52,8 @@ PASSES, PASS_SECONDS, PRODUCT_SECONDS = 70, 1e-4, 8e-10
 product of two columns of a row."""
 
 
-def default_candidates(n_rows: int, n_features: int) -> list[dict[str, Any]]:
-    """The candidates for a table of this size.
+def default_candidates(n_rows: int, n_features: int, has_targets: bool = False) -> list[dict[str, Any]]:
+    """The candidates for a table of this size, some columns of which may be targets.
 
     Candidates for few rows of one or two features, and mixtures with more parameters than rows, are compared with no
     Gaussians. One Gaussian would replace them whatever they are worth, and cross-validation can tell.
@@ -61,11 +66,14 @@ def default_candidates(n_rows: int, n_features: int) -> list[dict[str, Any]]:
     chosen = ONE_FEATURE if n_features == 1 else SEVERAL_FEATURES
     chosen += MANY_FEATURES if n_features > 2 else ()
     chosen += WIDE_TABLES if n_features >= 20 else ()
+    chosen += PREDICTIONS if n_features > 2 and has_targets else ()
     has_few_rows = n_features <= 2 and n_rows < FEW_ROWS
     candidates: list[dict[str, Any]] = []
     for candidate in chosen:
         n_machines = candidate.get("n_components", 1)
         n_parameters = n_machines * (count(n_features, candidate["n_hidden"]) + 1)
+        if candidate in PREDICTIONS and n_parameters >= MOST_PARAMETERS * n_rows:
+            continue
         is_too_rich = n_machines > 1 and n_parameters > TRAINING_SHARE * n_rows
         made = {**EFFORT, **candidate, **({"fallback": None} if has_few_rows or is_too_rich else {})}
         candidates += [made] if made not in candidates else []

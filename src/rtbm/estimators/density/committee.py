@@ -5,12 +5,10 @@ from typing import Any, Self
 
 import joblib
 import numpy as np
-import torch
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from rtbm.common import Floats
-from rtbm.distributions import RTBMMixture
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
     check_flag,
@@ -23,9 +21,9 @@ from rtbm.estimators.checks import (
 from rtbm.estimators.density.bounds import make_bounds
 from rtbm.estimators.density.candidates import default_candidates, expected_seconds
 from rtbm.estimators.density.estimator import RTBMDensity
-from rtbm.estimators.density.fitted import FittedDensity, component_weights, components
-from rtbm.estimators.density.folds import Folds, Trial, fit_and_score, fold_numbers
-from rtbm.estimators.density.margins import MARGINS, SHAPES, make_maps, map_rows
+from rtbm.estimators.density.fitted import FittedDensity, components
+from rtbm.estimators.density.folds import Folds, Trial, average_densities, fit_and_score, fold_numbers
+from rtbm.estimators.density.margins import MARGINS, SHAPES, learn_margin, make_maps, map_rows
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.stacking import distinct, near_best
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
@@ -100,6 +98,9 @@ class RTBMDensityCV(PredictingDensity):
         The fitted density of the features as given; with `bounds` or margins a MappedDistribution.
     margins_, combined_ : str
         The margins, and the way to combine candidates, that were chosen.
+    calibration_ : ColumnMap
+        Corrects the distribution function F of a single target y given the other columns x: it takes the normal scores
+        Φ⁻¹(F(y|x)) of held-out rows to a normal distribution. Without a target, or with several, it changes nothing.
     candidates_ : list of dict
         What was tried.
     held_out_ : (n_candidates,)
@@ -156,7 +157,8 @@ class RTBMDensityCV(PredictingDensity):
         if not set(self.targets or ()) <= set(range(self.n_features_in_)):
             raise InvalidInputError(f"targets must be numbers below {self.n_features_in_}, got {self.targets!r}")
         rows, number, weights = self._split(*prepared, seed)
-        self.candidates_ = [dict(c) for c in self.candidates or default_candidates(*rows.shape)]
+        n, d = rows.shape
+        self.candidates_ = [dict(c) for c in self.candidates or default_candidates(n, d, bool(self._kept_targets()))]
         everything = rows, weights
         if len(rows) > JUDGED_ROWS:
             sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[:JUDGED_ROWS])
@@ -165,6 +167,7 @@ class RTBMDensityCV(PredictingDensity):
         folds = Folds(rows, weights, number, self._bounds, self._kept_targets())
         trial = self._cross_validate(folds, seed)
         self._choose(trial, folds, is_sample)
+        self.calibration_ = learn_margin(trial.target_scores(self.candidate_weights_, folds), weights)
         self._maps = make_maps(self.margins_, self._bounds, *everything)
         points = map_rows(self._maps, everything[0])[0]
         if self.combined_ == "single" or is_sample:
@@ -303,9 +306,7 @@ class RTBMDensityCV(PredictingDensity):
         """Keep the mixture of all machines whose candidates have a share."""
         pairs = zip(self.candidate_weights_, machines, strict=True)
         taken = [(share / len(fits), fit) for share, fits in pairs if share > 0 for fit in fits]
-        weights = torch.cat([share * component_weights(fit._line_density) for share, fit in taken])
-        parts = [part for _, fit in taken for part in components(fit._line_density)]
-        self._set_distribution(RTBMMixture(weights, parts) if len(parts) > 1 else parts[0])
+        self._set_distribution(average_densities(taken))
         self._warn_of_lost_probability()
         self._set_summary(
             {

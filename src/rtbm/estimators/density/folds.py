@@ -1,18 +1,22 @@
 """Cross-validation: fits without each fold, and log P of the rows of that fold."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from rtbm.common import Floats
-from rtbm.distributions import ColumnMap
+from rtbm.distributions import ColumnMap, RTBMMixture
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import is_constant
 from rtbm.estimators.density.bounds import Bounds
 from rtbm.estimators.density.estimator import RTBMDensity
+from rtbm.estimators.density.fitted import component_weights, components
 from rtbm.estimators.density.margins import make_maps, map_rows
 from rtbm.estimators.density.stacking import HeldOut
 from rtbm.estimators.parallel import without_warnings
+from rtbm.training.families import Density
 
 OUT_OF_REACH = 30.0
 """Where log P of a row leaves float64, it counts as this much lower than that of all other rows."""
@@ -111,6 +115,28 @@ class Trial:
             total += weights[own] @ gains * (1 - 1 / folds.n_folds) / (1 - 1 / len(seen))
             counted += weights[own].sum()
         return float(total / counted) if counted else 0.0
+
+    def target_scores(self, shares: Floats, folds: Folds) -> Floats:
+        """The normal scores Φ⁻¹(F(y|x)) (n,) of the target y given the other columns x; NaN if there is not one target.
+
+        F is that of the average, with these shares, of the fits without the fold of the row.
+        """
+        scores = np.full(len(folds.rows), np.nan)
+        for k in range(folds.n_folds if len(folds.targets) == 1 else 0):
+            own, (target,) = folds.number == k, folds.targets
+            density = average_densities([(share, self.fits[j][k]) for j, share in enumerate(shares) if share > 0])
+            y = torch.from_numpy(map_rows(self.judges[k].maps, folds.rows[own])[0]).to(density.device)
+            with torch.no_grad():
+                given = density.conditional({i: column for i, column in enumerate(y.T) if i != target})
+                scores[own] = given.normal_scores(y[:, [target]]).cpu().numpy()
+        return scores
+
+
+def average_densities(parts: Sequence[tuple[float, RTBMDensity]]) -> Density:
+    """The mixture of fits with these shares, on the line."""
+    weights = torch.cat([share * component_weights(fit._line_density) for share, fit in parts])
+    machines = [machine for _, fit in parts for machine in components(fit._line_density)]
+    return RTBMMixture(weights, machines) if len(machines) > 1 else machines[0]
 
 
 def fit_and_score(

@@ -77,6 +77,11 @@ def count_shapes(maps: Sequence[ColumnMap]) -> int:
     return sum(SHAPES[kinds.get(type(own))] for own in maps)
 
 
+def learn_margin(column: Floats, weights: Floats) -> ColumnMap:
+    """The learned map of a column (n,) with weights (n,) and gaps; none if it has few distinct values."""
+    return _learned(column[:, None], weights)[0] if _has_shape(column) else ColumnMap()
+
+
 def _has_shape(column: Floats) -> bool:
     return len(np.unique(column[~np.isnan(column)])) >= FEWEST_VALUES
 
