@@ -261,8 +261,8 @@ class VineCopula:
         self._model = pyvinecopulib.Vinedist.from_data(X, controls=controls)
 
     def score_samples(self, X: Floats) -> Floats:
-        """log P (n,); at least LOWEST_LOG_PROB, since kernel margins are 0 far out."""
-        return np.maximum(self._model.logpdf(X), LOWEST_LOG_PROB)
+        """log P (n,); LOWEST_LOG_PROB where it is lower or not a number, since kernel margins are 0 far out."""
+        return np.fmax(self._model.logpdf(X), LOWEST_LOG_PROB)
 
 
 FLOW: dict[str, Fit] = (
