@@ -16,10 +16,14 @@ from rtbm.distributions.caching import forwarded
 from rtbm.distributions.conditional import ConditionalDistribution, ConditionalStates
 from rtbm.distributions.integration.boxes import NORMAL_CUTOFF, lower_tail
 from rtbm.distributions.integration.expectations import Estimate, sample_expectation
+from rtbm.distributions.integration.normal_sums import NEGLIGIBLE_SHARE
 from rtbm.distributions.maps import ColumnMap, Interval, from_line, to_line
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
 from rtbm.errors import InvalidInputError
+from rtbm.theta import kernels
+from rtbm.theta.chunks import run_threads
+from rtbm.theta.kernels import compiled, exponential
 from rtbm.validation import check_integer
 
 NEGLIGIBLE_LOSS = 1e-9
@@ -27,12 +31,9 @@ NEGLIGIBLE_LOSS = 1e-9
 LOGIT_SPACING, MAX_LOGIT_NODES = 0.65, 2000
 """The largest spacing, on the line, of the nodes that moments between two bounds take, and the most nodes on a side. A
 larger spacing loses digits; fewer nodes lose them where nearly all values lie at the bounds."""
-REACH, PANEL, PANEL_NODES, MAX_PANELS = 9.0, 2.0, 16, 20_000
-"""Moments of other maps are integrated up to REACH standard deviations from the normals of y, over panels of x with
-PANEL_NODES nodes, as wide as PANEL standard deviations of the narrowest normal, and at most MAX_PANELS at a time. Wider
-panels lose digits."""
-SHARE_OF_NORMALS = 1e-12
-"""Normals of less weight do not decide how wide panels are."""
+REACH, PANEL, PANEL_NODES, MAX_NORMALS = 9.0, 2.0, 16, 10_000
+"""Moments of other maps are integrated up to REACH standard deviations from each normal of y, over panels of x with
+PANEL_NODES nodes, as wide as PANEL standard deviations; for MAX_NORMALS normals at a time. Wider panels lose digits."""
 
 
 def _interval_moments(states: ConditionalStates, own: Interval) -> Tensor:
@@ -65,34 +66,57 @@ def _normal_moments(c: Tensor, s: Tensor, low: float, high: float) -> tuple[Tens
 
 
 def _integrated_moments(states: ConditionalStates, own: ColumnMap) -> Tensor:
-    """The same for any map, by Gauss-Legendre quadrature over panels of x that rows share."""
-    sums = states.on_line()
-    counted = sums.weights > SHARE_OF_NORMALS * sums.weights.amax(1, keepdim=True)
+    """The same for any map, by Gauss-Legendre quadrature over panels of x."""
+    shares = torch.where(states.weights > NEGLIGIBLE_SHARE * states.weights[:, :1], states.weights, 0.0)
+    weights, centres, scales = (part.reshape(-1) for part in states._replace(weights=shares).on_line())
+    moments = centres.new_full((len(centres), 2), math.nan)  # where y leaves float64
+    within = (centres.isfinite() & scales.isfinite() & (weights > 0)).nonzero()[:, 0]
     with torch.no_grad():
-        low = torch.where(counted, sums.centres - REACH * sums.scales, math.inf).amin(1)
-        high = torch.where(counted, sums.centres + REACH * sums.scales, -math.inf).amax(1)
-        narrowest = torch.where(counted, sums.scales, math.inf).amin(1)
-    result = sums.centres.new_full((len(low), 2), math.nan)  # where y leaves float64
-    within = (low.isfinite() & high.isfinite() & (high - low < MAX_PANELS * PANEL * narrowest)).nonzero()[:, 0]
-    groups, order, found = [within[low[within].argsort()]] if len(within) else [], [], []
-    while groups:
-        rows = groups.pop()
-        edges = _edges(low[rows], high[rows], PANEL * float(narrowest[rows].min()))
-        if len(edges) > MAX_PANELS and len(rows) > 1:
-            groups += rows.tensor_split(2)
-            continue
-        x, y, measure = _nodes(own, edges)
-        first, last = torch.searchsorted(y, low[rows]), torch.searchsorted(y, high[rows])
-        for row, begin, end in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True):
-            part = slice(begin, end)
-            scores = (y[part, None] - sums.centres[row]) / sums.scales[row]
-            terms = (-0.5 * scores.square()).exp() * (sums.weights[row] / sums.scales[row])
-            density = terms.sum(1) * measure[part]
-            density = density / density.sum()  # far out, slopes of learned margins have lost digits
-            mean = density @ x[part]
-            found.append(torch.stack([mean, density @ (x[part] - mean).square()]))
-        order.append(rows)
-    return result.index_put((torch.cat(order),), torch.stack(found)) if found else result
+        order = within[centres[within].argsort()]
+        order = order[scales[order].argsort(stable=True)]
+        counts = scales[order].unique_consecutive(return_counts=True)[1].tolist()
+    for alike in order.split(counts):
+        for index in alike.split(MAX_NORMALS):
+            moments[index] = _integrate_normals(own, centres[index], scales[index])
+    weights, means, variances = (part.reshape(states.weights.shape) for part in (weights, *moments.mT))
+    mean = torch.where(weights > 0, weights * means, 0.0).sum(1)
+    spread = variances + (means - mean[:, None]).square()
+    return torch.stack([mean, torch.where(weights > 0, weights * spread, 0.0).sum(1)], 1)
+
+
+def _integrate_normals(own: ColumnMap, c: Tensor, s: Tensor) -> Tensor:
+    """The mean and the variance (m, 2) of x for y ~ N(c, s²), where all s are the same and c (m,) are in order."""
+    with torch.no_grad():
+        low, high = c - REACH * s, c + REACH * s
+        x, y, measure = _nodes(own, _edges(low, high, PANEL * float(s[0])))
+        first, last = torch.searchsorted(y, low), torch.searchsorted(y, high)
+    if kernels.AVAILABLE and not c.is_cuda and not (torch.is_grad_enabled() and (c.requires_grad or s.requires_grad)):
+        result = c.new_empty(len(c), 2)
+        arrays = [part.detach().contiguous().numpy() for part in (c, s, x, y, measure, first, last, result)]
+        run_threads(lambda start, stop: fill_moments(*arrays, start, stop), len(c), len(c) * PANEL_NODES)
+        return result
+    place = first[:, None] + torch.arange(int((last - first).max()), device=c.device)
+    is_inside, place = place < last[:, None], place.clamp(max=len(y) - 1)
+    x, y, measure = x[place], y[place], torch.where(is_inside, measure[place], 0.0)
+    density = (-0.5 * ((y - c[:, None]) / s[:, None]).square()).exp() * measure
+    density = density / density.sum(1, keepdim=True)  # far out, slopes of learned margins have lost digits
+    mean = (density * x).sum(1)
+    return torch.stack([mean, (density * (x - mean[:, None]).square()).sum(1)], 1)
+
+
+@compiled
+def fill_moments(c, s, x, y, measure, first, last, result, start, stop):
+    """Fill result[start:stop], the mean and the variance of each normal; see `_integrate_normals`."""
+    for i in range(start, stop):
+        total, mean, square, near = 0.0, 0.0, 0.0, x[(first[i] + last[i]) // 2]
+        for n in range(first[i], last[i]):
+            score, step = (y[n] - c[i]) / s[i], x[n] - near
+            density = measure[n] * exponential(-0.5 * score * score)
+            total += density
+            mean += density * step
+            square += density * step * step
+        result[i, 0] = near + mean / total
+        result[i, 1] = square / total - (mean / total) ** 2
 
 
 def _edges(low: Tensor, high: Tensor, width: float) -> Tensor:
@@ -102,10 +126,8 @@ def _edges(low: Tensor, high: Tensor, width: float) -> Tensor:
     ends = torch.cat([begins[1:] - 1, begins.new_tensor([len(low) - 1])])
     parts = []
     for begin, end in zip(low[begins].tolist(), reach[ends].tolist(), strict=True):
-        count = 1 + math.ceil(min((end - begin) / width, 2 * MAX_PANELS))
+        count = 1 + math.ceil((end - begin) / width)
         parts.append(torch.linspace(begin, end, count + 1, dtype=torch.float64, device=low.device))
-        if sum(map(len, parts)) > MAX_PANELS:
-            break
     return torch.cat(parts)
 
 
