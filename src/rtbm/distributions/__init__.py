@@ -6,10 +6,12 @@ from rtbm.distributions.discrete_gaussian import DiscreteGaussian
 from rtbm.distributions.integration.expectations import Estimate
 from rtbm.distributions.mapped import MappedDistribution
 from rtbm.distributions.maps import ColumnMap, Interval, LearnedMargin, YeoJohnson
+from rtbm.distributions.mixed import CategoryColumn, MixedDistribution, NumberColumn
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
 
 __all__ = [
+    "CategoryColumn",
     "ColumnMap",
     "ConditionalDistribution",
     "ContinuousBoltzmannMachine",
@@ -18,6 +20,8 @@ __all__ = [
     "Interval",
     "LearnedMargin",
     "MappedDistribution",
+    "MixedDistribution",
+    "NumberColumn",
     "RTBMDistribution",
     "RTBMMixture",
     "YeoJohnson",

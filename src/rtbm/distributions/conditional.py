@@ -146,8 +146,9 @@ class ConditionalDistribution(Distribution):
         values: Tensor,
     ):
         self._parent: Any = parent
-        self._machines, self._log_weights, self._known, self._others = machines, log_weights, known, others
+        self._machines, self._known, self._others = machines, known, others
         self._values = values.reshape(values.shape[:-1].numel(), len(known))
+        self._log_weights = log_weights.expand(len(self._values), -1)
         super().__init__(values.shape[:-1], torch.Size([len(others)]), validate_args=False)
 
     def __repr__(self) -> str:
@@ -184,20 +185,20 @@ class ConditionalDistribution(Distribution):
         return values[:, ~values[0].isnan()] if len(rows) else values
 
     def _by_groups(self, function: Callable[[list[Regression], Tensor], Tensor]) -> Tensor:
-        """function(regressions, present values) of each group of rows, with results (rows, …), put in order (n, …)."""
-        parts = [function(regressions, self._present(rows)) for rows, regressions in self._groups]
+        """function(regressions, rows) of each group of rows, with results (rows, …), put in order (n, …)."""
+        parts = [function(regressions, rows) for rows, regressions in self._groups]
         order = torch.cat([rows for rows, _ in self._groups]).to(parts[0].device)
         return torch.cat(parts)[order.argsort()]
 
     @property
     def mean(self) -> Tensor:
         """E[v_u|v_k] (..., u)."""
-        return self._shape(self._by_groups(lambda machines, x: self._mix(machines, x, 1)[0]))
+        return self._shape(self._by_groups(lambda machines, rows: self._mix(machines, rows, 1)[0]))
 
     @property
     def covariance_matrix(self) -> Tensor:
         """Cov[v_u|v_k] (..., u, u)."""
-        return self._shape(self._by_groups(lambda machines, x: self._mix(machines, x, 2)[1]))
+        return self._shape(self._by_groups(lambda machines, rows: self._mix(machines, rows, 2)[1]))
 
     @property
     def variance(self) -> Tensor:
@@ -209,10 +210,10 @@ class ConditionalDistribution(Distribution):
         """The standard deviation of each unknown coordinate (..., u)."""
         return self.variance.sqrt()
 
-    def _mix(self, machines: list[Regression], x: Tensor, order: int) -> tuple[Tensor, Tensor]:
+    def _mix(self, machines: list[Regression], rows: Tensor, order: int) -> tuple[Tensor, Tensor]:
         """Mean (n, u) and covariance (n, u, u) over all machines; the covariance is meaningless for order 1."""
-        parts = [machine.moments(x, order) for machine in machines]
-        weights = (torch.stack([part.log_evidence for part in parts], 1) + self._log_weights).softmax(1)
+        parts = [machine.moments(self._present(rows), order) for machine in machines]
+        weights = (torch.stack([part.log_evidence for part in parts], 1) + self._log_weights[rows]).softmax(1)
         means = torch.stack([part.mean for part in parts], 1)
         mean = (weights[:, None] @ means)[:, 0]
         if order == 1:
@@ -361,11 +362,12 @@ class ConditionalDistribution(Distribution):
         for rows, machines in self._groups if len(self._values) else ():
             n_states = sum(len(machine.points) for machine in machines)
             for block in rows.split(max(1, STATE_ELEMENTS // (width * n_states))):
-                yield block, self._states(machines, self._present(block))
+                yield block, self._states(machines, block)
 
-    def _states(self, machines: list[Regression], x: Tensor) -> ConditionalStates:
-        parts = [machine.states(x) for machine in machines]
-        log_weights = [part + weight for (part, _), weight in zip(parts, self._log_weights, strict=True)]
+    def _states(self, machines: list[Regression], rows: Tensor) -> ConditionalStates:
+        parts = [machine.states(self._present(rows)) for machine in machines]
+        pairs = zip(parts, self._log_weights[rows].split(1, 1), strict=True)
+        log_weights = [part + weight for (part, _), weight in pairs]
         weights = torch.cat(log_weights, 1).softmax(1)
         order = weights.detach().argsort(dim=1, descending=True)
         largest = weights.detach().gather(1, order)

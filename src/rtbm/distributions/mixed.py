@@ -1,0 +1,404 @@
+"""Distributions of tables with numbers, repeated values and categories."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, constraints
+
+from rtbm.distributions.arguments import check_indices, check_known, check_points, check_probabilities, refuse_rsample
+from rtbm.distributions.conditional import ConditionalDistribution
+from rtbm.distributions.mapped import MappedDistribution
+from rtbm.distributions.maps import ColumnMap, to_line
+from rtbm.distributions.mixture import RTBMMixture
+from rtbm.distributions.rtbm import RTBMDistribution
+from rtbm.errors import InvalidInputError
+from rtbm.validation import as_real, as_shape
+
+
+@dataclass(frozen=True, eq=False)
+class CategoryColumn:
+    """A column of L categories, with the numbers 0 … L − 1.
+
+    Parameters
+    ----------
+    probabilities : (K, L)
+        Those of the categories in each of K components.
+    """
+
+    probabilities: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class NumberColumn:
+    """A column of numbers, some of which may be atoms: values that have a probability of their own.
+
+    Parameters
+    ----------
+    map : ColumnMap, default=ColumnMap()
+        To the real line, for the numbers that are no atoms.
+    atoms : (A,), default=()
+        In increasing order.
+    probabilities : (K, 1 + A), default=None
+        Those of a number that is no atom, and of each atom, in each of K components; None without atoms.
+    """
+
+    map: ColumnMap = field(default_factory=ColumnMap)
+    atoms: Sequence[float] = ()
+    probabilities: Tensor | None = None
+
+
+Column = CategoryColumn | NumberColumn
+
+
+class _Model(NamedTuple):
+    """All columns together."""
+
+    log_weights: Tensor  # (K,)
+    machines: tuple[RTBMDistribution, ...]  # K, of the numbers on the line; none without columns of numbers
+    columns: tuple[Column, ...]
+
+    @property
+    def numbers(self) -> list[int]:
+        """The columns of numbers."""
+        return [i for i, column in enumerate(self.columns) if isinstance(column, NumberColumn)]
+
+    def log_joint(self, x: Tensor) -> Tensor:
+        """The log of weight times density of each component (n, K) for rows x (n, d), with gaps integrated out."""
+        y, log_slope = self.line(x)
+        result = self.log_weights + self.log_discrete(x)
+        if self.machines and not bool(y.isnan().all()):
+            result = result + torch.stack([machine.log_prob(y).double() for machine in self.machines], 1)
+        return result + log_slope[:, None]
+
+    def line(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The numbers of rows x (n, d) on the line (n, numbers), NaN for gaps and atoms, and log slopes (n,)."""
+        if not self.numbers:
+            return x.new_empty(len(x), 0), x.new_zeros(len(x))
+        columns: list[Any] = [self.columns[i] for i in self.numbers]
+        parts = [torch.where(self.state(i, x[:, i]) == 0, x[:, i], math.nan) for i in self.numbers]
+        y, log_slope = to_line([column.map for column in columns], torch.stack(parts, 1))
+        return y, log_slope.sum(1)
+
+    def state(self, i: int, x: Tensor) -> Tensor:
+        """The category (n,) of values x (n,) of column i; for numbers 0 or 1 + the number of the atom; −1 for gaps."""
+        column = self.columns[i]
+        if isinstance(column, CategoryColumn):
+            found = x.nan_to_num(-1.0).long()
+            return found.where((found == x) & (found >= 0) & (found < column.probabilities.shape[1]), -1)
+        found = torch.zeros_like(x, dtype=torch.int64)
+        for number, atom in enumerate(column.atoms):
+            found = torch.where(x == atom, 1 + number, found)
+        return found.where(~x.isnan(), -1)
+
+    def log_discrete(self, x: Tensor) -> Tensor:
+        """The log probability of categories and atoms in each component (n, K)."""
+        result = x.new_zeros(len(x), len(self.log_weights))
+        for i, column in enumerate(self.columns):
+            if column.probabilities is not None:
+                state = self.state(i, x[:, i])
+                log_table = column.probabilities.log().mT  # (states, K)
+                result = result + torch.where(state[:, None] >= 0, log_table[state.clamp(min=0)], 0.0)
+        return result
+
+
+class MixedDistribution(Distribution):
+    """The distribution of rows of numbers and categories: a mixture whose components have a machine for the numbers,
+    and tables for categories and atoms::
+
+        P(x) = Σ_k w_k Π_j t_kj(c_j) Π_j [a_kj or 1 − a_kj] P_k(numbers that are no atoms)
+
+    Rows are tensors of numbers: a category is its number, and NaN is a gap, which is summed or integrated out. log_prob
+    is the log of a density in the numbers that are no atoms, times the probability of the rest. Everything is exact:
+    conditionals reweigh components, and marginals leave factors out.
+
+    Parameters
+    ----------
+    weights : (K,)
+        Probabilities of the components.
+    machines : sequence of K RTBMDistribution
+        The densities of the columns of numbers, in their order, on the line. None if there are no such columns.
+    columns : sequence of NumberColumn and CategoryColumn
+        What each column is.
+
+    Examples
+    --------
+    >>> import rtbm
+    >>> machines = [rtbm.RTBMDistribution([[1.0]], [[0.0]], [[1.0]], [b], [0.0]) for b in (2.0, -2.0)]
+    >>> colours = CategoryColumn(torch.tensor([[0.9, 0.1], [0.2, 0.8]]))
+    >>> rows = MixedDistribution([0.5, 0.5], machines, [NumberColumn(), colours])
+    >>> rows.conditional({0: 2.0}).category(0).probs.round(decimals=3)
+    tensor([0.2000, 0.8000], dtype=torch.float64)
+    >>> rows.conditional({1: 0.0}).mean.round(decimals=3)
+    tensor([-1.2730], dtype=torch.float64)
+    >>> rows.sample((2,)).shape
+    torch.Size([2, 2])
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    support = constraints.real_vector
+    has_rsample = False
+    rsample = refuse_rsample
+
+    def __init__(self, weights: Any, machines: Sequence[RTBMDistribution], columns: Sequence[Column]):
+        checked = as_real(weights, "weights").double()
+        device, K = checked.device, len(checked)
+        own = tuple(_checked_column(column, i, K, device) for i, column in enumerate(columns))
+        n_numbers = sum(isinstance(column, NumberColumn) for column in own)
+        if not own or [machine.n_visible for machine in machines] != [n_numbers] * (K if n_numbers else 0):
+            raise InvalidInputError(
+                f"machines must be {K if n_numbers else 0}, one for each weight, with {n_numbers} visible units, one "
+                f"for each column of numbers, got {list(machines)!r}"
+            )
+        _check_table(checked[None], "weights")
+        model = _Model(checked.log(), tuple(machines), own)
+        self._set(model, [], list(range(len(own))), torch.zeros(0, dtype=torch.float64, device=device))
+
+    def _set(self, model: _Model, known: list[int], others: list[int], values: Tensor) -> "MixedDistribution":
+        self._model, self._known, self._others = model, known, others
+        self._values = values.reshape(values.shape[:-1].numel(), len(known))
+        super().__init__(values.shape[:-1], torch.Size([len(others)]), validate_args=False)
+        return self
+
+    def _make(self, known: list[int], others: list[int], values: Tensor) -> "MixedDistribution":
+        return MixedDistribution.__new__(MixedDistribution)._set(self._model, known, others, values)
+
+    def __repr__(self) -> str:
+        kinds = [type(self._model.columns[i]).__name__ for i in self._others]
+        return f"MixedDistribution(batch_shape={tuple(self.batch_shape)}, {kinds})"
+
+    @property
+    def n_visible(self) -> int:
+        """The number of columns."""
+        return len(self._others)
+
+    @property
+    def columns(self) -> list[Column]:
+        """What each column is."""
+        return [self._model.columns[i] for i in self._others]
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        return self._values.device
+
+    def marginal(self, indices: int | Iterable[int]) -> "MixedDistribution":
+        """The distribution of some columns, in that order."""
+        others = [self._others[i] for i in check_indices(indices, len(self._others))]
+        return self._make(self._known, others, self._values.reshape(*self.batch_shape, len(self._known)))
+
+    def conditional(self, values: Mapping[int, Any]) -> "MixedDistribution":
+        """The distribution of the other columns, given values of some: {index: value}.
+
+        Tensors of values (...) give the distributions of many rows at once. NaN entries are unknown.
+        """
+        new, rest, numbers = check_known(values, len(self._others), self.device)
+        for i in new:
+            if isinstance(column := self.columns[i], CategoryColumn):
+                _check_categories(numbers[..., new.index(i)], column, i)
+        if self._known and self.batch_shape:
+            raise InvalidInputError("this is a batch of conditionals already: give all values to conditional at once")
+        before = self._values.reshape(-1).expand(*numbers.shape[:-1], -1)
+        known = [*self._known, *(self._others[i] for i in new)]
+        return self._make(known, [self._others[i] for i in rest], torch.cat([before, numbers], -1))
+
+    def _rows(self, columns: list[int] | None = None, values: Tensor | None = None) -> Tensor:
+        """Rows (n, d) of all columns with the known values, and those of some others (n, columns), if given."""
+        x = self._values.new_full((len(self._values), len(self._model.columns)), math.nan)
+        x[:, self._known] = self._values
+        if columns is not None and values is not None:
+            x[:, columns] = values
+        return x
+
+    @cached_property
+    def _log_shares(self) -> Tensor:
+        """The log of the probability of each component (n, K), given the known values."""
+        return self._model.log_joint(self._rows()).log_softmax(1)
+
+    @property
+    def shares(self) -> Tensor:
+        """The probabilities of the components (..., K), given the known values."""
+        return self._log_shares.exp().reshape(*self.batch_shape, -1)
+
+    def log_prob(self, value: Any) -> Tensor:
+        """log P(x) for x (..., columns) that broadcast against the batch. NaN entries are summed or integrated out."""
+        x = check_points(value, "value", self.n_visible, self.device, missing=True)
+        for i, column in enumerate(self.columns):
+            if isinstance(column, CategoryColumn):
+                _check_categories(x[..., i], column, i)
+        try:
+            shape = torch.broadcast_shapes(x.shape[:-1], self.batch_shape)
+        except RuntimeError:
+            raise InvalidInputError(
+                f"value must broadcast against the batch {tuple(self.batch_shape)}, got shape {tuple(x.shape)}"
+            ) from None
+        draws = x.expand(*shape, -1).reshape(-1, len(self._values), self.n_visible)
+        evidence = self._model.log_joint(self._rows()).logsumexp(1)
+        rows = torch.cat([self._rows(self._others, part) for part in draws.unbind(0)])
+        return (self._model.log_joint(rows).logsumexp(1).reshape(-1, len(self._values)) - evidence).reshape(shape)
+
+    def category(self, index: int) -> Categorical:
+        """The distribution of a column of categories, or of the atoms of a column of numbers.
+
+        For numbers, 0 is a number that is no atom, and 1 … A are the atoms.
+        """
+        column = self.columns[check_indices(index, self.n_visible)[0]]
+        if column.probabilities is None:
+            raise InvalidInputError(f"column {index} has neither categories nor atoms")
+        return Categorical(self.shares @ column.probabilities)
+
+    @property
+    def mean(self) -> Tensor:
+        """The means of columns of numbers (..., columns), NaN for categories."""
+        return self._moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """The variances of columns of numbers (..., columns), NaN for categories."""
+        return self._moments()[1]
+
+    def _moments(self) -> Tensor:
+        """Means and variances (2, ..., columns)."""
+        result = self._values.new_full((2, len(self._values), self.n_visible), math.nan)
+        for i, column in enumerate(self.columns):
+            if isinstance(column, NumberColumn):
+                smooth = self._smooth(i)
+                values, masses = self._atoms(column)
+                share = 1 - masses.sum(1)
+                inner, spread = (part.reshape(-1) for part in (smooth.mean, smooth.variance))
+                mean = share * inner + masses @ values
+                around = (masses * (values - mean[:, None]).square()).sum(1)
+                result[:, :, i] = torch.stack([mean, share * (spread + (inner - mean).square()) + around])
+        return result.reshape(2, *self.batch_shape, self.n_visible)
+
+    def _atoms(self, column: NumberColumn) -> tuple[Tensor, Tensor]:
+        """The atoms (A,) of a column and their probabilities (n, A)."""
+        values = torch.tensor(list(column.atoms), dtype=torch.float64, device=self.device)
+        if column.probabilities is None:
+            return values, self._values.new_zeros(len(self._values), 0)
+        return values, self._log_shares.exp() @ column.probabilities[:, 1:]
+
+    def _smooth(self, i: int) -> MappedDistribution:
+        """The distributions of column i among numbers that are no atoms, for each row."""
+        own, place = self.columns[i], self._model.numbers.index(self._others[i])
+        assert isinstance(own, NumberColumn)
+        known = [j for j in self._model.numbers if j in self._known]
+        rows = self._rows()
+        log_weights = self._model.log_weights + self._model.log_discrete(rows)
+        if own.probabilities is not None:
+            log_weights = log_weights + own.probabilities[:, 0].log()
+        places = [self._model.numbers.index(j) for j in known]
+        values, _ = self._model.line(rows)
+        mixture = RTBMMixture.from_logits(self._model.log_weights, self._model.machines)
+        dense = mixture._dense_machines()[1]
+        line = ConditionalDistribution(mixture, log_weights, dense, places, [place], values[:, places])
+        return MappedDistribution(line, [own.map])
+
+    def cdf(self, value: Any) -> Tensor:
+        """P(x ≤ value) (...) of one column of numbers, for values (..., 1) that broadcast against the batch."""
+        column = self._one_number("cdf")
+        x = check_points(value, "value", 1, self.device, infinite=True)[..., 0]
+        x = x.expand(torch.broadcast_shapes(x.shape, self.batch_shape))
+        draws = x.reshape(-1, len(self._values))
+        values, masses = self._atoms(column)
+        below = (masses * (values <= draws[..., None])).sum(-1)
+        smooth = self._smooth(0).cdf(draws[..., None])
+        return (below + (1 - masses.sum(1)) * smooth).reshape(x.shape)
+
+    def icdf(self, value: Any) -> Tensor:
+        """The quantiles p.shape + (..., 1) of probabilities p, of one column of numbers: the least x with cdf ≥ p."""
+        column, p = self._one_number("icdf"), check_probabilities(value, self.device)
+        smooth, (values, masses), n = self._smooth(0), self._atoms(column), len(self._values)
+        levels, share = p.reshape(-1).expand(n, -1), 1 - masses.sum(1, keepdim=True)
+        below = torch.stack([smooth.cdf(atom.expand(n, 1)) for atom in values], 1) if len(values) else masses
+        last = share * below + masses.cumsum(1)  # of the jumps
+        passed = last[:, None] < levels[..., None]  # (n, q, A): atoms that lie below the quantile
+        rest = ((levels - (passed * masses[:, None]).sum(2)) / share.clamp(min=1e-300)).clamp(0, 1)
+        result = smooth._from_line(smooth._batch()._quantiles(torch.minimum(rest, 1 - rest), rest > 0.5)[..., None])
+        result = result[..., 0]
+        hit = ~passed & (levels[..., None] >= (last - masses)[:, None])
+        for number, atom in enumerate(values):
+            result = torch.where(hit[..., number], atom, result)
+        return result.mT.reshape(*p.shape, *self.batch_shape, 1)
+
+    def _one_number(self, method: str) -> NumberColumn:
+        if self.n_visible != 1 or not isinstance(self.columns[0], NumberColumn):
+            raise InvalidInputError(f"{method} needs one column of numbers: take a marginal(index) first")
+        return self.columns[0]
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
+        """Independent exact draws of shape sample_shape + (..., columns)."""
+        shape, n = as_shape(sample_shape), len(self._values)
+        row = torch.arange(n, device=self.device).repeat(shape.numel())
+        draws = self._values.new_full((len(row), self.n_visible), math.nan)
+        if len(row):
+            chosen = torch.multinomial(self._log_shares.exp()[row], 1, generator=generator)[:, 0]
+            self._draw_numbers(draws, row, chosen, generator)
+            for i, column in enumerate(self.columns):
+                if column.probabilities is not None:
+                    state = torch.multinomial(column.probabilities[chosen], 1, generator=generator)[:, 0]
+                    put = state.double()
+                    if isinstance(column, NumberColumn):
+                        places = torch.tensor([math.nan, *column.atoms], dtype=torch.float64, device=self.device)
+                        put = torch.where(state > 0, places[state], draws[:, i])
+                    draws[:, i] = put
+        return draws.reshape(*shape, *self.batch_shape, self.n_visible)
+
+    def _draw_numbers(self, draws: Tensor, row: Tensor, chosen: Tensor, generator: torch.Generator | None) -> None:
+        """Fill in the columns of numbers of draws from rows `row` (m,) and components `chosen` (m,)."""
+        model = self._model
+        wanted = [i for i, column in enumerate(self.columns) if isinstance(column, NumberColumn)]
+        if not wanted:
+            return
+        others = [model.numbers.index(self._others[i]) for i in wanted]
+        known = [place for place, j in enumerate(model.numbers) if j in self._known]
+        values = model.line(self._rows())[0][:, known]
+        for k in chosen.unique().tolist():
+            own = (chosen == k).nonzero()[:, 0]
+            line = model.machines[k]._conditionals(known, others, values[row[own]]).sample((), generator).double()
+            for place, i in enumerate(wanted):
+                column: Any = self.columns[i]
+                draws[own, i] = column.map.from_line(line[:, place])
+
+
+def _checked_column(column: Any, i: int, n_components: int, device: torch.device) -> Column:
+    """The column with probabilities in float64 on the device."""
+    if not isinstance(column, Column):
+        raise InvalidInputError(f"columns[{i}] must be a NumberColumn or a CategoryColumn, got {column!r}")
+    if isinstance(column, NumberColumn):
+        atoms = [float(atom) for atom in column.atoms]
+        if atoms != sorted(set(atoms)) or not all(map(math.isfinite, atoms)):
+            raise InvalidInputError(f"columns[{i}].atoms must be finite and in increasing order, got {atoms}")
+        if not atoms:
+            return NumberColumn(column.map)
+        n_states = 1 + len(atoms)
+    else:
+        atoms, n_states = [], as_real(column.probabilities, f"columns[{i}].probabilities").shape[-1]
+    if column.probabilities is None:
+        raise InvalidInputError(f"columns[{i}].probabilities must have the shape {(n_components, n_states)}, got None")
+    table = as_real(column.probabilities, f"columns[{i}].probabilities").double().to(device)
+    if table.shape != (n_components, n_states):
+        raise InvalidInputError(
+            f"columns[{i}].probabilities must have the shape {(n_components, n_states)}, got {tuple(table.shape)}"
+        )
+    _check_table(table, f"columns[{i}].probabilities")
+    return NumberColumn(column.map, atoms, table) if isinstance(column, NumberColumn) else CategoryColumn(table)
+
+
+def _check_table(table: Tensor, name: str) -> None:
+    if bool((table.detach() < 0).any()) or bool(((table.detach().sum(1) - 1).abs() > 1e-5).any()):
+        raise InvalidInputError(f"{name} must be probabilities with sum 1, got {table.detach().tolist()}")
+
+
+def _check_categories(x: Tensor, column: CategoryColumn, i: int) -> None:
+    n = column.probabilities.shape[1]
+    wrong = x[~(x.isnan() | ((x >= 0) & (x < n) & (x == x.floor())))]
+    if len(wrong.reshape(-1)):
+        raise InvalidInputError(
+            f"column {i} must hold the numbers of categories, 0 to {n - 1}, or NaN, got {float(wrong.reshape(-1)[0])}"
+        )
