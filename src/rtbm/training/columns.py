@@ -252,6 +252,8 @@ def _far_log_prob(vector: Floats, z: Floats) -> Floats:
         shift = np.ascontiguousarray(np.linalg.solve(form, (y @ view.slopes).mT).mT)
         sums = new_sums(1, 1, N_HIDDEN)
         joint, ones = np.empty((len(z), 1)), np.ones(len(z))
-        if sum_far(ones, y, shift, np.linalg.cholesky(form), machines, states, view, False, ROOM, sums, joint):
+        if sum_far(
+            ones, np.empty((0, 0)), y, shift, np.linalg.cholesky(form), machines, states, view, False, ROOM, sums, joint
+        ):
             return joint[:, 0]
     return log_prob(FAMILY, torch.from_numpy(vector), torch.from_numpy(z[:, None].copy())).numpy()

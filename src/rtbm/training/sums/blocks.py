@@ -5,6 +5,7 @@ Points whose gaps few others share make a block of their own, with NaN where an 
 
 import math
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -43,11 +44,21 @@ class PointBlock(NamedTuple):
     cache: dict[str, Any]  # what the pass for diagonal machines keeps between steps
 
     has_gaps: bool = False
+    offsets: Any = None  # (n, K): added to the log density of each machine; None for 0
+
+    @property
+    def given_offsets(self) -> Any:
+        """The offsets, or an empty array."""
+        return np.empty((0, 0)) if self.offsets is None else self.offsets
 
     @property
     def is_compiled(self) -> bool:
         """Whether the compiled pass serves these points."""
         return isinstance(self.points, np.ndarray)
+
+    def with_offsets(self, offsets: Any) -> "PointBlock":
+        """The same with offsets, from those (n, K) of all rows that `rows` refers to; None for none."""
+        return self if offsets is None else self._replace(offsets=offsets[self.rows])
 
     def with_gaps(self, n_visible: int) -> Tensor:
         """The points (n, n_visible), NaN where entries are missing."""
@@ -82,10 +93,11 @@ def make_blocks(x: Tensor, weights: Tensor) -> list[PointBlock]:
 def split_patterns(block: PointBlock, chosen: np.ndarray) -> list[PointBlock]:
     """Chosen points (n,) of a block with gaps, in a block for each pattern; row numbers are those in the block."""
     numbers, weights = np.flatnonzero(chosen), torch.from_numpy(block.weights[chosen])
-    return [
+    parts = [
         _make_block(numbers[rows.numpy()], present.numpy(), points, weights[rows])
         for rows, present, points in missing_patterns(torch.from_numpy(block.points[chosen]))
     ]
+    return [part.with_offsets(block.offsets) for part in parts]
 
 
 def _make_block(rows: Any, present: np.ndarray, points: Tensor, weights: Tensor) -> PointBlock:
@@ -170,6 +182,7 @@ class ArrayBlocks:
 
     def __init__(self, x: Tensor, weights: Tensor):
         self.x, self.total = x, float(weights.sum())
+        self.offsets: Tensor | None = None
         self.weights = weights / self.total
 
     @cached_property
@@ -177,13 +190,26 @@ class ArrayBlocks:
         """The blocks of the data."""
         return make_blocks(self.x, self.weights)
 
+    def with_offsets(self, offsets: Tensor) -> "ArrayBlocks":
+        """The same data, with offsets (n, K) that are added to the log density of each machine at each point."""
+        result = copy(self)
+        result.offsets = offsets
+        values = offsets if offsets.is_cuda or not kernels.AVAILABLE else offsets.numpy()
+        result.__dict__["blocks"] = [block.with_offsets(values) for block in self.blocks]
+        return result
+
     def add(self, function: Pass) -> Floats:
         """The sums of a function over all blocks."""
         return function(self.blocks)
 
     def scatter(self, values: Callable[[PointBlock], Any], empty: Tensor) -> Tensor:
-        """The values of a function of blocks, in the order of the data; `empty` for rows without entries."""
+        """The values of a function of blocks, in the order of the data; `empty` for rows without entries.
+
+        Offsets are added to that.
+        """
         result = empty.repeat(len(self.x), *[1] * empty.ndim)
+        if self.offsets is not None:
+            result = result + self.offsets
         for block in self.blocks:
             rows = block.rows if isinstance(block.rows, slice) else torch.from_numpy(block.rows).to(self.x.device)
             result[rows] = torch.as_tensor(values(block)).to(self.x.device)

@@ -136,8 +136,12 @@ def _add_point(sums, k, terms, weight, delta, y, slopes, basis, n_missing, mean,
 
 
 @compiled
-def sum_rows(x, weights, begin, end, machines, states, log_scales, wants_sums, log_omitted, far, sums, log_joint):
+def sum_rows(
+    x, weights, offsets, begin, end, machines, states, log_scales, wants_sums, log_omitted, far, sums, log_joint
+):
     """Add the sums over points begin … end − 1 of x (n, d), in which gaps are NaN, to `sums`; see `dense.add_sums`.
+
+    The density of machine k at point i is multiplied by exp(offsets[i, k]), unless `offsets` is empty.
 
     `log_joint` (n, K) is filled with the log of weight times density of each machine, unless it is empty. Points for
     which states outside the tables matter are left out of the sums, and marked in `far` (n,), unless that is empty:
@@ -181,7 +185,7 @@ def sum_rows(x, weights, begin, end, machines, states, log_scales, wants_sums, l
                 slopes[k, :, i] = known
             tops[k], parts[k] = -np.inf, 0.0
             for s in range(first[k], first[k + 1]):
-                terms[s] = log_weights[k] + log_prior[s] + peaks[k]
+                terms[s] = log_weights[k] + log_prior[s] + peaks[k] + (offsets[row, k] if len(offsets) else 0.0)
                 terms[s] -= 0.5 * _squared_distance(y[k], slopes[k], delta[s])
                 tops[k] = max(tops[k], terms[s])
             for s in range(first[k], first[k + 1]):

@@ -81,7 +81,7 @@ def _log_term(w, bias, centres, s, y, p, target):
 
 
 @compiled
-def _find_active(bias, centres, first, boxes, highest, active):
+def _find_active(bias, centres, first, boxes, slack, highest, active):
     """Fill `active` with the states that matter for some point of a block, machine by machine.
 
     In the box that holds all y of a machine, a term is at least its value at the furthest corner, and at most that at
@@ -104,7 +104,7 @@ def _find_active(bias, centres, first, boxes, highest, active):
     for k in range(n_machines):
         before = count
         for s in range(first[k], first[k + 1]):
-            if highest[s] >= bound - SKIPPED:
+            if highest[s] >= bound - SKIPPED - slack:
                 active[count] = s
                 count += 1
         active[n_states + k] = count - before
@@ -310,8 +310,10 @@ def bound_left_out(w, left_out, directions, y, spare, along, result):
 
 
 @compiled
-def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, directions, far, out, log_joint):
+def sum_chunks(x, weights, offsets, begin, end, view, log_scale, wants_sums, left_out, directions, far, out, log_joint):
     """The sums over chunks begin … end − 1 of points x (n, p) with weights (n,), into rows of `out`.
+
+    The density of machine k at point i is multiplied by exp(offsets[i, k]), unless `offsets` is empty.
 
     A row is a vector of `Sums` of y. Its first error is a bound on Σ w exp(−log P − log_scale), and the others are left
     0, as are Σ y and Σ yyᵀ if there is only one machine. Points with a log P below that of
@@ -354,7 +356,10 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
                 whiten_rows(w, inverse, origin, k, p, X, SPARE, Y + k * p)
                 for i in range(p):
                     boxes[k, 0, i], boxes[k, 1, i] = span_of_row(w, Y + k * p + i)
-            _find_active(bias, centres, first, boxes, highest, active)
+            slack = 0.0
+            for b in range(count if len(offsets) else 0):
+                slack = max(slack, offsets[start + b].max() - offsets[start + b].min())
+            _find_active(bias, centres, first, boxes, slack, highest, active)
             fill_row(w, TOP, -np.inf)
             position = 0
             for k in range(n_machines):
@@ -371,6 +376,8 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
                     _multiply_powers(w, rows, k, delta, active, begin_k, position, best, highest, top, spans)
                 else:
                     _exponentiate(w, rows, k, bias, centres, active, begin_k, position)
+                for b in range(count if len(offsets) else 0):
+                    w[COMMON + k, b] += offsets[start + b, k]
                 for b in range(w.shape[1]):
                     w[TOP, b] = max(w[TOP, b], w[COMMON + k, b])
             fill_row(w, TOTAL, 0.0)
@@ -417,14 +424,14 @@ def sum_chunks(x, weights, begin, end, view, log_scale, wants_sums, left_out, di
 
 
 @compiled
-def sum_block(x, weights, present, total, mean, scatter, machines, states, log_scales, wants_sums, vector):
+def sum_block(x, weights, offsets, present, total, mean, scatter, machines, states, log_scales, wants_sums, vector):
     """Add the sums over a block of at most CHUNK_POINTS points to a vector of `Sums`, in one call; see `add_sums`."""
     view = make_view(machines, states, present)
     n_machines, p, g = view.slopes.shape
     out = np.zeros((1, n_sums(n_machines, p, g)))
     no_bound, no_plane = np.empty(0), np.empty((0, 0, 0))
     no_marks, no_joint = np.empty(0, dtype=np.bool_), np.empty((0, 0))
-    sum_chunks(x, weights, 0, 1, view, log_scales[0], wants_sums, no_bound, no_plane, no_marks, out, no_joint)
+    sum_chunks(x, weights, offsets, 0, 1, view, log_scales[0], wants_sums, no_bound, no_plane, no_marks, out, no_joint)
     sums = unpack_sums(out[0], n_machines, p, g)
     if wants_sums and n_machines == 1:
         complete_moments(sums, view, total, mean, scatter)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,22 +47,25 @@ def sum_points(
 
         def run(begin: int, end: int) -> None:
             numba.sum_chunks(
-                block.points, block.weights, begin, end, view, log_scale, wants_sums, bound, directions, marks, out,
+                block.points, block.weights, block.given_offsets, begin, end, view, log_scale, wants_sums, bound, directions, marks, out,
                 joint,
             )  # fmt: skip
 
         run_threads(run, n_chunks, work=n)
         sums = unpack_sums(out.sum(axis=0), K, p, g)
     else:
-        backend = triton if triton.is_served(block.points) else reference
+        if block.offsets is None and triton.is_served(block.points):
+            backend: Any = triton.sum_points
+        else:
+            backend = partial(reference.sum_points, offsets=block.offsets)
         weights = block.weights
         if left_out is not None and far is not None:
             joint = block.points.new_empty(len(block.points), K) if log_joint is None else log_joint
-            backend.sum_points(block.points, weights, view, log_scale, wants_sums=False, log_joint=joint)
+            backend(block.points, weights, view, log_scale, wants_sums=False, log_joint=joint)
             is_far = ~(joint.logsumexp(1) >= bound_left_out(block.points, view, left_out, directions))
             far[:] = is_far.cpu().numpy()
             weights = torch.where(is_far, 0.0, weights)
-        sums = backend.sum_points(block.points, weights, view, log_scale, wants_sums, log_joint)
+        sums = backend(block.points, weights, view, log_scale, wants_sums, log_joint)
     if wants_sums and K == 1:  # Σ y and Σ yyᵀ follow from the moments of the points
         dense.complete_moments(sums, view, block.total, block.mean, block.scatter)
     return sums
@@ -98,7 +102,7 @@ class TablePass(NamedTuple):
                 continue
             if block.is_compiled and len(block.points) <= numba.CHUNK_POINTS and not self.far_tolerance:
                 numba.sum_block(
-                    block.points, block.weights, block.present, block.total, block.mean, block.scatter, self.machines,
+                    block.points, block.weights, block.given_offsets, block.present, block.total, block.mean, block.scatter, self.machines,
                     self.states, self.log_scales, self.wants_sums, vector,
                 )  # fmt: skip
                 continue
@@ -131,7 +135,7 @@ class TablePass(NamedTuple):
             for chunk in range(begin, end):
                 rows = chunk * numba.CHUNK_POINTS, min((chunk + 1) * numba.CHUNK_POINTS, n)
                 gaps.sum_rows(
-                    block.points, block.weights, *rows, self.machines, self.states, self.log_scales, self.wants_sums,
+                    block.points, block.weights, block.given_offsets, *rows, self.machines, self.states, self.log_scales, self.wants_sums,
                     log_omitted, far, self.unpack(sums[chunk]), joint,
                 )  # fmt: skip
 
@@ -157,8 +161,9 @@ class TablePass(NamedTuple):
         left_out = self._log_omitted() + view.log_peak
         sums = sum_points(block, view, log_scale, self.wants_sums, log_joint, left_out, far)
         if far.any():
-            x, weights = (
-                torch.as_tensor(part)[torch.from_numpy(far)].cpu().numpy() for part in (block.points, block.weights)
+            x, weights, offsets = (
+                torch.as_tensor(part)[torch.from_numpy(far)[: len(part)]].cpu().numpy()
+                for part in (block.points, block.weights, block.given_offsets)
             )
             joint = np.empty((len(x) if log_joint is not None else 0, len(view.log_peak)))
             y = (x - view.origin[:, None]) @ view.inverse.mT
@@ -166,7 +171,18 @@ class TablePass(NamedTuple):
             shift = np.ascontiguousarray(np.linalg.solve(form, (y @ view.slopes).mT).mT)
             root = np.linalg.cholesky(form)
             if not sum_far(
-                weights, y, shift, root, self.machines, self.states, view, self.wants_sums, FAR_STATES, sums, joint
+                weights,
+                offsets,
+                y,
+                shift,
+                root,
+                self.machines,
+                self.states,
+                view,
+                self.wants_sums,
+                FAR_STATES,
+                sums,
+                joint,
             ):
                 raise TooManyTermsError(math.inf, FAR_STATES)
             if log_joint is not None:

@@ -142,7 +142,7 @@ def tabulate(machines, allowed, limit):
 
 
 @compiled
-def sum_far(weights, y, shift, roots, machines, states, view, wants_sums, limit, sums, log_joint):
+def sum_far(weights, offsets, y, shift, roots, machines, states, view, wants_sums, limit, sums, log_joint):
     """Add the sums of `sum_chunks` over points that are too far out for the tables; False if they take too long.
 
     P(h|y) is a discrete Gaussian around centre + shift (K, n, g), with roots (K, g, g) of its form A + GᵀG, G = slopes.
@@ -168,7 +168,7 @@ def sum_far(weights, y, shift, roots, machines, states, view, wants_sums, limit,
             ends[k + 1] = ends[k] + found
             s = states.first[k]
             log_factor = states.log_prior[s] - _log_weight(L_A[k], states.delta[s])
-            log_factor += machines.log_weights[k] + view.log_peak[k]
+            log_factor += machines.log_weights[k] + view.log_peak[k] + (offsets[row, k] if len(offsets) else 0.0)
             for s in range(ends[k], ends[k + 1]):
                 for i in range(g):
                     near[s, i] += shift[k, row, i]

@@ -13,7 +13,13 @@ EXACT = "donot_use_mm_for_euclid_dist"
 
 
 def sum_points(
-    x: Tensor, weights: Tensor, view: View, log_scale: float, wants_sums: bool = True, log_joint: Tensor | None = None
+    x: Tensor,
+    weights: Tensor,
+    view: View,
+    log_scale: float,
+    wants_sums: bool = True,
+    log_joint: Tensor | None = None,
+    offsets: Tensor | None = None,
 ) -> Sums:
     """The sums over points x (n, p) with weights (n,), of their y. Of the errors, only the first one is filled in.
 
@@ -27,6 +33,8 @@ def sum_points(
         Whether more than log P and the error are wanted.
     log_joint : (n, K), default=None
         The log of weight times density of each machine is written to it.
+    offsets : (n, K), default=None
+        The density of machine k at point i is multiplied by exp(offsets[i, k]).
     """
     K, p, g = view.slopes.shape
     inverse, origin, bias, centres, delta = (
@@ -42,6 +50,8 @@ def sum_points(
         logits = [
             bias[s] - 0.5 * torch.cdist(y[k], centres[s], compute_mode=EXACT).square() for k, s in enumerate(parts)
         ]
+        if offsets is not None:
+            logits = [part + offsets[begin : begin + rows, k, None] for k, part in enumerate(logits)]
         by_machine = torch.stack([part.logsumexp(1) for part in logits], 1)
         log_prob = by_machine.logsumexp(1)
         if log_joint is not None:
