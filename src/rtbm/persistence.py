@@ -24,7 +24,15 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from rtbm.distributions import ColumnMap, MappedDistribution, RTBMDistribution, RTBMMixture
+from rtbm.distributions import (
+    CategoryColumn,
+    ColumnMap,
+    MappedDistribution,
+    MixedDistribution,
+    NumberColumn,
+    RTBMDistribution,
+    RTBMMixture,
+)
 from rtbm.errors import FileError, InvalidInputError
 from rtbm.paths import existing_file, write_whole
 from rtbm.version import __version__
@@ -47,6 +55,9 @@ CLASSES = {
     "RTBMDistribution": "rtbm.distributions",
     "RTBMMixture": "rtbm.distributions",
     "MappedDistribution": "rtbm.distributions",
+    "MixedDistribution": "rtbm.distributions",
+    "NumberColumn": "rtbm.distributions",
+    "CategoryColumn": "rtbm.distributions",
     "ColumnMap": "rtbm.distributions",
     "Interval": "rtbm.distributions",
     "YeoJohnson": "rtbm.distributions",
@@ -274,7 +285,13 @@ def _parts(value: Any, name: str) -> dict[str, Any]:
         return {"logits": value.logits, "components": list(value.components)}
     if isinstance(value, MappedDistribution):
         return {"base": value.base, "maps": value.maps}
-    if isinstance(value, ColumnMap):
+    if isinstance(value, MixedDistribution):
+        if value._known or value.n_visible < len(value._model.columns):
+            raise InvalidInputError(
+                "marginals and conditionals of rows with categories cannot be saved: save the whole"
+            )
+        return {"weights": value.weights, "machines": list(value.components), "columns": value.columns}
+    if isinstance(value, ColumnMap | CategoryColumn | NumberColumn):
         return dict(vars(value))
     return value._asdict()
 

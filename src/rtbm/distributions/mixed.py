@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -177,6 +177,27 @@ class MixedDistribution(Distribution):
         return len(self._others)
 
     @property
+    def components(self) -> tuple[RTBMDistribution, ...]:
+        """The machines of the columns of numbers."""
+        return self._model.machines
+
+    @property
+    def weights(self) -> Tensor:
+        """The probabilities of the components (K,), without known values."""
+        return self._model.log_weights.exp()
+
+    def with_maps(self, maps: Sequence[ColumnMap]) -> "MixedDistribution":
+        """The distribution of columns whose maps to the line are these; those of categories do not count."""
+        columns = list(self._model.columns)
+        for i, own in zip(self._others, maps, strict=True):
+            column = columns[i]
+            if isinstance(column, NumberColumn):
+                columns[i] = replace(column, map=own)
+        model = self._model._replace(columns=tuple(columns))
+        values = self._values.reshape(*self.batch_shape, len(self._known))
+        return MixedDistribution.__new__(MixedDistribution)._set(model, self._known, self._others, values)
+
+    @property
     def columns(self) -> list[Column]:
         """What each column is."""
         return [self._model.columns[i] for i in self._others]
@@ -206,12 +227,10 @@ class MixedDistribution(Distribution):
         known = [*self._known, *(self._others[i] for i in new)]
         return self._make(known, [self._others[i] for i in rest], torch.cat([before, numbers], -1))
 
-    def _rows(self, columns: list[int] | None = None, values: Tensor | None = None) -> Tensor:
-        """Rows (n, d) of all columns with the known values, and those of some others (n, columns), if given."""
+    def _rows(self) -> Tensor:
+        """Rows (n, d) of all columns with the known values."""
         x = self._values.new_full((len(self._values), len(self._model.columns)), math.nan)
         x[:, self._known] = self._values
-        if columns is not None and values is not None:
-            x[:, columns] = values
         return x
 
     @cached_property
@@ -237,9 +256,11 @@ class MixedDistribution(Distribution):
                 f"value must broadcast against the batch {tuple(self.batch_shape)}, got shape {tuple(x.shape)}"
             ) from None
         draws = x.expand(*shape, -1).reshape(-1, len(self._values), self.n_visible)
-        evidence = self._model.log_joint(self._rows()).logsumexp(1)
-        rows = torch.cat([self._rows(self._others, part) for part in draws.unbind(0)])
-        return (self._model.log_joint(rows).logsumexp(1).reshape(-1, len(self._values)) - evidence).reshape(shape)
+        known = self._rows()
+        rows = known.repeat(len(draws), 1, 1)
+        rows[..., self._others] = draws
+        joint = self._model.log_joint(rows.reshape(-1, known.shape[1])).logsumexp(1)
+        return (joint.reshape(-1, len(known)) - self._model.log_joint(known).logsumexp(1)).reshape(shape)
 
     def category(self, index: int) -> Categorical:
         """The distribution of a column of categories, or of the atoms of a column of numbers.

@@ -145,7 +145,7 @@ def _check_cells(table: Any, argument: str) -> None:
     odd = [
         f"{name} ({cell!r:.60})"
         for name, column in _named_columns(table, argument)
-        if (cell := next((cell for cell in column if not _is_number(cell)), None)) is not None
+        if (cell := next((cell for cell in column if not is_number(cell)), None)) is not None
     ]
     if odd:
         raise NotNumbersError(
@@ -177,7 +177,7 @@ def _named_columns(table: Any, argument: str) -> Iterator[tuple[str, Any]]:
         yield from ((f"feature {i}", column) for i, column in enumerate(cells.T))
 
 
-def _is_number(cell: Any) -> bool:
+def is_number(cell: Any) -> bool:
     """Whether a cell is a number, or a string of one; None is a missing number."""
     if isinstance(cell, Number | None | np.datetime64):
         return not isinstance(cell, np.datetime64 | np.timedelta64)

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import log_softmax, logsumexp
 from torch import Tensor
 
 from rtbm.common import Floats
@@ -65,25 +64,25 @@ class MixedObjective(Objective):
 
     def __init__(self, family: Family, source: ArrayBlocks, prior: Prior, discrete: Discrete):
         super().__init__(family, source, prior)
-        self._discrete, self._rows = discrete, source.weights.cpu().numpy() * source.total
+        self._data, self._discrete, self._rows = source, discrete, source.weights.cpu().numpy() * source.total
         self._tables: list[Floats] = []
-        self._log_joint: Floats = np.empty((0, 0))
+        self._log_joint = torch.empty(0)
 
     def evaluate(self, vector: Tensor) -> tuple[float, Evaluation]:
         """The value, and the sums over the data behind it."""
         if not self._tables:
-            self._tables = find_tables(self.family, self.source, self._discrete, vector)
+            self._tables = find_tables(self.family, self._data, self._discrete, vector)
         offsets = torch.from_numpy(self._discrete.log_prob(self._tables)).to(self.device)
-        self.likelihood.source = self.source.with_offsets(offsets)
+        self.likelihood.source = self._data.with_offsets(offsets)
         _, evaluation = super().evaluate(vector)
-        self._log_joint = self.likelihood.log_joint(vector).cpu().numpy()
+        self._log_joint = self.likelihood.log_joint(vector)
         log_prior = self._discrete.log_prior(self._tables, self._rows)
-        log_prob = float(self._rows @ logsumexp(self._log_joint, axis=1))
+        log_prob = float(self._rows @ self._log_joint.logsumexp(1).cpu().numpy())
         return self._noted(self._penalty(vector)[0] - (log_prior + log_prob) / self.total), evaluation
 
     def maximise(self, evaluation: Evaluation) -> Tensor:
         """The vector after an M-step. Tables and weights count rows without numbers too."""
-        rows = self._rows[:, None] * np.exp(log_softmax(self._log_joint, axis=1))
+        rows = self._rows[:, None] * self._log_joint.softmax(1).cpu().numpy()
         self._tables = self._discrete.fit(rows)
         machines, _ = self.family.split(super().maximise(evaluation))
         log_weights = np.log(np.maximum(rows.sum(axis=0), 1e-300) / self.total)
@@ -92,12 +91,11 @@ class MixedObjective(Objective):
 
 def find_tables(family: Family, source: ArrayBlocks, discrete: Discrete, vector: Tensor) -> list[Floats]:
     """The tables (K, size) of discrete columns that suit given machines and weights best."""
-    log_joint = Likelihood(family, source).log_joint(vector).cpu().numpy()
-    rows, offsets = source.weights.cpu().numpy() * source.total, np.zeros(log_joint.shape)
-    tables = discrete.fit(rows[:, None] * np.exp(log_softmax(log_joint, axis=1)))
+    log_joint, rows = Likelihood(family, source).log_joint(vector).cpu(), source.weights.cpu().numpy() * source.total
+    tables = discrete.fit(rows[:, None] * log_joint.softmax(1).numpy())
     for _ in range(TABLE_STEPS):
-        offsets = discrete.log_prob(tables)
-        before, tables = tables, discrete.fit(rows[:, None] * np.exp(log_softmax(log_joint + offsets, axis=1)))
+        shares = (log_joint + torch.from_numpy(discrete.log_prob(tables))).softmax(1).numpy()
+        before, tables = tables, discrete.fit(rows[:, None] * shares)
         if max((np.abs(new - old).max() for new, old in zip(tables, before, strict=True)), default=0.0) < TABLE_CHANGE:
             break
     return tables

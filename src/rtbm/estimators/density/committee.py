@@ -20,6 +20,7 @@ from rtbm.estimators.checks import (
 )
 from rtbm.estimators.density.bounds import make_bounds
 from rtbm.estimators.density.candidates import default_candidates, expected_seconds
+from rtbm.estimators.density.categories import UNKNOWN
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.density.fitted import FittedDensity, components
 from rtbm.estimators.density.folds import Folds, Trial, average_densities, fit_and_score, fold_numbers
@@ -37,6 +38,8 @@ JUDGED_ROWS = 20_000
 """With more distinct rows, candidates are judged on a sample of this size, and those with a share are fitted to all
 rows. More rows tell candidates apart that differ by less, and take longer."""
 COMBINATIONS = ("auto", "stack", "single")
+OWN_ARGUMENTS = {"phase", "bounds", "margins", "drop_constant", "categorical_features", "handle_unknown"}
+"""Arguments of the committee that no candidate may have."""
 FIRST_FOLDS, FAR_BEHIND, NEAR = 2, 3.0, 2.0
 """After FIRST_FOLDS folds, candidates that are more than FAR_BEHIND standard errors behind the best are dropped, and so
 are those whose density is the same as another's. After all folds, those within NEAR standard errors of the best get
@@ -84,6 +87,8 @@ class RTBMDensityCV(PredictingDensity):
         As in `RTBMDensity`. "auto" lets the held-out folds decide, with maps that are learned without them; one feature
         is not mapped.
     drop_constant : bool, default=False
+    categorical_features : "auto", list, dict or None, default="auto"
+    handle_unknown : "warn", "ignore" or "error", default="warn"
         As in `RTBMDensity`.
     random_state : int, RandomState or None, default=None
         The same integer gives the same result, bit for bit.
@@ -137,6 +142,8 @@ class RTBMDensityCV(PredictingDensity):
         bounds: Any = None,
         margins: str | None = "auto",
         drop_constant: bool = False,
+        categorical_features: Any = "auto",
+        handle_unknown: str = "warn",
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
@@ -157,18 +164,19 @@ class RTBMDensityCV(PredictingDensity):
         if not set(self.targets or ()) <= set(range(self.n_features_in_)):
             raise InvalidInputError(f"targets must be numbers below {self.n_features_in_}, got {self.targets!r}")
         rows, number, weights = self._split(*prepared, seed)
-        n, d = rows.shape
+        n, d = len(rows), rows.shape[1] - len(self._sizes)
+        d = max(d, 2) if self._sizes else d  # one column of numbers beside categories needs mixtures
         self.candidates_ = [dict(c) for c in self.candidates or default_candidates(n, d, bool(self._kept_targets()))]
         everything = rows, weights
         if len(rows) > JUDGED_ROWS:
             sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[:JUDGED_ROWS])
             rows, weights, number = rows[sample], weights[sample], number[sample]
         is_sample = len(rows) < len(everything[0])
-        folds = Folds(rows, weights, number, self._bounds, self._kept_targets())
+        folds = Folds(rows, weights, number, self._bounds, self._kept_targets(), self._sizes)
         trial = self._cross_validate(folds, seed)
         self._choose(trial, folds, is_sample)
         self.calibration_ = learn_margin(trial.target_scores(self.candidate_weights_, folds), weights)
-        self._maps = make_maps(self.margins_, self._bounds, *everything)
+        self._maps = make_maps(self.margins_, self._bounds, *everything, self._sizes)
         points = map_rows(self._maps, everything[0])[0]
         if self.combined_ == "single" or is_sample:
             machines = self._fit_all(points, everything[1], seed)
@@ -176,7 +184,7 @@ class RTBMDensityCV(PredictingDensity):
             machines = trial.fits
         else:  # the same fits with the maps of all rows, since each fold had maps of its own
             again = Trial(None, len(points), len(self.candidates_))
-            folds = Folds(points, weights, number, make_bounds(None, self._names()), [])
+            folds = Folds(points, weights, number, make_bounds(None, self._names()), [], self._sizes)
             with threads_for(len(points)), without_warnings():
                 self._run(again, folds, np.flatnonzero(self.candidate_weights_).tolist(), range(folds.n_folds), seed)
             machines = again.fits
@@ -224,7 +232,13 @@ class RTBMDensityCV(PredictingDensity):
         return machines
 
     def _machine(self, candidate: int, seed: int) -> RTBMDensity:
-        return RTBMDensity(**{"phase": self.phase, "random_state": seed % 2**32, **self.candidates_[candidate]})
+        levels = {place: range(size) for place, size in self._sizes.items()}
+        known: dict[str, Any] = {
+            "phase": self.phase,
+            "random_state": seed % 2**32,
+            "categorical_features": levels or None,
+        }
+        return RTBMDensity(**known | self.candidates_[candidate])
 
     def _split(self, rows: Floats, weights: Floats, seed: int) -> tuple[Floats, np.ndarray, Floats]:
         """The distinct rows, the number of the fold of each, and the sums of their weights."""
@@ -338,6 +352,7 @@ class RTBMDensityCV(PredictingDensity):
             raise InvalidInputError(f"targets must be None or a list of the numbers of columns, got {self.targets!r}")
         check_choice(self.phase, "phase", ("I", "II"))
         check_flag(self.drop_constant, "drop_constant")
+        check_choice(self.handle_unknown, "handle_unknown", UNKNOWN)
         check_jobs(self.n_jobs)
         if self.candidates is None:
             return
@@ -350,11 +365,11 @@ class RTBMDensityCV(PredictingDensity):
                 f"candidates must be None or a list of dictionaries, one or more, got {self.candidates!r}"
             )
         for candidate in self.candidates:
-            known = set(RTBMDensity().get_params()) - {"phase", "bounds", "margins", "drop_constant"}
+            known = set(RTBMDensity().get_params()) - OWN_ARGUMENTS
             if not isinstance(candidate, Mapping) or not set(candidate) <= known:
                 raise InvalidInputError(
-                    "candidates must be dictionaries of arguments of RTBMDensity, without phase, bounds, margins and "
-                    f"drop_constant, which are those of the committee, got {candidate!r}"
+                    f"candidates must be dictionaries of arguments of RTBMDensity, without {sorted(OWN_ARGUMENTS)}, "
+                    f"which are those of the committee, got {candidate!r}"
                 )
             RTBMDensity(**candidate)._check_parameters()
 

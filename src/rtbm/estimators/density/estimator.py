@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from rtbm.common import PHASES, Floats
-from rtbm.distributions import ColumnMap
+from rtbm.distributions import CategoryColumn, ColumnMap, MixedDistribution, NumberColumn
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
     check_flag,
@@ -26,20 +26,22 @@ from rtbm.estimators.checks import (
     split_rows,
     warn_of_spikes,
 )
+from rtbm.estimators.density.categories import UNKNOWN
 from rtbm.estimators.density.fallback import FullDataScore, find_machine, find_simpler, without_outliers
-from rtbm.estimators.density.fitted import components
+from rtbm.estimators.density.fitted import component_weights, components
 from rtbm.estimators.density.margins import MARGINS, are_alike, make_maps
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.standardise import Standardised, like, log_scales, standardise, to_standard
 from rtbm.estimators.density.survey import SAMPLED_ROWS, Support, Survey, fit_blocks, standardise_sample, survey
 from rtbm.estimators.density.task import DensityTask
-from rtbm.estimators.multistart import Outcome, Report, count_runs, task_options
+from rtbm.estimators.multistart import Outcome, Report, count_runs, search, task_options
 from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.estimators.sources import Source, array_rows, open_source, work_on
 from rtbm.training import SOLVERS, Result, likelihood
 from rtbm.training.distributed import gather_objects, is_distributed
 from rtbm.training.families import Density, family_of
 from rtbm.training.likelihood import FAILURES
+from rtbm.training.mixed import Discrete, find_tables
 from rtbm.validation import check_choice
 
 FALLBACKS = ("gaussian", "gaussians")
@@ -47,6 +49,8 @@ EVALUATED_ROWS = 30
 """A fitted density is evaluated on about this many rows, to make sure that it can be."""
 LARGEST_DISTANCE = 1e140
 """Rows that are more standard deviations away than this are out of reach: the square of the distance leaves float64."""
+MIXED_ITERATIONS = 300
+"""The most iterations of fits with categories, if `max_iter` is None."""
 MODERATE = 12.0
 """Dense machines whose free parameters are all below this can be evaluated without a trial."""
 
@@ -111,6 +115,13 @@ class RTBMDensity(PredictingDensity):
     drop_constant : bool, default=False
         Whether to leave features with only one value out of the density. By default they are an error. With True,
         `score_samples` ignores the constant features, and `sample` fills them in.
+    categorical_features : "auto", list, dict or None, default="auto"
+        Columns of categories, by name or number, or {column: its levels}. Each machine then has a table of their
+        probabilities, which EM learns, with a prior of two rows toward the distribution of all rows. "auto" takes the
+        columns of text, categories and booleans of a data frame. There must be a column of numbers too.
+    handle_unknown : "warn", "ignore" or "error", default="warn"
+        What is done with levels, after the fit, that it has not seen: they count as gaps, with a warning or without, or
+        are an error.
     warm_start : bool, default=False
         Whether `fit` starts at the density of the last fit, if that has the same sizes and is no Gaussian, instead of
         from `n_init` starts. For data in memory.
@@ -177,6 +188,8 @@ class RTBMDensity(PredictingDensity):
         bounds: Any = None,
         margins: str | None = None,
         drop_constant: bool = False,
+        categorical_features: Any = "auto",
+        handle_unknown: str = "warn",
         warm_start: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -227,7 +240,7 @@ class RTBMDensity(PredictingDensity):
         if columns is not None:
             raise InvalidInputError("columns is for files: select the columns of other data before the fit")
         rows, weights = self._prepare(X, sample_weight)
-        if len(rows) < SAMPLED_ROWS or self._needs_memory():
+        if len(rows) < SAMPLED_ROWS or self._needs_memory() or self._sizes:
             self._fit_rows(rows, weights, seed, last)
         else:
             self._fit_blocks(array_rows(rows, weights), seed)
@@ -246,8 +259,11 @@ class RTBMDensity(PredictingDensity):
         `last` are the density and the maps of the last fit, from which to start.
         """
         rows, weights = distinct_rows(rows, weights)
-        self._maps = make_maps(self.margins, self._bounds, rows, weights)
+        self._maps = make_maps(self.margins, self._bounds, rows, weights, self._sizes)
         points, log_slope = self._to_line(rows)
+        if self._sizes:
+            self._fit_mixed(points, weights, log_slope, seed)
+            return
         training, held_out = split_rows(len(points), self.validation_fraction, seed)
         has_missing, validation = bool(np.isnan(points).any()), None
         data = standardise(points[training], weights[training], log_slope[training], self._names(), has_missing)
@@ -266,6 +282,42 @@ class RTBMDensity(PredictingDensity):
             outcome = find_machine(replace(task, report=report, watch=watch_of(self, watched)), self.fallback)
         self._keep(task, outcome)
 
+    def _fit_mixed(self, points: Floats, weights: Floats, log_slope: Floats, seed: int) -> None:
+        """Fit rows with categories by EM."""
+        numbers = [i for i in range(points.shape[1]) if i not in self._sizes]
+        if not numbers:
+            raise InvalidInputError("X: all columns are categories: a density needs a column of numbers")
+        if self.coupling != "dense" or self.validation_fraction is not None or self.smoothness > 0:
+            raise InvalidInputError(
+                'X has categories, which need coupling="dense", validation_fraction=None and smoothness=0'
+            )
+        names = [self._names()[i] for i in numbers]
+        inner = points[:, numbers]
+        data = standardise(inner, weights, log_slope, names, bool(np.isnan(inner).any()))
+        states = np.nan_to_num(points[:, list(self._sizes)], nan=-1.0).astype(np.int64)
+        discrete = Discrete(states, tuple(self._sizes.values()))
+        task = self._task(data, None, seed)
+        solver = SOLVERS["em"](max_iter=int(self.max_iter or MIXED_ITERATIONS), tol=float(self.tol), seed=seed)
+        task = replace(task, solver=solver, discrete=discrete)
+        with self._progress(count_runs(task)) as report:
+            outcome = search(replace(task, report=report))
+        best = outcome.results[outcome.best]
+        self.results_, self.history_ = outcome.results, best.history
+        mixture = self._density(task, best.vector)
+        tables = iter(find_tables(task.family, task.source, discrete, best.vector))
+        columns = [
+            CategoryColumn(torch.from_numpy(next(tables))) if i in self._sizes else NumberColumn()
+            for i in range(points.shape[1])
+        ]
+        self._set_distribution(MixedDistribution(component_weights(mixture), components(mixture), columns))
+        known = {
+            "n_hidden": task.n_hidden,
+            "members": [[task.n_components, 0]],
+            "n_observations": float(weights.sum()),
+            "is_gaussian": False,
+        }
+        self._set_summary(known | outcome.summary(solver.max_iter))
+
     @staticmethod
     def _has_sizes(density: Density, task: DensityTask) -> bool:
         """Whether a density is a member of the family of a task."""
@@ -282,6 +334,7 @@ class RTBMDensity(PredictingDensity):
         """Fit data that are read in blocks. Under torch.distributed the first process leads, and sends the result."""
         self._check_for_source()
         self.n_features_in_ = int(source.columns.number or 0)
+        self.categories_ = [None] * self.n_features_in_
         self.constants_ = np.full(self.n_features_in_, np.nan)
         self.set_feature_names(source.columns.names)
         self._make_bounds()
@@ -380,6 +433,8 @@ class RTBMDensity(PredictingDensity):
 
     def _held_out_log_prob(self, X: Floats) -> Floats:
         """log P(x) (n_samples,), right to 1e-7 on average: quicker than exact values. −∞ where it leaves float64."""
+        if self._sizes:
+            return self._log_prob(X)
         family, vector, mean, root = self._fit_result
         line, log_slope = self._to_line(X)
         gaps = np.isnan(line).any(axis=1)
@@ -441,6 +496,7 @@ class RTBMDensity(PredictingDensity):
         check_search(self, SOLVERS)
         check_flag(self.drop_constant, "drop_constant")
         check_flag(self.warm_start, "warm_start")
+        check_choice(self.handle_unknown, "handle_unknown", UNKNOWN)
         if self.fallback is not None:
             check_choice(self.fallback, "fallback", FALLBACKS)
         if self.margins is not None:

@@ -17,7 +17,14 @@ from torch import Tensor
 
 from rtbm import nn
 from rtbm.common import Floats
-from rtbm.distributions import ColumnMap, DiscreteGaussian, MappedDistribution, RTBMDistribution, RTBMMixture
+from rtbm.distributions import (
+    ColumnMap,
+    DiscreteGaussian,
+    MappedDistribution,
+    MixedDistribution,
+    RTBMDistribution,
+    RTBMMixture,
+)
 from rtbm.distributions.maps import is_trivial
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError, TooManyTermsError
@@ -31,6 +38,7 @@ from rtbm.estimators.checks import (
     warn_of_spikes,
 )
 from rtbm.estimators.density.bounds import Bounds, make_bounds
+from rtbm.estimators.density.categories import Levels, decode, encode, find_levels
 from rtbm.estimators.density.margins import count_shapes, map_back, map_rows
 from rtbm.parameters import count
 from rtbm.training import Record
@@ -51,25 +59,29 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     phase: str
     bounds: Any
     drop_constant: bool
+    categorical_features: Any
+    handle_unknown: str
     random_state: Any
-    _line_density: Density
+    _line_density: Any  # a Density, or a MixedDistribution if there are categories
     _module: nn.RTBM | nn.MixtureOfRTBMs | None = None
     _unsaved = ("results_", "_fit_result", "_module")
     history_: list[Record]
     n_features_in_: int
     feature_names_in_: np.ndarray
     constants_: Floats
+    categories_: Levels
     _bounds: Bounds
     _maps: list[ColumnMap]
     _is_derived = False
 
     def _prepare(self, X: Any, sample_weight: Any) -> tuple[Floats, Floats]:
-        """The rows (n, d) of checked data, and their weights (n,).
+        """The rows (n, d) of checked data, categories as numbers, and their weights (n,).
 
         Columns with only one value are refused, or left out if `drop_constant`. Bounds are made and checked, and values
         on them are moved inside.
         """
-        X = check_rows(self, X, ensure_all_finite="allow-nan", ensure_min_samples=2)
+        self.categories_ = find_levels(X, self.categorical_features)
+        X = check_rows(self, encode(X, self.categories_), ensure_all_finite="allow-nan", ensure_min_samples=2)
         weights = check_weights(sample_weight, X)
         X = np.where(weights[:, None] > 0, X, np.nan)
         self.constants_ = np.full(X.shape[1], np.nan)
@@ -78,7 +90,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         bounds.check(X, self._names())
         self._leave_out_constants(X)
         self._bounds, rows = bounds.subset(self._kept.tolist()), X[:, self._kept]
-        warn_of_spikes(rows, self._names())
+        numbers = [i for i in range(rows.shape[1]) if i not in self._sizes]
+        warn_of_spikes(rows[:, numbers], [self._names()[i] for i in numbers])
         self._bounds.contact(rows).warn(self._names())
         return self._bounds.inside(rows), weights
 
@@ -89,6 +102,12 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             remedy = "there is nothing to fit" if constant.all() else "leave it out, or set drop_constant=True"
             raise InvalidInputError(f"X: there is only one value of {listed(flat)}, so there is no density: {remedy}")
         self.constants_[constant] = np.fmax.reduce(X[:, constant], axis=0)
+
+    @property
+    def _sizes(self) -> dict[int, int]:
+        """The numbers of levels of columns of categories, by their places among the columns that are kept."""
+        levels = [self.categories_[i] for i in self._kept]
+        return {i: len(own) for i, own in enumerate(levels) if own is not None}
 
     def _columns(self) -> Sequence[Any]:
         """The names of all columns, or their numbers."""
@@ -115,7 +134,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         self.n_iter_, self.converged_ = summary["n_iter"], summary["converged"]
         self.is_gaussian_ = summary["is_gaussian"]
 
-    def _set_distribution(self, distribution: Density) -> None:
+    def _set_distribution(self, distribution: Density | MixedDistribution) -> None:
         """Keep the density of the features on the real line."""
         self._line_density, self._module = distribution, None
         self._n_features_out = sum(part.n_hidden for part in components(distribution))
@@ -147,6 +166,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
     def _mapped(self, density: Density) -> Any:
         """A density on the real line as the density of the features as given."""
+        if isinstance(density, MixedDistribution):
+            return density.with_maps(self._maps)
         return density if is_trivial(self._maps) else MappedDistribution(density, self._maps)
 
     def _to_line(self, X: Floats) -> tuple[Floats, Floats]:
@@ -161,6 +182,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         With `bounds` or `margins` it describes the mapped features, as `distribution_.base` does.
         """
         check_is_fitted(self)
+        self._refuse_categories("module_")
         if self._module is None:
             kind: Any = nn.MixtureOfRTBMs if isinstance(self._line_density, RTBMMixture) else nn.RTBM
             self._module = kind.from_distribution(self._line_density)
@@ -177,7 +199,9 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         line, log_slope = self._to_line(X)
         points = torch.from_numpy(line).to(self._line_density.device)
         with torch.no_grad():
-            if self._has_scattered_gaps(points):
+            if isinstance(self._line_density, MixedDistribution):
+                log_prob = _mixed_log_prob(self._line_density, points)
+            elif self._has_scattered_gaps(points):
                 log_weights = component_weights(self._line_density).log()
                 log_prob = (machine_log_prob(self._line_density, points) + log_weights).logsumexp(1)
             else:
@@ -186,6 +210,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
     def _has_scattered_gaps(self, points: Tensor) -> bool:
         """Whether points have gaps that dense machines sum over tables."""
+        if isinstance(self._line_density, MixedDistribution):
+            return False
         is_dense = all(machine.coupling == "dense" for machine in components(self._line_density))
         return is_dense and points.is_cpu and bool(points.isnan().any())
 
@@ -217,9 +243,14 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         Missing entries are integrated out in phase I, so that a row without numbers gives E(h); in phase II they are an
         error.
         """
+        self._refuse_categories("transform")
         X = self._check(X)
         self._bounds.check(X, self._names())
         return self._hidden_mean(X)
+
+    def _refuse_categories(self, method: str) -> None:
+        if isinstance(getattr(self, "_line_density", None), MixedDistribution):
+            raise InvalidInputError(f"{method} is for tables of numbers, this density has categories")
 
     def _hidden_mean(self, X: Floats) -> Floats:
         points = torch.from_numpy(self._to_line(X)[0])
@@ -285,7 +316,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             raise InvalidInputError(
                 f"values must be a dictionary {{feature: value}} or a data frame, got a {type(values).__name__}"
             )
-        known = {self._index(feature): _as_numbers(value, feature) for feature, value in values.items()}
+        known = {self._index(feature): self._as_numbers(value, feature) for feature, value in values.items()}
         if len(known) < len(values):
             raise InvalidInputError(f"values must name each feature once, got {list(values)}")
         try:
@@ -303,6 +334,15 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         line, _ = self._to_line(rows)
         rest = [i for i in range(n_features) if i not in known]
         return self._derived(self._line_density.conditional({i: float(line[0, i]) for i in known}), rest)
+
+    def _as_numbers(self, value: Any, feature: Any) -> Floats:
+        """A value, or a row of values, of a feature as numbers."""
+        levels = self.categories_[self._kept[self._index(feature)]]
+        if levels is None:
+            return _as_numbers(value, feature)
+        cells = np.array(value, dtype=object)
+        codes = encode(cells.reshape(-1, 1), [levels], "error" if cells.ndim == 0 else self.handle_unknown)
+        return np.asarray(codes, dtype=np.float64).reshape(cells.shape)
 
     def _condition_rows(self, rows: Floats, known: list[int]) -> Any:
         inside = rows.copy()
@@ -326,11 +366,13 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def _framed(self, rows: Floats, given: Any = None) -> Any:
         """Rows as an array, or as the data frame that `set_output` asks for, with index and names of the rows given."""
         container = _get_output_config("transform", self)["dense"]
+        table = decode(rows, self.categories_)
         if container == "default":
-            return rows
+            return table
         numbered = given.columns if container == "pandas" and is_frame(given) else None  # polars has no such names
         names = getattr(self, "feature_names_in_", numbered)
-        return ADAPTERS_MANAGER.adapters[container].create_container(rows, given, columns=names)
+        frame = ADAPTERS_MANAGER.adapters[container].create_container(table, given, columns=names)
+        return frame if table is rows else _with_numbers(frame, self.categories_)
 
     def bic(self, X: Any) -> float:
         """The Bayesian information criterion on data: −2 log-likelihood + log(n) · parameters; lower is better.
@@ -370,7 +412,12 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         with warnings.catch_warnings():
             if self._is_derived:  # a marginal or conditional takes arrays and data frames
                 warnings.filterwarnings("ignore", "X does not have valid feature names")
-            return check_rows(self, X, ensure_all_finite=finite, reset=False)
+            return check_rows(self, self._encoded(X), ensure_all_finite=finite, reset=False)
+
+    def _encoded(self, X: Any) -> Any:
+        """X with the numbers of levels in the place of levels."""
+        width = len(X.columns) if is_frame(X) else np.shape(X)[1] if np.ndim(X) == 2 else 0
+        return encode(X, self.categories_, self.handle_unknown) if width == len(self.categories_) else X
 
     def _names(self) -> list[str]:
         """The names of the features that the density describes."""
@@ -398,6 +445,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         model = clone(self)
         model.__dict__.update({name: value for name, value in self.__dict__.items() if name.endswith("_")})
         model.n_features_in_, model.constants_ = len(indices), np.full(len(indices), np.nan)
+        model.categories_ = [self.categories_[self._kept[i]] for i in indices]
         if hasattr(self, "feature_names_in_"):
             model.feature_names_in_ = self.feature_names_in_[self._kept[indices]]
         model._bounds, model._is_derived = self._bounds.subset(indices), True
@@ -447,13 +495,14 @@ def is_list(value: Any) -> bool:
 def components(distribution: Any) -> list[RTBMDistribution]:
     """The machines of a density; those of its base if columns are mapped."""
     distribution = getattr(distribution, "base", distribution)
-    return list(distribution.components) if isinstance(distribution, RTBMMixture) else [distribution]
+    has_several = isinstance(distribution, RTBMMixture | MixedDistribution)
+    return list(distribution.components) if has_several else [distribution]
 
 
 def component_weights(distribution: Density) -> Tensor:
     """The weights of these machines."""
     one = torch.ones(1, dtype=torch.float64, device=distribution.device)
-    return distribution.weights if isinstance(distribution, RTBMMixture) else one
+    return distribution.weights if isinstance(distribution, RTBMMixture | MixedDistribution) else one
 
 
 def count_parameters(distribution: Density, members: Sequence[tuple[int, int]]) -> int:
@@ -464,12 +513,31 @@ def count_parameters(distribution: Density, members: Sequence[tuple[int, int]]) 
         if n_gaussians:
             sizes = [gaussian_size(distribution.n_visible)] * n_gaussians
         total += sum(size + 1 for size in sizes)
-    return total
+    columns: Sequence[Any] = distribution.columns if isinstance(distribution, MixedDistribution) else []
+    return total + sum(c.probabilities[:, 1:].numel() for c in columns if c.probabilities is not None)
 
 
 def gaussian_size(n_features: int) -> int:
     """The free parameters of a Gaussian."""
     return n_features + n_features * (n_features + 1) // 2
+
+
+def _mixed_log_prob(density: MixedDistribution, points: Tensor) -> Tensor:
+    """log P (n,) of points (n, d). For a whole density, tables of hidden states serve all gaps in one pass."""
+    model = density._model
+    if density._others != list(range(len(model.columns))) or points.is_cuda:
+        return density.log_prob(points)
+    mixture = RTBMMixture(density.weights, density.components)
+    by_numbers = machine_log_prob(mixture, points[:, model.numbers].contiguous())
+    return (model.log_weights + model.log_discrete(points) + by_numbers).logsumexp(1)
+
+
+def _with_numbers(frame: Any, levels: Levels) -> Any:
+    """A frame of objects whose columns without levels are numbers."""
+    names = [name for name, own in zip(frame.columns, levels, strict=True) if own is None]
+    if hasattr(frame, "with_columns"):  # polars
+        return frame.with_columns(frame[names].cast(float)) if names else frame
+    return frame.astype(dict.fromkeys(names, np.float64))
 
 
 def _as_numbers(value: Any, feature: Any) -> Floats:

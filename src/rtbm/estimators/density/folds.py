@@ -1,13 +1,14 @@
 """Cross-validation: fits without each fold, and log P of the rows of that fold."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from rtbm.common import Floats
-from rtbm.distributions import ColumnMap, RTBMMixture
+from rtbm.distributions import ColumnMap, MixedDistribution, RTBMMixture
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import is_constant
 from rtbm.estimators.density.bounds import Bounds
@@ -16,7 +17,6 @@ from rtbm.estimators.density.fitted import component_weights, components
 from rtbm.estimators.density.margins import make_maps, map_rows
 from rtbm.estimators.density.stacking import HeldOut
 from rtbm.estimators.parallel import without_warnings
-from rtbm.training.families import Density
 
 OUT_OF_REACH = 30.0
 """Where log P of a row leaves float64, it counts as this much lower than that of all other rows."""
@@ -55,6 +55,7 @@ class Folds(NamedTuple):
     number: np.ndarray  # (n,)
     bounds: Bounds
     targets: list[int]
+    sizes: Mapping[int, int]  # the numbers of levels of columns of categories
 
     @property
     def n_folds(self) -> int:
@@ -64,8 +65,8 @@ class Folds(NamedTuple):
     def prepare(self, margins: str | None, k: int, seed: int) -> tuple[Judge, Floats]:
         """What judges fits without fold k, and the other rows on the real line. Maps are learned without the fold."""
         others = self.number != k
-        rows = with_spread(self.rows[others], self.rows, seed + k)
-        maps = make_maps(margins, self.bounds, rows, self.weights[others])
+        rows = with_spread(self.rows[others], self.rows, seed + k, self.sizes)
+        maps = make_maps(margins, self.bounds, rows, self.weights[others], self.sizes)
         return Judge(maps, self.targets), map_rows(maps, rows)[0]
 
 
@@ -117,12 +118,14 @@ class Trial:
         return float(total / counted) if counted else 0.0
 
     def target_scores(self, shares: Floats, folds: Folds) -> Floats:
-        """The normal scores Φ⁻¹(F(y|x)) (n,) of the target y given the other columns x; NaN if there is not one target.
+        """The normal scores Φ⁻¹(F(y|x)) (n,) of the target y given the other columns x.
+
+        They are NaN if there is not one target, or if there are categories.
 
         F is that of the average, with these shares, of the fits without the fold of the row.
         """
         scores = np.full(len(folds.rows), np.nan)
-        for k in range(folds.n_folds if len(folds.targets) == 1 else 0):
+        for k in range(folds.n_folds if len(folds.targets) == 1 and not folds.sizes else 0):
             own, (target,) = folds.number == k, folds.targets
             density = average_densities([(share, self.fits[j][k]) for j, share in enumerate(shares) if share > 0])
             y = torch.from_numpy(map_rows(self.judges[k].maps, folds.rows[own])[0]).to(density.device)
@@ -132,11 +135,22 @@ class Trial:
         return scores
 
 
-def average_densities(parts: Sequence[tuple[float, RTBMDensity]]) -> Density:
+def average_densities(parts: Sequence[tuple[float, RTBMDensity]]) -> Any:
     """The mixture of fits with these shares, on the line."""
-    weights = torch.cat([share * component_weights(fit._line_density) for share, fit in parts])
-    machines = [machine for _, fit in parts for machine in components(fit._line_density)]
+    densities: list[Any] = [fit._line_density for _, fit in parts]
+    weights = torch.cat([share * component_weights(own) for (share, _), own in zip(parts, densities, strict=True)])
+    machines = [machine for own in densities for machine in components(own)]
+    if isinstance(densities[0], MixedDistribution):
+        columns = [_join_columns(same) for same in zip(*(own.columns for own in densities), strict=True)]
+        return MixedDistribution(weights, machines, columns)
     return RTBMMixture(weights, machines) if len(machines) > 1 else machines[0]
+
+
+def _join_columns(columns: Sequence[Any]) -> Any:
+    """A column of all components of several densities."""
+    if columns[0].probabilities is None:
+        return columns[0]
+    return replace(columns[0], probabilities=torch.cat([column.probabilities for column in columns]))
 
 
 def fit_and_score(
@@ -177,11 +191,11 @@ def fold_numbers(cv: Any, rows: Floats, y: Any = None) -> np.ndarray:
     return numbers
 
 
-def with_spread(part: Floats, rows: Floats, seed: int) -> Floats:
+def with_spread(part: Floats, rows: Floats, seed: int, discrete: Collection[int] = ()) -> Floats:
     """A part of the rows, in which columns that hold only one value there are replaced by random numbers.
 
     These are spread evenly between the smallest and the largest value of all rows. So a column that is constant without
-    a fold has a density of that width, the same for all candidates.
+    a fold has a density of that width, the same for all candidates. Discrete columns stay as they are.
 
     Examples
     --------
@@ -190,7 +204,9 @@ def with_spread(part: Floats, rows: Floats, seed: int) -> Floats:
            [2. , 5.3]])
     """
     absent = np.isnan(part)
-    flat = np.flatnonzero(is_constant(part) | absent.all(axis=0))
+    is_flat = is_constant(part) | absent.all(axis=0)
+    is_flat[list(discrete)] = False
+    flat = np.flatnonzero(is_flat)
     if not len(flat):
         return part
     ends = np.nanmin(rows[:, flat], axis=0), np.nanmax(rows[:, flat], axis=0)

@@ -1,6 +1,6 @@
 """The argument `margins`: the map of each column to the real line, found from the data."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,12 @@ NORMAL_QUARTILES = 1.349
 """The distance of the quartiles of a normal distribution, in standard deviations."""
 
 
-def make_maps(margins: str | None, bounds: Bounds, rows: Floats, weights: Floats) -> list[ColumnMap]:
+def make_maps(
+    margins: str | None, bounds: Bounds, rows: Floats, weights: Floats, discrete: Collection[int] = ()
+) -> list[ColumnMap]:
     """The map of each column of rows (n, d) with weights (n,). Columns with bounds keep the map of their interval.
+
+    Discrete columns have none.
 
     Examples
     --------
@@ -44,7 +48,7 @@ def make_maps(margins: str | None, bounds: Bounds, rows: Floats, weights: Floats
     ]
     if margins is None:
         return maps
-    free = [i for i, own in enumerate(maps) if type(own) is ColumnMap and _has_shape(rows[:, i])]
+    free = [i for i, own in enumerate(maps) if type(own) is ColumnMap and _has_shape(rows[:, i]) and i not in discrete]
     found = _learned(rows[:, free], weights) if margins == "learned" else _yeo_johnson(rows[:, free], weights)
     for i, own in zip(free, found, strict=True):
         maps[i] = own

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from rtbm.common import Floats
-from rtbm.distributions import RTBMMixture
+from rtbm.distributions import CategoryColumn, MixedDistribution, RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import is_frame
@@ -16,6 +16,15 @@ from rtbm.training.likelihood import machine_log_prob
 from rtbm.validation import check_choice
 
 IMPUTATIONS = ("mean", "sample")
+
+
+def _centre(given: Any) -> torch.Tensor:
+    """The means of columns of numbers, and the likeliest levels of columns of categories."""
+    values = given.mean.double()
+    for i, column in enumerate(given.columns if isinstance(given, MixedDistribution) else []):
+        if isinstance(column, CategoryColumn):
+            values[..., i] = given.category(i).probs.argmax(-1).double()
+    return values
 
 
 class PredictingDensity(FittedDensity):
@@ -60,6 +69,10 @@ class PredictingDensity(FittedDensity):
         True
         """
         targets = self._indices(target)
+        if set(targets) & set(self._sizes):
+            raise InvalidInputError(
+                f"target must be columns of numbers, got {target!r}: predict_proba is for categories"
+            )
         places = [sorted(set(targets)).index(i) for i in targets] if is_list(target) else 0
         with torch.no_grad():
             given = self._given(X, target)
@@ -142,16 +155,23 @@ class PredictingDensity(FittedDensity):
                     continue
                 given = self._condition_rows(rows[index.cpu().numpy()], known) if known else self.distribution_
                 shape = () if known else (len(index),)
-                values = given.mean if method == "mean" else given.sample(shape, generator)
+                values = _centre(given) if method == "mean" else given.sample(shape, generator)
                 filled[index[:, None], torch.tensor(missing)] = values.double()
         answers = self._all_features(filled.cpu().numpy())
         return self._framed(np.where(np.isnan(everything), answers, everything), X)
 
-    def predict_proba(self, X: Any) -> Floats:
+    def predict_proba(self, X: Any, target: Any = None) -> Floats:
         """P(machine|x) (n_samples, n_machines): the responsibilities of the machines of a mixture.
 
-        NaN entries are integrated out. A single machine has probability 1.
+        With a target, a column of categories, it is the probability of each of its levels (n_samples, n_levels) given
+        the other columns; X as for `predict_mean`. NaN entries are integrated out. A single machine has probability 1.
         """
+        if target is not None:
+            if self._index(target) not in self._sizes:
+                raise InvalidInputError(f"target must be a column of categories, got {target!r}")
+            with torch.no_grad():
+                return self._given(X, target).category(0).probs.cpu().numpy()
+        self._refuse_categories("predict_proba without a target")
         rows = self._check(X)
         line = self._to_line(rows)[0]
         points = torch.from_numpy(line).to(self._line_density.device)

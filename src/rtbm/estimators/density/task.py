@@ -18,6 +18,7 @@ from rtbm.training import ArrayBlocks, Family, Monitor, Objective, Prior, Record
 from rtbm.training.coordinates import local_widths
 from rtbm.training.families.dense import evenly_spaced
 from rtbm.training.likelihood import FAILURES, log_prob
+from rtbm.training.mixed import Discrete, MixedObjective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class DensityTask(Task):
     regularization: float
     smoothness: float
     first: Tensor | None = None  # the vector of the first start, if it is known
+    discrete: Discrete | None = None  # the discrete columns, if there are any
 
     @cached_property
     def family(self) -> Family:
@@ -52,6 +54,8 @@ class DensityTask(Task):
 
     def objective(self) -> Objective:
         """The objective on the training data."""
+        if self.discrete is not None:
+            return MixedObjective(self.family, self.source, self.prior, self.discrete)
         return Objective(self.family, self.source, self.prior)
 
     @cached_property
@@ -102,7 +106,15 @@ class DensityTask(Task):
         n_clusters = min(self.n_components, self.n_rows)
         kmeans = KMeans(n_clusters, n_init=1, random_state=(self.solver.seed + index) % 2**32)
         with joblib.parallel_config("sequential"):
-            return kmeans.fit(self.data.complete, sample_weight=self.data.weights).labels_
+            return kmeans.fit(self._clustered, sample_weight=self.data.weights).labels_
+
+    @property
+    def _clustered(self) -> Floats:
+        """The rows that are clustered: complete ones, with a column for each state of discrete columns."""
+        if self.discrete is None:
+            return self.data.complete
+        columns = zip(self.discrete.states.T, self.discrete.sizes, strict=True)
+        return np.hstack([self.data.complete, *(state[:, None] == np.arange(size) for state, size in columns)])
 
     def _tensor(self, array: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device or "cpu")

@@ -47,8 +47,8 @@ def sum_points(
 
         def run(begin: int, end: int) -> None:
             numba.sum_chunks(
-                block.points, block.weights, block.given_offsets, begin, end, view, log_scale, wants_sums, bound, directions, marks, out,
-                joint,
+                block.points, block.weights, block.given_offsets, begin, end, view, log_scale, wants_sums, bound,
+                directions, marks, out, joint,
             )  # fmt: skip
 
         run_threads(run, n_chunks, work=n)
@@ -102,8 +102,8 @@ class TablePass(NamedTuple):
                 continue
             if block.is_compiled and len(block.points) <= numba.CHUNK_POINTS and not self.far_tolerance:
                 numba.sum_block(
-                    block.points, block.weights, block.given_offsets, block.present, block.total, block.mean, block.scatter, self.machines,
-                    self.states, self.log_scales, self.wants_sums, vector,
+                    block.points, block.weights, block.given_offsets, block.present, block.total, block.mean,
+                    block.scatter, self.machines, self.states, self.log_scales, self.wants_sums, vector,
                 )  # fmt: skip
                 continue
             view = dense.make_view(self.machines, self.states, block.present)
@@ -135,8 +135,8 @@ class TablePass(NamedTuple):
             for chunk in range(begin, end):
                 rows = chunk * numba.CHUNK_POINTS, min((chunk + 1) * numba.CHUNK_POINTS, n)
                 gaps.sum_rows(
-                    block.points, block.weights, block.given_offsets, *rows, self.machines, self.states, self.log_scales, self.wants_sums,
-                    log_omitted, far, self.unpack(sums[chunk]), joint,
+                    block.points, block.weights, block.given_offsets, *rows, self.machines, self.states, self.log_scales,
+                    self.wants_sums, log_omitted, far, self.unpack(sums[chunk]), joint,
                 )  # fmt: skip
 
         run_threads(run, n_chunks, work=n)
