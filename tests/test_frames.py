@@ -115,12 +115,14 @@ BAD_COLUMNS = {
 def test_columns_that_are_no_numbers_are_named(frame, kind, alone):
     rows = frame.assign(odd=BAD_COLUMNS[kind](len(frame)))
     with pytest.raises(InvalidInputError, match=r"X: .* got odd \(.*Leave such columns out"):
-        ESTIMATORS["machine"]().fit(rows[["odd"]] if alone else rows)
+        ESTIMATORS["machine"]().set_params(categorical_features=None).fit(rows[["odd"]] if alone else rows)
 
 
 @pytest.mark.parametrize("name", list(ESTIMATORS))
 def test_all_estimators_name_columns_that_are_no_numbers(frame, name):
     model, y = ESTIMATORS[name](), frame["c"] > 0
+    if "categorical_features" in model.get_params():
+        model.set_params(categorical_features=None)
     odd = frame.assign(a="x", b=pd.Timestamp(0))
     with pytest.raises(InvalidInputError, match=r"got a \('x'\), b \(Timestamp"):
         model.fit(odd, y)
@@ -157,7 +159,8 @@ def test_two_columns_of_one_name_are_refused(frame):
 def test_missing_cells_of_all_types_are_nan(frame, dtype):
     plain = with_gaps((10 * frame).round())
     other = plain.convert_dtypes().astype(object) if dtype == "object" else plain.astype(dtype)
-    expected, found = (clone(ESTIMATORS["machine"]()).fit(rows) for rows in (plain, other))
+    model = ESTIMATORS["machine"]().set_params(categorical_features=None)
+    expected, found = (clone(model).fit(rows) for rows in (plain, other))
     np.testing.assert_array_equal(found.score_samples(other), expected.score_samples(plain))
 
 

@@ -15,6 +15,7 @@ from rtbm.distributions import ColumnMap
 from rtbm.distributions.arguments import check_probabilities
 from rtbm.errors import InvalidInputError, SpikeWarning
 from rtbm.estimators.checks import (
+    check_columns,
     check_flag,
     check_number,
     check_rows,
@@ -24,6 +25,7 @@ from rtbm.estimators.checks import (
     keep_arguments,
     warn_of_spikes,
 )
+from rtbm.estimators.density.categories import encode, find_levels
 from rtbm.estimators.density.committee import make_density
 from rtbm.validation import check_integer
 
@@ -54,6 +56,8 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
     ----------
     density_ : RTBMDensity or RTBMDensityCV
         The fitted density of all columns: the features first, then the targets.
+    categories_ : list
+        The levels of each feature that is a column of categories; None for the others.
     n_targets_, n_features_in_ : int
         The number of targets and of features.
 
@@ -103,6 +107,9 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         forget(self)
         names = [str(name) for name in (y.columns if is_frame(y) else [getattr(y, "name", None) or "target"])]
         features = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
+        check_columns(X, "X")
+        self.categories_ = find_levels(X, getattr(self.density, "categorical_features", "auto"))
+        X = encode(X, self.categories_)
         X, y = check_rows(self, X, y, validate_separately=(features, {"dtype": np.float64, "ensure_2d": False}))
         if len(X) != len(y):
             raise InvalidInputError(f"X and y must have the same number of rows, got {len(X)} and {len(y)}")
@@ -116,10 +123,13 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         options = {"random_state": self.random_state, "n_jobs": self.n_jobs, "verbose": self.verbose}
         last = list(range(X.shape[1], joint.shape[1]))
         density = make_density(self.density, len(joint), targets=last, **options)
+        sizes = {i: range(len(levels)) for i, levels in enumerate(self.categories_) if levels is not None}
+        density.set_params(categorical_features=sizes or None)
         warn_of_spikes(targets, [f"target {i}" for i in range(self.n_targets_)])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpikeWarning)  # features may be discrete
             self.density_ = density.fit(joint, sample_weight=sample_weight)
+        self.density_.categories_ = [*self.categories_, *[None] * self.n_targets_]
         if hasattr(self, "feature_names_in_"):
             self.density_.set_feature_names([*self.feature_names_in_, *names])
         return self
@@ -205,6 +215,7 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
     def _given(self, X: Any) -> Any:
         """The distributions of the targets given the features, one for each row."""
         check_is_fitted(self)
+        X = encode(X, self.categories_, self.density_.handle_unknown)
         X = check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
         return self.density_._condition_first(X)
 

@@ -125,7 +125,8 @@ def _is_discrete(column: Any) -> bool:
     kind = str(column.dtype).split("(")[0].lower()
     if kind in ("object", "string", "str", "utf8"):
         cells = [cell for cell in _read(column) if cell is not None]
-        return any(isinstance(cell, str) for cell in cells) and not all(map(is_number, cells))
+        is_text = any(isinstance(cell, str) for cell in cells) and not all(map(is_number, cells))
+        return is_text or (bool(cells) and all(isinstance(cell, bool | np.bool_) for cell in cells))
     return kind in ("category", "categorical", "enum", "bool", "boolean")
 
 

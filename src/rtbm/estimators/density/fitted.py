@@ -80,6 +80,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         Columns with only one value are refused, or left out if `drop_constant`. Bounds are made and checked, and values
         on them are moved inside.
         """
+        check_columns(X, "X")
         self.categories_ = find_levels(X, self.categorical_features)
         X = check_rows(self, encode(X, self.categories_), ensure_all_finite="allow-nan", ensure_min_samples=2)
         weights = check_weights(sample_weight, X)

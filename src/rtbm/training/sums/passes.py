@@ -135,8 +135,8 @@ class TablePass(NamedTuple):
             for chunk in range(begin, end):
                 rows = chunk * numba.CHUNK_POINTS, min((chunk + 1) * numba.CHUNK_POINTS, n)
                 gaps.sum_rows(
-                    block.points, block.weights, block.given_offsets, *rows, self.machines, self.states, self.log_scales,
-                    self.wants_sums, log_omitted, far, self.unpack(sums[chunk]), joint,
+                    block.points, block.weights, block.given_offsets, *rows, self.machines, self.states,
+                    self.log_scales, self.wants_sums, log_omitted, far, self.unpack(sums[chunk]), joint,
                 )  # fmt: skip
 
         run_threads(run, n_chunks, work=n)

@@ -1,0 +1,255 @@
+"""Tables with categories: fits, frames in and out, gaps, unknown levels, committees, regression and outliers."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from rtbm import InvalidInputError, RTBMDensity, RTBMDensityCV, RTBMOutlierDetector, RTBMRegressor, load, save
+from rtbm.training import SOLVERS, ArrayBlocks, Prior, make_family, make_start
+from rtbm.training.likelihood import Likelihood
+from rtbm.training.mixed import Discrete, MixedObjective, find_tables
+
+PLACES = {"Rome": 0.0, "Oslo": 3.0, "Bern": -2.0}
+
+
+def make_table(n=500, seed=0):
+    """Temperatures of cities, a quantity that depends on them, and a flag that does not."""
+    rng = np.random.default_rng(seed)
+    city = rng.choice(list(PLACES), n, p=[0.5, 0.3, 0.2])
+    x = np.array([PLACES[name] for name in city]) + rng.normal(size=n)
+    return pd.DataFrame({"x": x, "city": city, "y": 0.5 * x + rng.normal(size=n), "flag": rng.random(n) < 0.3})
+
+
+def with_gaps(table, share=0.1, seed=1):
+    hidden = np.random.default_rng(seed).random(table.shape) < share
+    return table.astype({"flag": object}).mask(hidden)
+
+
+def quick(**options):
+    return RTBMDensity(1, **{"n_components": 3, "n_init": 1, "random_state": 0, **options})
+
+
+@pytest.fixture(scope="module")
+def model():
+    return quick().fit(with_gaps(make_table()))
+
+
+def test_what_columns_were_taken_for(model):
+    assert model.categories_ == [None, ["Bern", "Oslo", "Rome"], None, [False, True]]
+    numbers = quick(categorical_features=None).fit(make_table()[["x", "y"]])
+    assert numbers.categories_ == [None, None]
+    codes = make_table().assign(city=lambda t: t["city"].map({"Bern": 0, "Oslo": 1, "Rome": 2}))
+    by_list = quick(categorical_features=[1, 3]).fit(codes.to_numpy(dtype=float))
+    assert by_list.categories_ == [None, [0.0, 1.0, 2.0], None, [0.0, 1.0]]
+
+
+def test_the_fit_finds_what_is_there(model):
+    fresh = make_table(4000, seed=2)
+    means = model.conditional({"city": list(PLACES)}).mean[:, 0]
+    assert np.allclose(means, list(PLACES.values()), atol=0.35)
+    p = model.predict_proba(fresh, "flag")[:, 1]
+    assert abs(p.mean() - 0.3) < 0.05
+    found = model.predict_proba(fresh, "city").argmax(1)
+    truth = np.array(model.categories_[1])[found] == fresh["city"]
+    assert truth.mean() > 0.75  # the best rule has 0.83 by x and y
+    assert model.score(fresh) > quick(n_components=1).fit(make_table()).score(fresh) + 0.3
+
+
+def test_log_prob_is_that_of_the_distribution(model):
+    rows = with_gaps(make_table(50, seed=3), 0.3)
+    codes = torch.from_numpy(model._check(rows))
+    assert np.allclose(model.score_samples(rows), model.distribution_.log_prob(codes), atol=1e-9)
+    total = sum(np.exp(model.score_samples(rows.assign(city=name))) for name in PLACES)
+    assert np.allclose(total, np.exp(model.score_samples(rows.assign(city=None))), rtol=1e-9)
+
+
+def test_conditionals_marginals_and_draws_keep_levels(model):
+    given = model.conditional({"city": "Oslo", "x": 2.0})
+    assert given.feature_names_in_.tolist() == ["y", "flag"]
+    assert isinstance(given.sample(2, random_state=0)[0, 1], bool)
+    draws = model.set_output(transform="pandas").sample(2000, random_state=0)
+    model.set_output(transform="default")
+    assert draws["x"].dtype == np.float64
+    assert set(draws["city"]) == set(PLACES)
+    assert abs((draws["city"] == "Oslo").mean() - 0.3) < 0.05
+    assert model.marginal(["city"]).score_samples([["Oslo"]]).shape == (1,)
+    arrays = model.sample(3, random_state=1)
+    assert arrays.shape == (3, 4)
+    assert arrays[0, 1] in PLACES
+
+
+def test_imputation_fills_in_levels(model):
+    rows = with_gaps(make_table(40, seed=4), 0.4)
+    for method in ("mean", "sample"):
+        filled = pd.DataFrame(model.impute(rows, method=method, random_state=0), columns=rows.columns)
+        assert not filled.isna().any().any()
+        assert set(filled["city"]) <= set(PLACES)
+        known = rows["city"].notna()
+        assert (filled.loc[known, "city"] == rows.loc[known, "city"]).all()
+
+
+def test_levels_that_the_fit_has_not_seen(model):
+    rows = make_table(5).assign(city="Paris")
+    with pytest.warns(UserWarning, match="column city has levels that were not there in the fit, 'Paris'"):
+        scores = model.score_samples(rows)
+    assert np.allclose(scores, model.score_samples(rows.assign(city=None)))
+    with pytest.raises(InvalidInputError, match="'Paris'"):
+        quick(handle_unknown="error").fit(make_table()).score_samples(rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quick(handle_unknown="ignore").fit(make_table()).score_samples(rows)
+    with pytest.raises(InvalidInputError, match="'Paris'"):
+        model.conditional({"city": "Paris"})
+
+
+def test_weights_repeat_rows():
+    table = make_table(120)
+    twice = quick().fit(pd.concat([table, table]))
+    weighted = quick().fit(table, sample_weight=np.full(120, 2.0))
+    assert np.allclose(twice.score_samples(table), weighted.score_samples(table), atol=1e-6)
+
+
+def test_models_are_saved(model, tmp_path):
+    save(model, tmp_path / "cities.rtbm")
+    again = load(tmp_path / "cities.rtbm")
+    rows = make_table(20, seed=5)
+    assert np.array_equal(again.score_samples(rows), model.score_samples(rows))
+    assert np.array_equal(again.predict_proba(rows, "city"), model.predict_proba(rows, "city"))
+    with pytest.raises(InvalidInputError, match="cannot be saved"):
+        save(model.conditional({"city": "Rome"}), tmp_path / "part.rtbm")
+
+
+@pytest.fixture(scope="module")
+def committee():
+    tried = [{"n_hidden": 1, "n_init": 1, "n_components": k, "max_iter": 60, "tol": 1e-5} for k in (1, 3)]
+    return RTBMDensityCV(tried, cv=3, combine="stack", random_state=0).fit(with_gaps(make_table(300)))
+
+
+def test_committees(committee):
+    fresh = make_table(2000, seed=6)
+    assert committee.candidate_weights_[1] > 0.5
+    assert committee.predict_proba(fresh, "city").shape == (2000, 3)
+    assert committee.score(fresh) > -4.6
+    assert committee.categories_[1] == ["Bern", "Oslo", "Rome"]
+
+
+def test_a_level_that_one_fold_holds_alone():
+    table = make_table(90)
+    table.loc[0, "city"] = "Lima"
+    model = RTBMDensityCV([{"n_hidden": 1, "n_init": 1, "max_iter": 20}], cv=3, random_state=0).fit(table)
+    assert 0 < model.predict_proba(table[:1], "city")[0, 1] < 0.1
+
+
+def test_margins_leave_categories_alone():
+    table = make_table(300).assign(x=lambda t: np.exp(t["x"]))
+    model = quick(margins="yeo-johnson").fit(table)
+    plain = quick().fit(table)
+    fresh = make_table(1000, seed=7).assign(x=lambda t: np.exp(t["x"]))
+    assert model.score(fresh) > plain.score(fresh) + 0.3
+    assert model.conditional({"city": ["Oslo"]}).mean[0, 0] > 5
+
+
+def test_regression_on_categories():
+    table = make_table(400)
+    y = table.pop("x") + 0.2 * table["y"]
+    model = RTBMRegressor(quick(n_components=4)).fit(table, y)
+    fresh = make_table(500, seed=8)
+    truth = fresh.pop("x") + 0.2 * fresh["y"]
+    assert model.score(fresh, truth) > 0.6
+    assert model.predict_quantiles(with_gaps(fresh, 0.3)).shape == (500, 3)
+    assert model.sample_y(fresh[:2], 3).shape == (2, 3)
+    assert np.isfinite(model.log_prob(fresh, truth)).all()
+
+
+def test_outliers_among_categories():
+    table = make_table(300)
+    detector = RTBMOutlierDetector(quick(), contamination=0.05).fit(table)
+    usual = pd.DataFrame({"x": [3.0], "city": ["Oslo"], "y": [1.5], "flag": [False]})
+    assert detector.predict(usual)[0] == 1
+    assert detector.predict(usual.assign(city="Bern"))[0] == -1  # three degrees are no outlier, but in Bern they are
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (lambda t: t[["city", "flag"]], {}, "needs a column of numbers"),
+        (lambda t: t, {"coupling": "diagonal"}, "dense"),
+        (lambda t: t, {"categorical_features": ["town"]}, "town"),
+        (lambda t: t, {"categorical_features": "all"}, "auto"),
+        (lambda t: t, {"handle_unknown": "drop"}, "handle_unknown"),
+        (lambda t: t.assign(city="Rome"), {}, "only one value of city"),
+        (lambda t: t.assign(city=[f"c{i}" for i in range(1500)]), {}, "column city has 1500 levels"),
+        (lambda t: t.assign(city=["a", 1] * 750), {}, "column city has cells of several types"),
+        (lambda t: t.assign(city=pd.Categorical([None] * 1500)), {}, "column city has nothing but gaps"),
+    ],
+)
+def test_what_cannot_be(change, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        quick(**options).fit(change(make_table(1500)))
+
+
+def test_methods_for_numbers_alone_say_so(model):
+    rows = make_table(3)
+    for call in (lambda: model.transform(rows), lambda: model.module_, lambda: model.predict_proba(rows)):
+        with pytest.raises(InvalidInputError, match="categories"):
+            call()
+    with pytest.raises(InvalidInputError, match="predict_proba is for categories"):
+        model.predict_mean(rows, "city")
+    with pytest.raises(InvalidInputError, match="column of categories"):
+        model.predict_proba(rows, "x")
+
+
+def blocks_of(gaps, n=200, n_machines=3):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 2)) * 2
+    if gaps:
+        x[rng.random((n, 2)) < 0.05] = np.nan
+    family = make_family(2, 1, n_components=n_machines)
+    start = make_start(family, np.nan_to_num(x), np.ones(n), 0, 0, rng.integers(0, n_machines, n))
+    offsets = torch.from_numpy(rng.normal(size=(n, n_machines)) * 4)
+    return family, start, ArrayBlocks(torch.from_numpy(x), torch.ones(n, dtype=torch.float64)), offsets
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_offsets_multiply_densities(gaps, compiled, monkeypatch):
+    monkeypatch.setattr("rtbm.theta.kernels.AVAILABLE", compiled)
+    family, vector, source, offsets = blocks_of(gaps)
+    plain, shifted = Likelihood(family, source), Likelihood(family, source.with_offsets(offsets))
+    expected = plain.log_joint(vector) + offsets
+    assert torch.allclose(shifted.log_joint(vector), expected, atol=1e-9)
+    shares, weights = expected.softmax(1), source.weights
+    sums = shifted.evaluate(vector).sums
+    assert sums.log_prob[0] == pytest.approx(float(weights @ expected.logsumexp(1)), abs=1e-9)
+    assert np.allclose(sums.shares, (weights @ shares).numpy(), atol=1e-9)
+    if not gaps:  # Σ ε of each machine, against sums over its points alone
+        for k, machine in enumerate(family.split(vector)[0]):
+            own = ArrayBlocks(source.x, weights * shares[:, k])
+            alone = Likelihood(family.single(), own).evaluate(machine).sums
+            assert np.allclose(sums.square[k] / sums.shares[k], alone.square[0], atol=1e-8)
+            assert np.allclose(sums.first[k] / sums.shares[k], alone.first[0], atol=1e-8)
+
+
+def test_offsets_beyond_the_reach_of_skipped_states():
+    family, vector, source, offsets = blocks_of(False)
+    large = offsets * 30  # categories may outweigh any distance between machines
+    found = Likelihood(family, source.with_offsets(large)).log_joint(vector)
+    expected = Likelihood(family, source).log_joint(vector) + large
+    assert torch.allclose(found.logsumexp(1), expected.logsumexp(1), atol=1e-7)
+
+
+def test_em_never_rises_and_finds_tables_again():
+    family, start, source, _ = blocks_of(True)
+    is_gap = np.random.default_rng(1).random((200, 1)) < 0.1
+    states = np.where(is_gap, -1, (np.nan_to_num(source.x[:, :1]) > 0).astype(int))
+    discrete = Discrete(states, (2,))
+    objective = MixedObjective(family, source, Prior(1.0, np.ones(2)), discrete)
+    result = SOLVERS["em"](max_iter=100, tol=1e-8).minimise(objective, start)
+    values = np.array([record.objective for record in result.history])
+    assert (np.diff(values) < 1e-7).all()
+    tables = find_tables(family, source, discrete, result.vector)
+    assert np.allclose(tables[0].sum(1), 1, atol=1e-12)
+    assert np.allclose(tables[0], objective._tables[0], atol=0.02)
