@@ -37,8 +37,8 @@ GRID_NODES = {1: 1000, 2: 120}
 SMALLEST_UNIT_WIDTH = 0.02
 """Smallest width of a visible unit of the binary Boltzmann machine, in standard deviations; it prevents spikes."""
 FLOW_SIZES, PATIENCE = ((2, 32), (3, 64)), 6
-"""Transforms of the spline flow and widths of their two hidden layers, one of which is chosen; and after how many
-checks without a gain training ends."""
+"""Transforms of the spline flow and widths of their two hidden layers, one of which is chosen; and how many checks
+without a gain are waited for."""
 LOWEST_LOG_PROB = -500.0
 
 Fit = Callable[[Floats, int, bool], Any]

@@ -16,6 +16,7 @@ from rtbm import (
     RTBMDensity,
     RTBMDensityCV,
     RTBMDistribution,
+    RTBMMixture,
     RTBMRegressor,
     SpikeWarning,
     datasets,
@@ -331,6 +332,25 @@ def test_covariances_of_mapped_columns():
     assert torch.allclose(draws.cov(), x.covariance_matrix, rtol=0.05, atol=0.01)
     with pytest.raises(InvalidInputError, match="batch"):
         x.conditional({0: torch.zeros(2)}).covariance_matrix  # noqa: B018
+
+
+def test_gradients_of_conditional_means_of_mixtures():
+    mixture = RTBMMixture([0.4, 0.6], [PLANE, PLANE.affine(torch.eye(2, dtype=torch.float64), tensor(6.0, -3.0))])
+    places, step = tensor(-6.0, 0.0, 0.4, 8.0), 1e-5
+    for own in (YeoJohnson(0.3, 0.1, 0.8), MAPS["margin"]):
+        x, known = MappedDistribution(mixture, [ColumnMap(), own]), places.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(x.conditional({0: known}).mean.sum(), known)
+        ends = [x.conditional({0: places + d}).mean[:, 0] for d in (-step, step)]
+        assert torch.allclose(gradient, (ends[1] - ends[0]) / (2 * step), rtol=1e-5, atol=1e-7)
+
+
+def test_covariances_of_narrow_components_and_of_float32():
+    narrow = RTBMMixture([0.5, 0.5], [PLANE, PLANE.affine(1e-5 * torch.eye(2, dtype=torch.float64), tensor(1.0, 1.0))])
+    maps = [YeoJohnson(1.0, 0.0, 1.0)] * 2
+    found = MappedDistribution(narrow, maps).covariance_matrix
+    assert torch.allclose(found, narrow.covariance_matrix, rtol=1e-8)
+    single = MappedDistribution(PLANE.to(dtype=torch.float32), maps).covariance_matrix
+    assert torch.allclose(single.double(), PLANE.covariance_matrix, rtol=1e-5)
 
 
 def test_entropy_and_divergence_of_mapped_columns():

@@ -183,12 +183,56 @@ def test_gradients_reach_tables_values_and_machines():
             lambda: MixedDistribution([1.0], MACHINES[:1], [NumberColumn(atoms=[2.0, 1.0]), NumberColumn()]),
             "increasing",
         ),
-        (lambda: MixedDistribution([1.0], MACHINES[:1], [NumberColumn(atoms=[2.0]), NumberColumn()]), "None"),
+        (lambda: MixedDistribution([1.0], MACHINES[:1], [NumberColumn(atoms=[2.0]), NumberColumn()]), "shape"),
     ],
 )
 def test_what_cannot_be(make, message):
     with pytest.raises(InvalidInputError, match=message):
         make()
+
+
+def test_columns_that_are_all_atoms():
+    machines = [RTBMDistribution([[1.0]], [[0.4]], [[2.0]], [b], [0.0]) for b in (0.0, 1.0)]
+    number = NumberColumn(ColumnMap(), [0.0, 2.0], tensor([0.0, 0.7, 0.3], [0.5, 0.25, 0.25]))
+    given = MixedDistribution([0.5, 0.5], machines, [number, CategoryColumn(torch.eye(2))]).conditional(
+        {1: tensor(0, 1)}
+    )
+    assert given.mean[0, 0] == pytest.approx(0.6)
+    assert given.cdf([[0.1], [0.1]])[0] == pytest.approx(0.7)
+    assert given.icdf([0.3, 0.8, 1.0])[:, 0, 0].tolist() == [0.0, 2.0, 2.0]
+    everywhere = NumberColumn(ColumnMap(), [0.0, 2.0], tensor([0.0, 0.7, 0.3], [0.0, 0.5, 0.5]))
+    alone = MixedDistribution([1.0, 0.0], machines, [everywhere])
+    assert float(alone.mean) == pytest.approx(0.6)
+    assert alone.icdf([0.3, 1.0])[:, 0].tolist() == [0.0, 2.0]
+
+
+def test_what_has_no_probability(rows):
+    with pytest.raises(InvalidInputError, match="possible"):
+        rows.conditional({3: -1.0}).category(0)
+    sure = MixedDistribution([1.0], [], [CategoryColumn(tensor([1.0, 0.0])), CategoryColumn(tensor([0.5, 0.5]))])
+    assert sure.log_prob([1.0, 0.0]) == -math.inf
+    with pytest.raises(InvalidInputError, match="possible"):
+        sure.conditional({0: 1.0}).log_prob([0.0])
+
+
+def test_no_rows(rows):
+    empty = rows.conditional({0: torch.zeros(0)})
+    assert empty.shares.shape == (0, 3)
+    assert empty.log_prob(torch.zeros(0, 3)).shape == (0,)
+    assert rows.log_prob(torch.zeros(0, 4)).shape == (0,)
+    assert rows.sample((0,)).shape == (0, 4)
+    with pytest.raises(InvalidInputError, match="column or more"):
+        rows.marginal([])
+
+
+def test_batches_of_two_dimensions(rows):
+    colours = tensor([0], [2])
+    given = rows.conditional({0: colours, 2: torch.ones(2, 1)})
+    values = tensor([0.3, 0.5])
+    expected = [float(rows.conditional({0: c, 2: 1.0}).log_prob(values[0])) for c in (0.0, 2.0)]
+    assert given.log_prob(values[0])[:, 0].tolist() == pytest.approx(expected, abs=1e-12)
+    with pytest.raises(InvalidInputError, match="broadcast"):
+        given.log_prob(torch.zeros(3, 2))  # would widen the batch
 
 
 def test_values_that_are_no_categories(rows):

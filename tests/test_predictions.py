@@ -1,5 +1,6 @@
 """What densities predict: regression, imputation, outliers, quantiles, bounds and frames by name."""
 
+import copy
 import warnings
 
 import numpy as np
@@ -18,6 +19,7 @@ from rtbm import (
     RTBMRegressor,
     datasets,
 )
+from rtbm.distributions import LearnedMargin, YeoJohnson
 
 pd = pytest.importorskip("pandas")
 
@@ -148,6 +150,31 @@ def test_calibrated_intervals_hold_what_they_say(too_smooth):
     assert abs(share(too_smooth) - 0.5) < 0.05 < abs(share(plain) - 0.5)
     assert too_smooth.log_prob(X, y).mean() > plain.log_prob(X, y).mean() + 0.02
     assert np.array_equal(too_smooth.predict(X), plain.predict(X))
+
+
+def test_targets_with_gaps_and_other_targets(too_smooth):
+    X, y = noisy_line(200, seed=2)
+    rows = np.column_stack([X, np.where(np.arange(200) % 7 == 0, np.nan, y)])
+    tried = [{"n_hidden": 1, "n_init": 1}]
+    committee = RTBMDensityCV(tried, targets=[1], margins=None, random_state=0).fit(rows)
+    assert np.isfinite(committee.held_out_).all()
+    other = RTBMRegressor(RTBMDensityCV(tried, targets=[0], margins=None, random_state=0)).fit(X, y)
+    plain = other.density_.predict_quantiles(rows[:5], 1, [0.9])
+    assert np.array_equal(other.predict_quantiles(X[:5], 0.9), plain)  # not corrected by scores of another column
+    wide = [{"n_hidden": 8, "n_init": 1, "coupling": "diagonal", "max_iter": 3, "fallback": None}]
+    far = RTBMDensityCV(wide, targets=[1], margins=None, cv=2, random_state=0).fit(rows[:60])
+    assert np.isfinite(far.held_out_).all()  # hidden states cannot be listed
+
+
+def test_the_tail_of_a_wide_correction_keeps_its_mass(too_smooth):
+    wide = clone(too_smooth)
+    wide.__dict__.update(too_smooth.__dict__)
+    wide.density_ = copy.copy(too_smooth.density_)
+    normal = (torch.tensor([value], dtype=torch.float64) for value in (1.0, 0.0, 3.0))
+    wide.density_.calibration_ = LearnedMargin(YeoJohnson(1.0, 0.0, 1.0), *normal)
+    grid = np.linspace(-200, 200, 40_001)
+    density = np.exp(wide.log_prob(np.zeros((len(grid), 1)), grid))
+    assert density.sum() * (grid[1] - grid[0]) == pytest.approx(1, abs=2e-3)
 
 
 def test_other_densities_have_nothing_to_calibrate_with(table, regressor):

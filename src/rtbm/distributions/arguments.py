@@ -133,6 +133,18 @@ def broadcast(first: Tensor, second: Tensor, names: str) -> tuple[Tensor, Tensor
     return rows[0], rows[1], shape
 
 
+def broadcast_to_batch(x: Tensor, batch: torch.Size) -> torch.Size:
+    """The shape draws + batch of values x (..., d) for each row of a batch."""
+    message = f"value must broadcast to the batch {tuple(batch)}, got shape {tuple(x.shape)}"
+    try:
+        shape = torch.broadcast_shapes(x.shape[:-1], batch)
+    except RuntimeError:
+        raise InvalidInputError(message) from None
+    if batch.numel() != 1 and shape[len(shape) - len(batch) :] != batch:
+        raise InvalidInputError(message)
+    return shape
+
+
 def check_indices(indices: int | Iterable[int], n: int) -> list[int]:
     """Indices of coordinates as a list. Negative ones count from the end."""
     try:

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rtbm.distributions.arguments import check_indices, check_points, check_probabilities, dtype_of, refuse_rsample
+from rtbm.distributions.arguments import (
+    broadcast_to_batch,
+    check_indices,
+    check_points,
+    check_probabilities,
+    dtype_of,
+    refuse_rsample,
+)
 from rtbm.distributions.dense import DenseMachine, change_rows
 from rtbm.distributions.evaluator import explains_failures
 from rtbm.distributions.integration.boxes import lower_tail
@@ -21,14 +28,14 @@ from rtbm.errors import InvalidInputError
 from rtbm.parameters import condition_lattice
 from rtbm.theta.lattice import cholesky, enumerate_points
 from rtbm.theta.truncation import log_gauss_sum, squared_radius
-from rtbm.validation import as_shape
+from rtbm.validation import as_real, as_shape, check_device
 
 STATE_ELEMENTS = 2**20  # rows times hidden states in one block of conditionals
 HERMITE_NODES = 48
 """Nodes of `ConditionalDistribution.expectation` for each hidden state. Fewer lose digits of curved functions."""
 
 SMALLEST_TAIL = 1e-15
-"""Normal scores are cut off where a tail has less probability, since states that are left out have about as much."""
+"""Normal scores are cut off where a tail is smaller, since hidden states that are left out have that probability."""
 
 
 class ConditionalMoments(NamedTuple):
@@ -239,21 +246,24 @@ class ConditionalDistribution(Distribution):
 
     def cdf(self, value: Any) -> Tensor:
         """P(v_u ≤ value|v_k) for values (..., 1) that broadcast against the batch, of one unknown coordinate."""
-        return self._tail(value, upper=False)
+        return self._tails(value, "cdf")[0]
 
-    def _tail(self, value: Any, upper: bool) -> Tensor:
-        """The probability above values if `upper`, else below them."""
-        self._needs_one("cdf")
+    def _tails(self, value: Any, method: str) -> tuple[Tensor, Tensor]:
+        """The probabilities below and above values."""
+        self._needs_one(method)
         rows, shape = self._broadcast(check_points(value, "value", 1, self.device, infinite=True))
         n = len(self._values)
         draws = rows.reshape(shape.numel() // max(n, 1), n).mT  # (n, draws)
-        result = draws.new_empty(draws.shape)
+        results = [draws.new_empty(draws.shape) for _ in range(2)]
         for index, states in self._state_blocks():
             x = draws[index].reshape(-1)
             row = torch.arange(len(index), device=x.device).repeat_interleave(draws.shape[1])
-            tail, _ = states.on_line().tail_and_density(x, torch.full_like(x, upper, dtype=torch.bool), row)
-            result = result.index_put((index,), tail.reshape(len(index), -1))
-        return self._shape(result.mT.reshape(-1), value, shape=shape)
+            sums = states.on_line()
+            for side in range(2):
+                tail, _ = sums.tail_and_density(x, torch.full_like(x, side, dtype=torch.bool), row)
+                results[side] = results[side].index_put((index,), tail.reshape(len(index), -1))
+        below, above = (self._shape(result.mT.reshape(-1), value, shape=shape) for result in results)
+        return below, above
 
     def icdf(self, value: Any) -> Tensor:
         """The quantiles p.shape + (..., 1) of probabilities p, of one unknown coordinate: the inverse of `cdf`.
@@ -271,7 +281,7 @@ class ConditionalDistribution(Distribution):
         """
         p = check_probabilities(value, self._values.device)
         levels = p.reshape(-1).expand(len(self._values), -1)
-        result = self._quantiles(torch.where(levels > 0.5, 1 - levels, levels), levels > 0.5)
+        result = self._quantiles(torch.where(levels > 0.5, 1 - levels, levels), levels > 0.5, "icdf")
         return self._shape(result.mT, value, shape=(*p.shape, *self.batch_shape, 1))
 
     def normal_scores(self, value: Any) -> Tensor:
@@ -286,22 +296,25 @@ class ConditionalDistribution(Distribution):
         >>> given.normal_scores(value)
         tensor([1.0000, 7.0000], dtype=torch.float64)
         """
-        below, above = self._tail(value, upper=False).double(), self._tail(value, upper=True).double()
+        below, above = (tail.double() for tail in self._tails(value, "normal_scores"))
         score = torch.special.ndtri(torch.minimum(below, above).clamp(min=SMALLEST_TAIL))
         return self._shape(torch.where(above < below, -score, score), value, shape=score.shape)
 
     def from_normal_scores(self, scores: Any) -> Tensor:
-        """The values (..., q) of scores (..., q): other ones for each row. It is the inverse of `normal_scores`."""
-        z = torch.as_tensor(scores, dtype=torch.float64, device=self.device)
+        """The values (..., q) of scores (..., q), the inverse of `normal_scores`: each row has scores of its own."""
+        z = check_device(as_real(scores, "scores", finite=False), "scores", self.device).double()
+        if bool(z.detach().isnan().any()):
+            raise InvalidInputError("scores must not hold NaN")
         if z.shape[:-1] != self.batch_shape:
             shapes = tuple(self.batch_shape), tuple(z.shape)
             raise InvalidInputError(f"scores must have the shape {shapes[0]} + (q,), got {shapes[1]}")
         rows = z.reshape(len(self._values), z.shape[-1])
-        return self._shape(self._quantiles(lower_tail(-rows.abs()), rows > 0), scores, shape=z.shape)
+        result = self._quantiles(lower_tail(-rows.abs()), rows > 0, "from_normal_scores")
+        return self._shape(result, scores, shape=z.shape)
 
-    def _quantiles(self, tail: Tensor, upper: Tensor) -> Tensor:
+    def _quantiles(self, tail: Tensor, upper: Tensor, method: str) -> Tensor:
         """The values (n, q) with these probabilities (n, q) above them where `upper` (n, q), and below elsewhere."""
-        self._needs_one("icdf")
+        self._needs_one(method)
         result = torch.empty_like(tail)
         for index, states in self._state_blocks():
             result = result.index_put((index,), states.on_line().quantiles(tail[index], upper[index]))
@@ -379,12 +392,7 @@ class ConditionalDistribution(Distribution):
 
     def _broadcast(self, x: Tensor) -> tuple[Tensor, torch.Size]:
         """Values (m, u) of the unknown coordinates, and the shape draws + batch of the results."""
-        try:
-            shape = torch.broadcast_shapes(x.shape[:-1], self.batch_shape)
-        except RuntimeError:
-            raise InvalidInputError(
-                f"value must broadcast against the batch {tuple(self.batch_shape)}, got shape {tuple(x.shape)}"
-            ) from None
+        shape = broadcast_to_batch(x, self.batch_shape)
         return x.expand(*shape, -1).reshape(-1, len(self._others)), shape
 
     def _shape(self, result: Tensor, *values: Any, shape: Sequence[int] | None = None) -> Tensor:

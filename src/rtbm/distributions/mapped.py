@@ -66,10 +66,10 @@ def _normal_moments(c: Tensor, s: Tensor, low: float, high: float) -> tuple[Tens
 
 
 def _integrated_moments(states: ConditionalStates, own: ColumnMap) -> Tensor:
-    """The same for any map, by Gauss-Legendre quadrature over panels of x."""
+    """The mean and the variance (n, 2) of x for any map, by Gauss-Legendre quadrature over panels of x."""
     shares = torch.where(states.weights > NEGLIGIBLE_SHARE * states.weights[:, :1], states.weights, 0.0)
     weights, centres, scales = (part.reshape(-1) for part in states._replace(weights=shares).on_line())
-    moments = centres.new_full((len(centres), 2), math.nan)  # where y leaves float64
+    moments = torch.where((weights > 0)[:, None], math.nan, centres.new_zeros(len(centres), 2))
     within = (centres.isfinite() & scales.isfinite() & (weights > 0)).nonzero()[:, 0]
     with torch.no_grad():
         order = within[centres[within].argsort()]
@@ -79,9 +79,9 @@ def _integrated_moments(states: ConditionalStates, own: ColumnMap) -> Tensor:
         for index in alike.split(MAX_NORMALS):
             moments[index] = _integrate_normals(own, centres[index], scales[index])
     weights, means, variances = (part.reshape(states.weights.shape) for part in (weights, *moments.mT))
-    mean = torch.where(weights > 0, weights * means, 0.0).sum(1)
+    mean = (weights * means).sum(1)  # NaN where y leaves float64
     spread = variances + (means - mean[:, None]).square()
-    return torch.stack([mean, torch.where(weights > 0, weights * spread, 0.0).sum(1)], 1)
+    return torch.stack([mean, (weights * spread).sum(1)], 1)
 
 
 def _integrate_normals(own: ColumnMap, c: Tensor, s: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ def fill_moments(c, s, x, y, measure, first, last, result, start, stop):
 
 
 def _edges(low: Tensor, high: Tensor, width: float) -> Tensor:
-    """Edges (m,) of panels, at most this wide, of the line from all `low` (n,), in order, to their `high` (n,)."""
+    """Edges (m,) of panels, at most this wide, of the union of intervals from `low` (n,), in order, to `high` (n,)."""
     reach = high.cummax(0).values
     begins = torch.cat([low.new_ones(1, dtype=torch.bool), low[1:] > reach[:-1]]).nonzero()[:, 0]
     ends = torch.cat([begins[1:] - 1, begins.new_tensor([len(low) - 1])])
@@ -155,7 +155,7 @@ class MappedDistribution(Distribution):
     With bounds, the maps are logarithms or logits. With learned margins, it is a copula: each column has a density of
     its own, and `base` describes how the normal scores of columns depend on each other. Density, samples, distribution
     function, quantiles, marginals and conditionals are as exact as those of `base`. Means and variances are exact for
-    columns without a map or with one bound, and one-dimensional integrals for others.
+    columns without a map or with one bound, and one-dimensional integrals for others, as covariances are.
 
     Parameters
     ----------
@@ -226,12 +226,12 @@ class MappedDistribution(Distribution):
         if isinstance(self.base, ConditionalDistribution):
             raise InvalidInputError("covariance_matrix is for one distribution, this is a batch of conditionals")
         mean, variance = self._moments()
-        result = torch.diag(variance)
+        result = torch.diag(variance.double())
         for i in range(self.n_visible - 1):
             x, probability = self._quadrature(i)
-            found = (probability * (x - mean[i])) @ self.conditional({i: x}).mean[:, i:]
-            result[i, i + 1 :] = result[i + 1 :, i] = found
-        return result
+            others = self.marginal(range(i, self.n_visible)).conditional({0: x}).mean.double()
+            result[i, i + 1 :] = result[i + 1 :, i] = (probability * (x - mean[i])) @ others
+        return result.to(variance.dtype)
 
     def _quadrature(self, i: int) -> tuple[Tensor, Tensor]:
         """Nodes (m,) of column i, and probabilities (m,) with which they stand for its distribution."""
@@ -239,12 +239,15 @@ class MappedDistribution(Distribution):
         line: Any = self.base.marginal(i)
         nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
         ((_, states),) = line._conditionals([], [0], nothing)._state_blocks()
-        _, centres, scales = states.on_line()
-        reach, width = REACH * scales, PANEL * float(scales.min())
-        edges = _edges((centres - reach).amin(1), (centres + reach).amax(1), width)
-        x, y, measure = _nodes(ColumnMap() if isinstance(own, Interval) else own, edges)
-        probability = line.log_prob(y[:, None]).exp() * measure
-        return own.from_line(y) if isinstance(own, Interval) else x, probability / probability.sum()
+        _, centres, scales = (part.detach() for part in states.on_line())
+        parts = []
+        for scale in scales.unique():
+            low = (centres[scales == scale] - REACH * scale).sort().values
+            parts.append(_edges(low, low + 2 * REACH * scale, PANEL * float(scale)))
+        x, y, measure = _nodes(ColumnMap() if isinstance(own, Interval) else own, torch.cat(parts).sort().values)
+        x = own.from_line(y) if isinstance(own, Interval) else x
+        probability = line.log_prob(y[:, None]).double().exp() * measure
+        return x, probability / probability.sum()
 
     def lost_probability(self) -> Tensor:
         """The probability (Nv,) of values of each column that lie nearer to a bound than float64 can tell, or beyond

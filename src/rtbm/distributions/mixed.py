@@ -10,14 +10,24 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
 
-from rtbm.distributions.arguments import check_indices, check_known, check_points, check_probabilities, refuse_rsample
+from rtbm.distributions.arguments import (
+    broadcast_to_batch,
+    check_indices,
+    check_known,
+    check_points,
+    check_probabilities,
+    refuse_rsample,
+)
 from rtbm.distributions.conditional import ConditionalDistribution
 from rtbm.distributions.mapped import MappedDistribution
 from rtbm.distributions.maps import ColumnMap, to_line
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
 from rtbm.errors import InvalidInputError
-from rtbm.validation import as_real, as_shape
+from rtbm.validation import as_real, as_shape, check_vector
+
+SMALLEST_SHARE = 1e-300
+"""Stands for a probability of 0 of numbers that are no atoms, so that their distribution exists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +54,7 @@ class NumberColumn:
     atoms : (A,), default=()
         In increasing order.
     probabilities : (K, 1 + A), default=None
-        Those of a number that is no atom, and of each atom, in each of K components; None without atoms.
+        In each of K components: first that of a number that is no atom, then that of each atom. None without atoms.
     """
 
     map: ColumnMap = field(default_factory=ColumnMap)
@@ -88,8 +98,7 @@ class _Model(NamedTuple):
         """The category (n,) of values x (n,) of column i; for numbers 0 or 1 + the number of the atom; −1 for gaps."""
         column = self.columns[i]
         if isinstance(column, CategoryColumn):
-            found = x.nan_to_num(-1.0).long()
-            return found.where((found == x) & (found >= 0) & (found < column.probabilities.shape[1]), -1)
+            return x.nan_to_num(-1.0).long()
         found = torch.zeros_like(x, dtype=torch.int64)
         for number, atom in enumerate(column.atoms):
             found = torch.where(x == atom, 1 + number, found)
@@ -101,7 +110,8 @@ class _Model(NamedTuple):
         for i, column in enumerate(self.columns):
             if column.probabilities is not None:
                 state = self.state(i, x[:, i])
-                log_table = column.probabilities.log().mT  # (states, K)
+                is_possible = column.probabilities > 0
+                log_table = torch.where(is_possible, column.probabilities.where(is_possible, 1.0).log(), -math.inf).mT
                 result = result + torch.where(state[:, None] >= 0, log_table[state.clamp(min=0)], 0.0)
         return result
 
@@ -110,11 +120,13 @@ class MixedDistribution(Distribution):
     """The distribution of rows of numbers and categories: a mixture whose components have a machine for the numbers,
     and tables for categories and atoms::
 
-        P(x) = Σ_k w_k Π_j t_kj(c_j) Π_j [a_kj or 1 − a_kj] P_k(numbers that are no atoms)
+        P(x) = Σ_k w_k Π_j t_kj(state of column j) P_k(numbers that are no atoms)
 
-    Rows are tensors of numbers: a category is its number, and NaN is a gap, which is summed or integrated out. log_prob
-    is the log of a density in the numbers that are no atoms, times the probability of the rest. Everything is exact:
-    conditionals reweigh components, and marginals leave factors out.
+    The state of a column of categories is the category. That of a column of numbers with atoms is the atom, or that the
+    number is none. Rows are tensors of numbers: a category is its number, and NaN is a gap, which is summed or
+    integrated out. log_prob is the log of a density in the numbers that are no atoms, times the probability of the
+    rest. Conditionals reweigh components, and marginals leave factors out, so both are exact. Means and variances are
+    as exact as those of MappedDistribution.
 
     Parameters
     ----------
@@ -146,6 +158,7 @@ class MixedDistribution(Distribution):
 
     def __init__(self, weights: Any, machines: Sequence[RTBMDistribution], columns: Sequence[Column]):
         checked = as_real(weights, "weights").double()
+        check_vector(checked, "weights", checked.numel())
         device, K = checked.device, len(checked)
         own = tuple(_checked_column(column, i, K, device) for i, column in enumerate(columns))
         n_numbers = sum(isinstance(column, NumberColumn) for column in own)
@@ -210,6 +223,8 @@ class MixedDistribution(Distribution):
     def marginal(self, indices: int | Iterable[int]) -> "MixedDistribution":
         """The distribution of some columns, in that order."""
         others = [self._others[i] for i in check_indices(indices, len(self._others))]
+        if not others:
+            raise InvalidInputError("indices must name a column or more")
         return self._make(self._known, others, self._values.reshape(*self.batch_shape, len(self._known)))
 
     def conditional(self, values: Mapping[int, Any]) -> "MixedDistribution":
@@ -218,9 +233,7 @@ class MixedDistribution(Distribution):
         Tensors of values (...) give the distributions of many rows at once. NaN entries are unknown.
         """
         new, rest, numbers = check_known(values, len(self._others), self.device)
-        for i in new:
-            if isinstance(column := self.columns[i], CategoryColumn):
-                _check_categories(numbers[..., new.index(i)], column, i)
+        _check_categories(numbers, [self.columns[i] for i in new], new)
         if self._known and self.batch_shape:
             raise InvalidInputError("this is a batch of conditionals already: give all values to conditional at once")
         before = self._values.reshape(-1).expand(*numbers.shape[:-1], -1)
@@ -236,31 +249,37 @@ class MixedDistribution(Distribution):
     @cached_property
     def _log_shares(self) -> Tensor:
         """The log of the probability of each component (n, K), given the known values."""
-        return self._model.log_joint(self._rows()).log_softmax(1)
+        return (self._log_joint - self._log_evidence[:, None]).log_softmax(1)
+
+    @cached_property
+    def _log_joint(self) -> Tensor:
+        return self._model.log_joint(self._rows())
+
+    @property
+    def _log_evidence(self) -> Tensor:
+        """log P (n,) of the known values."""
+        evidence = self._log_joint.logsumexp(1)
+        if not bool((evidence.detach() > -math.inf).all()):
+            raise InvalidInputError(
+                "values must be possible, got a row beyond its bounds, or with a category of probability 0"
+            )
+        return evidence
 
     @property
     def shares(self) -> Tensor:
         """The probabilities of the components (..., K), given the known values."""
-        return self._log_shares.exp().reshape(*self.batch_shape, -1)
+        return self._log_shares.exp().reshape(*self.batch_shape, len(self._model.log_weights))
 
     def log_prob(self, value: Any) -> Tensor:
         """log P(x) for x (..., columns) that broadcast against the batch. NaN entries are summed or integrated out."""
         x = check_points(value, "value", self.n_visible, self.device, missing=True)
-        for i, column in enumerate(self.columns):
-            if isinstance(column, CategoryColumn):
-                _check_categories(x[..., i], column, i)
-        try:
-            shape = torch.broadcast_shapes(x.shape[:-1], self.batch_shape)
-        except RuntimeError:
-            raise InvalidInputError(
-                f"value must broadcast against the batch {tuple(self.batch_shape)}, got shape {tuple(x.shape)}"
-            ) from None
-        draws = x.expand(*shape, -1).reshape(-1, len(self._values), self.n_visible)
-        known = self._rows()
-        rows = known.repeat(len(draws), 1, 1)
-        rows[..., self._others] = draws
+        _check_categories(x, self.columns, list(range(self.n_visible)))
+        shape = broadcast_to_batch(x, self.batch_shape)
+        n, known = len(self._values), self._rows()
+        rows = known.repeat(shape.numel() // max(n, 1), 1, 1)
+        rows[..., self._others] = x.expand(*shape, -1).reshape(len(rows), n, self.n_visible)
         joint = self._model.log_joint(rows.reshape(-1, known.shape[1])).logsumexp(1)
-        return (joint.reshape(-1, len(known)) - self._model.log_joint(known).logsumexp(1)).reshape(shape)
+        return (joint.reshape(len(rows), n) - self._log_evidence).reshape(shape)
 
     def category(self, index: int) -> Categorical:
         """The distribution of a column of categories, or of the atoms of a column of numbers.
@@ -288,59 +307,64 @@ class MixedDistribution(Distribution):
         for i, column in enumerate(self.columns):
             if isinstance(column, NumberColumn):
                 smooth = self._smooth(i)
-                values, masses = self._atoms(column)
-                share = 1 - masses.sum(1)
+                values, masses, share = self._atoms(column)
                 inner, spread = (part.reshape(-1) for part in (smooth.mean, smooth.variance))
                 mean = share * inner + masses @ values
                 around = (masses * (values - mean[:, None]).square()).sum(1)
                 result[:, :, i] = torch.stack([mean, share * (spread + (inner - mean).square()) + around])
         return result.reshape(2, *self.batch_shape, self.n_visible)
 
-    def _atoms(self, column: NumberColumn) -> tuple[Tensor, Tensor]:
-        """The atoms (A,) of a column and their probabilities (n, A)."""
+    def _atoms(self, column: NumberColumn) -> tuple[Tensor, Tensor, Tensor]:
+        """The atoms (A,) of a column, their probabilities (n, A), and that of all other numbers (n,)."""
         values = torch.tensor(list(column.atoms), dtype=torch.float64, device=self.device)
         if column.probabilities is None:
-            return values, self._values.new_zeros(len(self._values), 0)
-        return values, self._log_shares.exp() @ column.probabilities[:, 1:]
+            n = len(self._values)
+            return values, self._values.new_zeros(n, 0), self._values.new_ones(n)
+        masses = self._log_shares.exp() @ column.probabilities
+        return values, masses[:, 1:], masses[:, 0]
 
     def _smooth(self, i: int) -> MappedDistribution:
         """The distributions of column i among numbers that are no atoms, for each row."""
         own, place = self.columns[i], self._model.numbers.index(self._others[i])
         assert isinstance(own, NumberColumn)
-        known = [j for j in self._model.numbers if j in self._known]
         rows = self._rows()
         log_weights = self._model.log_weights + self._model.log_discrete(rows)
         if own.probabilities is not None:
-            log_weights = log_weights + own.probabilities[:, 0].log()
-        places = [self._model.numbers.index(j) for j in known]
-        values, _ = self._model.line(rows)
-        mixture = RTBMMixture.from_logits(self._model.log_weights, self._model.machines)
-        dense = mixture._dense_machines()[1]
-        line = ConditionalDistribution(mixture, log_weights, dense, places, [place], values[:, places])
+            log_weights = log_weights + own.probabilities[:, 0].clamp(min=SMALLEST_SHARE).log()
+        mixture = RTBMMixture.from_logits(torch.zeros_like(self._model.log_weights), self._model.machines)
+        known, values = self._known_numbers, self._model.line(rows)[0]
+        machines = mixture._dense_machines()[1]
+        line = ConditionalDistribution(mixture, log_weights, machines, known, [place], values[:, known])
         return MappedDistribution(line, [own.map])
+
+    @property
+    def _known_numbers(self) -> list[int]:
+        """The places of known columns among the columns of numbers."""
+        return [place for place, i in enumerate(self._model.numbers) if i in self._known]
 
     def cdf(self, value: Any) -> Tensor:
         """P(x ≤ value) (...) of one column of numbers, for values (..., 1) that broadcast against the batch."""
         column = self._one_number("cdf")
-        x = check_points(value, "value", 1, self.device, infinite=True)[..., 0]
-        x = x.expand(torch.broadcast_shapes(x.shape, self.batch_shape))
-        draws = x.reshape(-1, len(self._values))
-        values, masses = self._atoms(column)
+        x = check_points(value, "value", 1, self.device, infinite=True)
+        shape, n = broadcast_to_batch(x, self.batch_shape), len(self._values)
+        draws = x[..., 0].expand(shape).reshape(shape.numel() // max(n, 1), n)
+        values, masses, share = self._atoms(column)
         below = (masses * (values <= draws[..., None])).sum(-1)
-        smooth = self._smooth(0).cdf(draws[..., None])
-        return (below + (1 - masses.sum(1)) * smooth).reshape(x.shape)
+        return (below + share * self._smooth(0).cdf(draws[..., None])).reshape(shape)
 
     def icdf(self, value: Any) -> Tensor:
         """The quantiles p.shape + (..., 1) of probabilities p, of one column of numbers: the least x with cdf ≥ p."""
         column, p = self._one_number("icdf"), check_probabilities(value, self.device)
-        smooth, (values, masses), n = self._smooth(0), self._atoms(column), len(self._values)
-        levels, share = p.reshape(-1).expand(n, -1), 1 - masses.sum(1, keepdim=True)
+        smooth, (values, masses, share), n = self._smooth(0), self._atoms(column), len(self._values)
+        levels, share = p.reshape(-1).expand(n, -1), share[:, None]
         below = torch.stack([smooth.cdf(atom.expand(n, 1)) for atom in values], 1) if len(values) else masses
         last = share * below + masses.cumsum(1)  # of the jumps
+        if len(values):  # without other numbers, all quantiles are atoms, also if probabilities sum to less than p
+            levels = torch.where(share > 0, levels, torch.minimum(levels, last[:, -1:]))
         passed = last[:, None] < levels[..., None]  # (n, q, A): atoms that lie below the quantile
-        rest = ((levels - (passed * masses[:, None]).sum(2)) / share.clamp(min=1e-300)).clamp(0, 1)
-        result = smooth._from_line(smooth._batch()._quantiles(torch.minimum(rest, 1 - rest), rest > 0.5)[..., None])
-        result = result[..., 0]
+        rest = ((levels - (passed * masses[:, None]).sum(2)) / share.clamp(min=SMALLEST_SHARE)).clamp(0, 1)
+        line = smooth._batch()._quantiles(torch.minimum(rest, 1 - rest), rest > 0.5, "icdf")
+        result = smooth._from_line(line[..., None])[..., 0]
         hit = ~passed & (levels[..., None] >= (last - masses)[:, None])
         for number, atom in enumerate(values):
             result = torch.where(hit[..., number], atom, result)
@@ -376,8 +400,7 @@ class MixedDistribution(Distribution):
         wanted = [i for i, column in enumerate(self.columns) if isinstance(column, NumberColumn)]
         if not wanted:
             return
-        others = [model.numbers.index(self._others[i]) for i in wanted]
-        known = [place for place, j in enumerate(model.numbers) if j in self._known]
+        others, known = [model.numbers.index(self._others[i]) for i in wanted], self._known_numbers
         values = model.line(self._rows())[0][:, known]
         for k in chosen.unique().tolist():
             own = (chosen == k).nonzero()[:, 0]
@@ -391,23 +414,17 @@ def _checked_column(column: Any, i: int, n_components: int, device: torch.device
     """The column with probabilities in float64 on the device."""
     if not isinstance(column, Column):
         raise InvalidInputError(f"columns[{i}] must be a NumberColumn or a CategoryColumn, got {column!r}")
-    if isinstance(column, NumberColumn):
-        atoms = [float(atom) for atom in column.atoms]
-        if atoms != sorted(set(atoms)) or not all(map(math.isfinite, atoms)):
-            raise InvalidInputError(f"columns[{i}].atoms must be finite and in increasing order, got {atoms}")
-        if not atoms:
-            return NumberColumn(column.map)
-        n_states = 1 + len(atoms)
-    else:
-        atoms, n_states = [], as_real(column.probabilities, f"columns[{i}].probabilities").shape[-1]
-    if column.probabilities is None:
-        raise InvalidInputError(f"columns[{i}].probabilities must have the shape {(n_components, n_states)}, got None")
-    table = as_real(column.probabilities, f"columns[{i}].probabilities").double().to(device)
+    atoms = [float(atom) for atom in column.atoms] if isinstance(column, NumberColumn) else []
+    if atoms != sorted(set(atoms)) or not all(map(math.isfinite, atoms)):
+        raise InvalidInputError(f"columns[{i}].atoms must be finite and in increasing order, got {atoms}")
+    if isinstance(column, NumberColumn) and not atoms:
+        return NumberColumn(column.map)
+    name = f"columns[{i}].probabilities"
+    table = as_real([] if column.probabilities is None else column.probabilities, name).double().to(device)
+    n_states = 1 + len(atoms) if atoms else max(table.shape[-1], 1)
     if table.shape != (n_components, n_states):
-        raise InvalidInputError(
-            f"columns[{i}].probabilities must have the shape {(n_components, n_states)}, got {tuple(table.shape)}"
-        )
-    _check_table(table, f"columns[{i}].probabilities")
+        raise InvalidInputError(f"{name} must have the shape {(n_components, n_states)}, got {tuple(table.shape)}")
+    _check_table(table, name)
     return NumberColumn(column.map, atoms, table) if isinstance(column, NumberColumn) else CategoryColumn(table)
 
 
@@ -416,10 +433,13 @@ def _check_table(table: Tensor, name: str) -> None:
         raise InvalidInputError(f"{name} must be probabilities with sum 1, got {table.detach().tolist()}")
 
 
-def _check_categories(x: Tensor, column: CategoryColumn, i: int) -> None:
-    n = column.probabilities.shape[1]
-    wrong = x[~(x.isnan() | ((x >= 0) & (x < n) & (x == x.floor())))]
-    if len(wrong.reshape(-1)):
-        raise InvalidInputError(
-            f"column {i} must hold the numbers of categories, 0 to {n - 1}, or NaN, got {float(wrong.reshape(-1)[0])}"
-        )
+def _check_categories(x: Tensor, columns: Sequence[Column], numbers: Sequence[int]) -> None:
+    """Check that values (..., columns) of columns of categories, which have these numbers, are categories."""
+    for place, (number, column) in enumerate(zip(numbers, columns, strict=True)):
+        if isinstance(column, CategoryColumn):
+            own, n = x[..., place], column.probabilities.shape[1]
+            wrong = own[~(own.isnan() | ((own >= 0) & (own < n) & (own == own.floor())))]
+            if wrong.numel():
+                raise InvalidInputError(
+                    f"column {number} must hold the numbers of categories, 0 to {n - 1}, or NaN, got {float(wrong[0])}"
+                )

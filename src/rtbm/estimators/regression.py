@@ -1,5 +1,6 @@
 """Regression by the conditionals of a joint density."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any, Self
@@ -13,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from rtbm.common import Floats
 from rtbm.distributions import ColumnMap
 from rtbm.distributions.arguments import check_probabilities
+from rtbm.distributions.conditional import SMALLEST_TAIL
 from rtbm.errors import InvalidInputError, SpikeWarning
 from rtbm.estimators.checks import (
     check_columns,
@@ -43,8 +45,9 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         predicts the targets of held-out rows.
     calibrate : bool, default=True
         Whether quantiles, intervals, draws and log p of a single target are corrected by the distribution functions of
-        rows that were held out in the fit. Only committees with a target hold rows out, as the default density does.
-        Means and standard deviations are those of the density.
+        rows that were held out in the fit. It needs a committee with this one target in `targets`, as the default is;
+        other densities are not corrected, nor are tables with categories. Means and standard deviations are those of
+        the density.
     random_state : int, RandomState or None, default=None
         The same integer gives the same result. It is passed on to the default density.
     n_jobs : int, default=None
@@ -143,7 +146,7 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
 
     def predict_quantiles(self, X: Any, quantiles: Sequence[float] | Floats = (0.05, 0.5, 0.95)) -> Floats:
         """Quantiles (n_samples, n_quantiles) of y given x; (n_samples, n_targets, n_quantiles) for several targets."""
-        given, levels = self._given(X), np.asarray(quantiles, dtype=np.float64)
+        given, levels = self._given(X), np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
         with torch.no_grad():
             if self._is_corrected:
                 scores = torch.special.ndtri(check_probabilities(levels, given.device))
@@ -195,7 +198,10 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
             if self._is_corrected:
                 score = given.normal_scores(targets)
                 corrected, log_slope = self._calibration.to_line(score)
-                log_prob = log_prob + log_slope + 0.5 * (score.square() - corrected.square())
+                gain = log_slope + 0.5 * (score.square() - corrected.square())
+                beyond = torch.special.log_ndtr(-corrected.abs()) - math.log(SMALLEST_TAIL)  # of the whole tail
+                is_inside = torch.special.ndtr(-score.abs()) > 1.001 * SMALLEST_TAIL
+                log_prob = log_prob + torch.where(is_inside, gain, beyond)
             return log_prob.cpu().numpy()
 
     @property
@@ -205,7 +211,9 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
 
     @property
     def _is_corrected(self) -> bool:
-        return self.calibrate and type(self._calibration) is not ColumnMap
+        own = [self.density_.n_features_in_ - 1] if self.n_targets_ == 1 else []
+        is_judged_by_it = bool(own) and list(getattr(self.density_, "targets", None) or []) == own
+        return self.calibrate and is_judged_by_it and type(self._calibration) is not ColumnMap
 
     def _at_scores(self, given: Any, scores: torch.Tensor) -> torch.Tensor:
         """The values (n, 1, q) of a target at corrected normal scores (n, q), which may be infinite."""

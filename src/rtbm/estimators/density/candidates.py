@@ -37,7 +37,7 @@ PREDICTIONS: tuple[dict[str, Any], ...] = (
     {"n_hidden": 1, "n_components": 32, "regularization": 0.1, "fallback": None, "max_iter": 60},
 )
 """The default candidates for one feature and for several, from smooth and simple to sharp and rich, and those that join
-them for three features or more, for twenty or more, and for targets among three features or more."""
+them for three features or more, for twenty or more, and, with three or more, for targets."""
 EFFORT = {"n_init": 1, "tol": 1e-6}
 """Starts and tolerance of candidates. Averages over folds do not gain from the last digits of a fit."""
 FEW_ROWS = 1000

@@ -9,7 +9,7 @@ import torch
 
 from rtbm.common import Floats
 from rtbm.distributions import ColumnMap, MixedDistribution, RTBMMixture
-from rtbm.errors import InvalidInputError
+from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.estimators.checks import is_constant
 from rtbm.estimators.density.bounds import Bounds
 from rtbm.estimators.density.estimator import RTBMDensity
@@ -120,18 +120,24 @@ class Trial:
     def target_scores(self, shares: Floats, folds: Folds) -> Floats:
         """The normal scores Φ⁻¹(F(y|x)) (n,) of the target y given the other columns x.
 
-        They are NaN if there is not one target, or if there are categories.
+        They are all NaN unless there is exactly one target, and no column of categories.
 
         F is that of the average, with these shares, of the fits without the fold of the row.
         """
         scores = np.full(len(folds.rows), np.nan)
-        for k in range(folds.n_folds if len(folds.targets) == 1 and not folds.sizes else 0):
-            own, (target,) = folds.number == k, folds.targets
+        if len(folds.targets) != 1 or folds.sizes:
+            return scores
+        (target,) = folds.targets
+        for k in range(folds.n_folds):
+            own = (folds.number == k) & ~np.isnan(folds.rows[:, target])
             density = average_densities([(share, self.fits[j][k]) for j, share in enumerate(shares) if share > 0])
             y = torch.from_numpy(map_rows(self.judges[k].maps, folds.rows[own])[0]).to(density.device)
-            with torch.no_grad():
-                given = density.conditional({i: column for i, column in enumerate(y.T) if i != target})
-                scores[own] = given.normal_scores(y[:, [target]]).cpu().numpy()
+            try:
+                with torch.no_grad():
+                    given = density.conditional({i: column for i, column in enumerate(y.T) if i != target})
+                    scores[own] = given.normal_scores(y[:, [target]]).cpu().numpy()
+            except TooManyTermsError:  # quantiles are out of reach too
+                return np.full(len(folds.rows), np.nan)
         return scores
 
 
