@@ -289,3 +289,15 @@ def test_margins_are_fitted_there() -> None:
     ]
     assert abs(models[0].score(X) - models[1].score(X)) < 1e-6
     assert np.allclose(models[0].predict_mean(X[:20], 1), models[1].predict_mean(X[:20], 1), atol=1e-4)
+
+
+def test_categories_are_fitted_there() -> None:
+    rng = np.random.default_rng(0)
+    kind = rng.integers(0, 3, 1500)
+    X = np.column_stack([rng.normal(size=(1500, 2)) + 3 * kind[:, None], np.where(rng.random(1500) < 0.2, 0, kind)])
+    X[rng.random(X.shape) < 0.05] = np.nan
+    options = {"n_components": 3, "n_init": 1, "random_state": 0, "categorical_features": [2]}
+    here, there = (RTBMDensity(1, device=device, **options).fit(X) for device in (None, "cuda"))
+    assert abs(here.score(X) - there.score(X)) < 1e-5
+    assert np.allclose(here.predict_proba(X[:50], 2), there.predict_proba(X[:50], 2), atol=1e-3)
+    assert there.sample(5, random_state=0).shape == (5, 3)
