@@ -99,8 +99,11 @@ class RTBMDensityCV(PredictingDensity):
 
     Attributes
     ----------
-    distribution_ : RTBMDistribution, RTBMMixture or MappedDistribution
-        The fitted density of the features as given; with `bounds` or margins a MappedDistribution.
+    distribution_ : RTBMDistribution, RTBMMixture, MappedDistribution or MixedDistribution
+        The fitted density of the features as given; with `bounds` or margins a MappedDistribution, with categories a
+        MixedDistribution.
+    categories_ : list
+        The levels of each feature that is a column of categories; None for the others.
     margins_, combined_ : str
         The margins, and the way to combine candidates, that were chosen.
     calibration_ : ColumnMap

@@ -136,9 +136,11 @@ class RTBMDensity(PredictingDensity):
 
     Attributes
     ----------
-    distribution_ : RTBMDistribution, RTBMMixture or MappedDistribution
+    distribution_ : RTBMDistribution, RTBMMixture, MappedDistribution or MixedDistribution
         The fitted density of the features as given. With `bounds` or `margins` it is a MappedDistribution, whose `base`
-        is the machine or mixture that describes the mapped features.
+        is the machine or mixture that describes the mapped features. With categories it is a MixedDistribution.
+    categories_ : list
+        The levels of each feature that is a column of categories, in the order of their numbers; None for the others.
     module_ : nn.RTBM or nn.MixtureOfRTBMs
         The machine or mixture as a torch module. It is made once and kept.
     history_ : list of Record
