@@ -27,7 +27,7 @@ from rtbm.estimators.checks import (
     keep_arguments,
     warn_of_spikes,
 )
-from rtbm.estimators.density.categories import encode, find_levels
+from rtbm.estimators.density.categories import count_columns, encode, find_levels
 from rtbm.estimators.density.committee import make_density
 from rtbm.validation import check_integer
 
@@ -111,8 +111,8 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         names = [str(name) for name in (y.columns if is_frame(y) else [getattr(y, "name", None) or "target"])]
         features = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
         check_columns(X, "X")
-        self.categories_ = find_levels(X, getattr(self.density, "categorical_features", "auto"))
-        X = encode(X, self.categories_)
+        levels = find_levels(X, getattr(self.density, "categorical_features", "auto"))
+        X = encode(X, levels)
         X, y = check_rows(self, X, y, validate_separately=(features, {"dtype": np.float64, "ensure_2d": False}))
         if len(X) != len(y):
             raise InvalidInputError(f"X and y must have the same number of rows, got {len(X)} and {len(y)}")
@@ -126,7 +126,8 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         options = {"random_state": self.random_state, "n_jobs": self.n_jobs, "verbose": self.verbose}
         last = list(range(X.shape[1], joint.shape[1]))
         density = make_density(self.density, len(joint), targets=last, **options)
-        sizes = {i: range(len(levels)) for i, levels in enumerate(self.categories_) if levels is not None}
+        self.categories_ = levels or [None] * X.shape[1]
+        sizes = {i: range(len(own)) for i, own in enumerate(levels) if own is not None}
         density.set_params(categorical_features=sizes or None)
         warn_of_spikes(targets, [f"target {i}" for i in range(self.n_targets_)])
         with warnings.catch_warnings():
@@ -223,7 +224,8 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
     def _given(self, X: Any) -> Any:
         """The distributions of the targets given the features, one for each row."""
         check_is_fitted(self)
-        X = encode(X, self.categories_, self.density_.handle_unknown)
+        has_levels = any(own is not None for own in self.categories_) and count_columns(X) == len(self.categories_)
+        X = encode(X, self.categories_, self.density_.handle_unknown) if has_levels else X
         X = check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
         return self.density_._condition_first(X)
 

@@ -20,27 +20,37 @@ Levels = list[list[Any] | None]
 
 
 def find_levels(X: Any, asked: Any) -> Levels:
-    """The levels of the columns of a table; `asked` is the argument `categorical_features`.
+    """The levels of the columns of a table, or nothing if none has any; `asked` is the argument `categorical_features`.
 
     Examples
     --------
     >>> find_levels(np.array([[1.0, 7.0], [2.0, 5.0]]), [1])
     [None, [5.0, 7.0]]
     """
-    names = [*X.columns] if is_frame(X) else [*range(np.shape(X)[1] if np.ndim(X) == 2 else 0)]
     chosen: Mapping[Any, Any] = {}
     if isinstance(asked, Mapping):
         chosen = asked
     elif isinstance(asked, str) and asked == "auto":
-        chosen = {name: None for name in names if is_frame(X) and _is_discrete(X[name])}
+        chosen = {name: None for name in (X.columns if is_frame(X) else []) if _is_discrete(X[name])}
     elif isinstance(asked, Sequence) and not isinstance(asked, str):
         chosen = dict.fromkeys(asked)
     elif asked is not None:
         raise InvalidInputError(
             f'categorical_features must be "auto", None, a list of columns, or {{column: levels}}, got {asked!r}'
         )
+    if not chosen:
+        return []
+    names = [*X.columns] if is_frame(X) else [*range(count_columns(X))]
     numbers = {_place(column, names): column for column in chosen}
     return [_levels(_column(X, i), chosen[numbers[i]], names[i]) if i in numbers else None for i in range(len(names))]
+
+
+def count_columns(X: Any) -> int:
+    """The number of columns of a table; 0 if it is none."""
+    if is_frame(X):
+        return len(X.columns)
+    cells = np.asarray(X, dtype=object)
+    return cells.shape[1] if cells.ndim == 2 else 0
 
 
 def _place(column: Any, names: list[Any]) -> int:

@@ -38,7 +38,7 @@ from rtbm.estimators.checks import (
     warn_of_spikes,
 )
 from rtbm.estimators.density.bounds import Bounds, make_bounds
-from rtbm.estimators.density.categories import Levels, decode, encode, find_levels
+from rtbm.estimators.density.categories import Levels, count_columns, decode, encode, find_levels
 from rtbm.estimators.density.margins import count_shapes, map_back, map_rows
 from rtbm.parameters import count
 from rtbm.training import Record
@@ -81,8 +81,9 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         on them are moved inside.
         """
         check_columns(X, "X")
-        self.categories_ = find_levels(X, self.categorical_features)
-        X = check_rows(self, encode(X, self.categories_), ensure_all_finite="allow-nan", ensure_min_samples=2)
+        levels = find_levels(X, self.categorical_features)
+        X = check_rows(self, encode(X, levels), ensure_all_finite="allow-nan", ensure_min_samples=2)
+        self.categories_ = levels or [None] * X.shape[1]
         weights = check_weights(sample_weight, X)
         X = np.where(weights[:, None] > 0, X, np.nan)
         self.constants_ = np.full(X.shape[1], np.nan)
@@ -417,8 +418,9 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
     def _encoded(self, X: Any) -> Any:
         """X with the numbers of levels in the place of levels."""
-        width = len(X.columns) if is_frame(X) else np.shape(X)[1] if np.ndim(X) == 2 else 0
-        return encode(X, self.categories_, self.handle_unknown) if width == len(self.categories_) else X
+        if not self._sizes or count_columns(X) != len(self.categories_):
+            return X
+        return encode(X, self.categories_, self.handle_unknown)
 
     def _names(self) -> list[str]:
         """The names of the features that the density describes."""
