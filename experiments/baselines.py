@@ -39,7 +39,6 @@ SMALLEST_UNIT_WIDTH = 0.02
 FLOW_SIZES, PATIENCE = ((2, 32), (3, 64)), 6
 """Transforms of the spline flow and widths of their two hidden layers, one of which is chosen; and how many checks
 without a gain are waited for."""
-LOWEST_LOG_PROB = -500.0
 
 Fit = Callable[[Floats, int, bool], Any]
 """fit(X, seed, quick): a fitted model with `score_samples`."""
@@ -261,8 +260,8 @@ class VineCopula:
         self._model = pyvinecopulib.Vinedist.from_data(X, controls=controls)
 
     def score_samples(self, X: Floats) -> Floats:
-        """log P (n,); LOWEST_LOG_PROB where it is lower or not a number, since kernel margins are 0 far out."""
-        return np.fmax(self._model.logpdf(X), LOWEST_LOG_PROB)
+        """log P (n,); −∞ where it is not a number, since kernel margins are 0 far out."""
+        return np.fmax(self._model.logpdf(X), -np.inf)
 
 
 FLOW: dict[str, Fit] = (
