@@ -126,8 +126,24 @@ def decode(rows: Floats, levels: Levels) -> Any:
     table = rows.astype(object)
     for i, own in enumerate(levels):
         if own is not None:
-            table[:, i] = [None if np.isnan(code) else own[int(code)] for code in rows[:, i]]
+            table[:, i] = _decode_column(rows[:, i], own)
     return table
+
+
+def decode_frame(frame: Any, levels: Levels) -> Any:
+    """A frame of numbers with levels in the place of their numbers."""
+    for i, own in enumerate(levels):
+        if own is not None:
+            name, cells = frame.columns[i], _decode_column(frame[frame.columns[i]].to_numpy(), own)
+            if hasattr(frame, "with_columns"):  # polars
+                frame = frame.with_columns(type(frame[name])(name, cells))
+            else:
+                frame[name] = cells
+    return frame
+
+
+def _decode_column(numbers: Floats, levels: list[Any]) -> list[Any]:
+    return [None if np.isnan(number) else levels[int(number)] for number in numbers]
 
 
 def _is_discrete(column: Any) -> bool:

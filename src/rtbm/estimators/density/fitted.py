@@ -38,7 +38,7 @@ from rtbm.estimators.checks import (
     warn_of_spikes,
 )
 from rtbm.estimators.density.bounds import Bounds, make_bounds
-from rtbm.estimators.density.categories import Levels, count_columns, decode, encode, find_levels
+from rtbm.estimators.density.categories import Levels, count_columns, decode, decode_frame, encode, find_levels
 from rtbm.estimators.density.margins import count_shapes, map_back, map_rows
 from rtbm.parameters import count
 from rtbm.training import Record
@@ -368,13 +368,12 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def _framed(self, rows: Floats, given: Any = None) -> Any:
         """Rows as an array, or as the data frame that `set_output` asks for, with index and names of the rows given."""
         container = _get_output_config("transform", self)["dense"]
-        table = decode(rows, self.categories_)
         if container == "default":
-            return table
+            return decode(rows, self.categories_)
         numbered = given.columns if container == "pandas" and is_frame(given) else None  # polars has no such names
         names = getattr(self, "feature_names_in_", numbered)
-        frame = ADAPTERS_MANAGER.adapters[container].create_container(table, given, columns=names)
-        return frame if table is rows else _with_numbers(frame, self.categories_)
+        frame = ADAPTERS_MANAGER.adapters[container].create_container(rows, given, columns=names)
+        return decode_frame(frame, self.categories_)
 
     def bic(self, X: Any) -> float:
         """The Bayesian information criterion on data: −2 log-likelihood + log(n) · parameters; lower is better.
@@ -533,14 +532,6 @@ def _mixed_log_prob(density: MixedDistribution, points: Tensor) -> Tensor:
     mixture = RTBMMixture(density.weights, density.components)
     by_numbers = machine_log_prob(mixture, points[:, model.numbers].contiguous())
     return (model.log_weights + model.log_discrete(points) + by_numbers).logsumexp(1)
-
-
-def _with_numbers(frame: Any, levels: Levels) -> Any:
-    """A frame of objects whose columns without levels are numbers."""
-    names = [name for name, own in zip(frame.columns, levels, strict=True) if own is None]
-    if hasattr(frame, "with_columns"):  # polars
-        return frame.with_columns(frame[names].cast(float)) if names else frame
-    return frame.astype(dict.fromkeys(names, np.float64))
 
 
 def _as_numbers(value: Any, feature: Any) -> Floats:
