@@ -81,6 +81,17 @@ def test_conditionals_marginals_and_draws_keep_levels(model):
     assert arrays[0, 1] in PLACES
 
 
+def test_frames_of_polars():
+    pl = pytest.importorskip("polars")
+    table = pl.DataFrame(make_table(200).to_dict("list")).with_columns(pl.col("city").cast(pl.Categorical))
+    model = quick(n_components=2).fit(table).set_output(transform="polars")
+    assert sorted(model.categories_[1]) == sorted(PLACES)
+    draws = model.sample(5, random_state=0)
+    assert draws["x"].dtype == pl.Float64
+    assert set(draws["city"]) <= set(PLACES)
+    assert model.predict_proba(table.drop("city"), "city").shape == (200, 3)
+
+
 def test_imputation_fills_in_levels(model):
     rows = with_gaps(make_table(40, seed=4), 0.4)
     for method in ("mean", "sample"):
