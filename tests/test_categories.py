@@ -163,6 +163,28 @@ def test_margins_leave_categories_alone():
     assert model.conditional({"city": ["Oslo"]}).mean[0, 0] > 5
 
 
+def test_bounds_leave_categories_alone():
+    table = make_table(200).assign(x=lambda t: np.exp(t["x"]))[["x", "city", "flag"]]
+    one, each = (quick(bounds=b).fit(table) for b in ((0, None), [(0, None), None, None]))
+    assert np.array_equal(one.score_samples(table), each.score_samples(table))
+    assert (one.sample(100, random_state=0)[:, 0] > 0).all()
+
+
+def test_rows_without_numbers():
+    table = make_table(200)
+    table.loc[:50, ["x", "y"]] = np.nan
+    model = quick().fit(table)
+    row = table[:1].assign(flag=None)
+    place = model.categories_[1].index(row["city"].iloc[0])
+    expected = np.log(model.predict_proba(row, "city")[0, place])
+    assert model.score_samples(row)[0] == pytest.approx(expected, abs=1e-9)
+
+
+def test_columns_in_another_order_are_refused(model):
+    with pytest.raises(ValueError, match="in the same order"):
+        model.score(make_table(5)[["city", "x", "y", "flag"]])
+
+
 def test_regression_on_categories():
     table = make_table(400)
     y = table.pop("x") + 0.2 * table["y"]

@@ -71,6 +71,13 @@ class Bounds(NamedTuple):
         ends = zip(self.low, self.high, strict=True)
         return [tuple(None if np.isinf(end) else float(end) for end in pair) for pair in ends]  # type: ignore[misc]
 
+    def without(self, indices: list[int]) -> "Bounds":
+        """The same without bounds of some features."""
+        parts = [part.copy() for part in self]
+        for part, end in zip(parts, (-np.inf, np.inf, -np.inf, np.inf), strict=True):
+            part[indices] = end
+        return Bounds(*parts)
+
     def subset(self, indices: list[int]) -> "Bounds":
         """The bounds of some features."""
         return Bounds(*(part[indices] for part in self))

@@ -88,6 +88,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         X = np.where(weights[:, None] > 0, X, np.nan)
         self.constants_ = np.full(X.shape[1], np.nan)
         bounds = make_bounds(self.bounds, self._columns())
+        bounds = bounds.without([i for i, own in enumerate(self.categories_) if own is not None])
         bounds = bounds.closed(bounds.contact(X))
         bounds.check(X, self._names())
         self._leave_out_constants(X)
@@ -417,9 +418,13 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
     def _encoded(self, X: Any) -> Any:
         """X with the numbers of levels in the place of levels."""
-        if not self._sizes or count_columns(X) != len(self.categories_):
+        if not self._sizes:
             return X
-        return encode(X, self.categories_, self.handle_unknown)
+        levels = self.categories_
+        if is_frame(X) and hasattr(self, "feature_names_in_"):  # an error names columns in another order
+            known = dict(zip(self.feature_names_in_, levels, strict=True))
+            levels = [known.get(name) for name in X.columns]
+        return encode(X, levels, self.handle_unknown) if count_columns(X) == len(levels) else X
 
     def _names(self) -> list[str]:
         """The names of the features that the density describes."""
