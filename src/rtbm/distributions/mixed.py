@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -206,9 +207,11 @@ class MixedDistribution(Distribution):
             column = columns[i]
             if isinstance(column, NumberColumn):
                 columns[i] = replace(column, map=own)
-        model = self._model._replace(columns=tuple(columns))
-        values = self._values.reshape(*self.batch_shape, len(self._known))
-        return MixedDistribution.__new__(MixedDistribution)._set(model, self._known, self._others, values)
+        changed = copy(self)
+        changed._model = self._model._replace(columns=tuple(columns))
+        for name in ("_log_joint", "_log_shares"):  # of the maps before
+            changed.__dict__.pop(name, None)
+        return changed
 
     @property
     def columns(self) -> list[Column]:
@@ -308,7 +311,7 @@ class MixedDistribution(Distribution):
             if isinstance(column, NumberColumn):
                 smooth = self._smooth(i)
                 values, masses, share = self._atoms(column)
-                inner, spread = (part.reshape(-1) for part in (smooth.mean, smooth.variance))
+                inner, spread = (part.reshape(-1) for part in smooth._moments())
                 mean = share * inner + masses @ values
                 around = (masses * (values - mean[:, None]).square()).sum(1)
                 result[:, :, i] = torch.stack([mean, share * (spread + (inner - mean).square()) + around])

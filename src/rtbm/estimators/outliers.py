@@ -8,16 +8,8 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from rtbm.common import Floats
-from rtbm.estimators.checks import (
-    check_columns,
-    check_number,
-    check_rows,
-    check_weights,
-    column_moments,
-    forget,
-    keep_arguments,
-)
-from rtbm.estimators.density.categories import encode, find_levels
+from rtbm.estimators.checks import check_number, check_rows, check_weights, column_moments, forget, keep_arguments
+from rtbm.estimators.density.categories import learn_levels
 from rtbm.estimators.density.committee import RTBMDensityCV, make_density
 
 LARGEST_EXCESS = 1 / 3
@@ -79,9 +71,8 @@ class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
         """Fit the density to X (n_samples, n_features); NaN entries are missing."""
         check_number(self.contamination, "contamination", 0.0, 0.5, strict=True)
         forget(self)
-        check_columns(X, "X")
-        levels = find_levels(X, getattr(self.density, "categorical_features", "auto"))
-        checked = check_rows(self, encode(X, levels), ensure_all_finite="allow-nan", ensure_min_samples=2)
+        encoded, _ = learn_levels(X, getattr(self.density, "categorical_features", "auto"))
+        checked = check_rows(self, encoded, ensure_all_finite="allow-nan", ensure_min_samples=2)
         density = make_density(self.density, len(checked), random_state=self.random_state, n_jobs=self.n_jobs)
         self.density_ = density.fit(X, sample_weight=sample_weight)
         weights = check_weights(sample_weight, checked)

@@ -17,7 +17,6 @@ from rtbm.distributions.arguments import check_probabilities
 from rtbm.distributions.conditional import SMALLEST_TAIL
 from rtbm.errors import InvalidInputError, SpikeWarning
 from rtbm.estimators.checks import (
-    check_columns,
     check_flag,
     check_number,
     check_rows,
@@ -27,7 +26,7 @@ from rtbm.estimators.checks import (
     keep_arguments,
     warn_of_spikes,
 )
-from rtbm.estimators.density.categories import count_columns, encode, find_levels
+from rtbm.estimators.density.categories import encode_like, learn_levels
 from rtbm.estimators.density.committee import make_density
 from rtbm.validation import check_integer
 
@@ -110,9 +109,7 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         forget(self)
         names = [str(name) for name in (y.columns if is_frame(y) else [getattr(y, "name", None) or "target"])]
         features = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "ensure_min_samples": 2}
-        check_columns(X, "X")
-        levels = find_levels(X, getattr(self.density, "categorical_features", "auto"))
-        X = encode(X, levels)
+        X, levels = learn_levels(X, getattr(self.density, "categorical_features", "auto"))
         X, y = check_rows(self, X, y, validate_separately=(features, {"dtype": np.float64, "ensure_2d": False}))
         if len(X) != len(y):
             raise InvalidInputError(f"X and y must have the same number of rows, got {len(X)} and {len(y)}")
@@ -212,9 +209,9 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
 
     @property
     def _is_corrected(self) -> bool:
-        own = [self.density_.n_features_in_ - 1] if self.n_targets_ == 1 else []
-        is_judged_by_it = bool(own) and list(getattr(self.density_, "targets", None) or []) == own
-        return self.calibrate and is_judged_by_it and type(self._calibration) is not ColumnMap
+        """Whether held-out rows of this one target tell how to correct its distribution."""
+        is_judged = list(getattr(self.density_, "targets", None) or []) == [self.density_.n_features_in_ - 1]
+        return self.calibrate and self.n_targets_ == 1 and is_judged and type(self._calibration) is not ColumnMap
 
     def _at_scores(self, given: Any, scores: torch.Tensor) -> torch.Tensor:
         """The values (n, 1, q) of a target at corrected normal scores (n, q), which may be infinite."""
@@ -224,8 +221,8 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
     def _given(self, X: Any) -> Any:
         """The distributions of the targets given the features, one for each row."""
         check_is_fitted(self)
-        has_levels = any(own is not None for own in self.categories_) and count_columns(X) == len(self.categories_)
-        X = encode(X, self.categories_, self.density_.handle_unknown) if has_levels else X
+        names = getattr(self, "feature_names_in_", None)
+        X = encode_like(X, self.categories_, names, self.density_.handle_unknown)
         X = check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
         return self.density_._condition_first(X)
 

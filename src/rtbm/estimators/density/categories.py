@@ -8,7 +8,7 @@ import numpy as np
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import is_frame, is_number, listed
+from rtbm.estimators.checks import check_columns, is_frame, is_number, listed
 
 UNKNOWN = ("warn", "ignore", "error")
 """What is done with levels that training data do not have."""
@@ -81,6 +81,26 @@ def _levels(cells: Any, given: Any, name: Any) -> list[Any]:
             f"X: column {name} has {len(levels)} levels, more than {MAX_LEVELS}: leave it out, or join rare levels"
         )
     return levels
+
+
+def learn_levels(X: Any, asked: Any) -> tuple[Any, Levels]:
+    """A table of training data with the numbers of levels in the place of levels, and the levels, as `find_levels`."""
+    check_columns(X, "X")
+    levels = find_levels(X, asked)
+    return encode(X, levels), levels
+
+
+def encode_like(X: Any, levels: Levels, names: Any, unknown: str) -> Any:
+    """The same for a later table, with the levels of training data, whose columns had these names; None for none.
+
+    Columns in another place are told by their names. That they must not be there is up to later checks.
+    """
+    if not any(own is not None for own in levels):
+        return X
+    if is_frame(X) and names is not None:
+        known = dict(zip(names, levels, strict=True))
+        levels = [known.get(name) for name in X.columns]
+    return encode(X, levels, unknown) if count_columns(X) == len(levels) else X
 
 
 def encode(X: Any, levels: Levels, unknown: str = "error") -> Any:

@@ -38,7 +38,7 @@ from rtbm.estimators.checks import (
     warn_of_spikes,
 )
 from rtbm.estimators.density.bounds import Bounds, make_bounds
-from rtbm.estimators.density.categories import Levels, count_columns, decode, decode_frame, encode, find_levels
+from rtbm.estimators.density.categories import Levels, decode, decode_frame, encode, encode_like, learn_levels
 from rtbm.estimators.density.margins import count_shapes, map_back, map_rows
 from rtbm.parameters import count
 from rtbm.training import Record
@@ -80,9 +80,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         Columns with only one value are refused, or left out if `drop_constant`. Bounds are made and checked, and values
         on them are moved inside.
         """
-        check_columns(X, "X")
-        levels = find_levels(X, self.categorical_features)
-        X = check_rows(self, encode(X, levels), ensure_all_finite="allow-nan", ensure_min_samples=2)
+        encoded, levels = learn_levels(X, self.categorical_features)
+        X = check_rows(self, encoded, ensure_all_finite="allow-nan", ensure_min_samples=2)
         self.categories_ = levels or [None] * X.shape[1]
         weights = check_weights(sample_weight, X)
         X = np.where(weights[:, None] > 0, X, np.nan)
@@ -414,17 +413,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         with warnings.catch_warnings():
             if self._is_derived:  # a marginal or conditional takes arrays and data frames
                 warnings.filterwarnings("ignore", "X does not have valid feature names")
-            return check_rows(self, self._encoded(X), ensure_all_finite=finite, reset=False)
-
-    def _encoded(self, X: Any) -> Any:
-        """X with the numbers of levels in the place of levels."""
-        if not self._sizes:
-            return X
-        levels = self.categories_
-        if is_frame(X) and hasattr(self, "feature_names_in_"):  # an error names columns in another order
-            known = dict(zip(self.feature_names_in_, levels, strict=True))
-            levels = [known.get(name) for name in X.columns]
-        return encode(X, levels, self.handle_unknown) if count_columns(X) == len(levels) else X
+            X = encode_like(X, self.categories_, getattr(self, "feature_names_in_", None), self.handle_unknown)
+            return check_rows(self, X, ensure_all_finite=finite, reset=False)
 
     def _names(self) -> list[str]:
         """The names of the features that the density describes."""
