@@ -147,7 +147,8 @@ def test_calibrated_intervals_hold_what_they_say(too_smooth):
         low, high = model.predict_interval(X, 0.5).T
         return ((low < y) & (y < high)).mean()
 
-    assert abs(share(too_smooth) - 0.5) < 0.05 < abs(share(plain) - 0.5)
+    error = 0.5 / np.sqrt(500)  # of a share of 500 rows, which the correction was learned from
+    assert abs(share(too_smooth) - 0.5) < 3 * error < abs(share(plain) - 0.5)
     assert too_smooth.log_prob(X, y).mean() > plain.log_prob(X, y).mean() + 0.02
     assert np.array_equal(too_smooth.predict(X), plain.predict(X))
 
