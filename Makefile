@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Wheels only: a package that would have to be compiled is an error at once, not ten minutes of compiling.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt
 
-.PHONY: help demo explore test test-all test-random lint docs links certify bench report clean
+.PHONY: help demo explore test test-all test-random coverage lint docs links certify bench report release-build release-check clean
 
 help:
 	@echo "make demo        set up, then fit the paper's gamma sample (summary; model and picture in build/)"
@@ -15,12 +15,14 @@ help:
 	@echo "make test        set up, then lint, types, layers, tests and doctests"
 	@echo "make test-all    make test and make docs, and what takes long: paper runs, clusters, the code in documents, browsers"
 	@echo "make test-random the tests with cases that hypothesis draws afresh"
+	@echo "make coverage    the tests with the share of lines that they run; fails below the floor in pyproject.toml"
 	@echo "make lint        the checks without the tests"
 	@echo "make docs        the documentation, in build/docs; runs the examples"
 	@echo "make links       the links of the documentation to other sites, which need a network"
 	@echo "make certify     theta functions on 10,000 fresh hard cases against FLINT: values, moments, gradients"
 	@echo "make bench       speed and accuracy against NumPy, FLINT, Gaussian mixtures, a spline flow and tanh, in build/"
 	@echo "make report      the paper's experiments beside the paper's numbers, quick: build/paper-quick/report.html"
+	@echo "make release-check  builds, metadata, and the wheel alone in a new environment; TAG=v0.1.0 checks the tag too"
 	@echo "make clean       remove the environment and everything that was built"
 
 $(READY): pyproject.toml constraints.txt
@@ -54,6 +56,18 @@ test-all: lint docs
 
 test-random: $(READY)-test
 	$(BIN)/python -m pytest -m "not slow" --hypothesis-profile random
+
+coverage: $(READY)-test
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest -n 0 -m "not slow"
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --skip-covered --sort cover
+
+release-build: $(READY)-release
+	$(BIN)/python tests/release_check.py --build-only $(if $(TAG),--tag $(TAG))
+
+release-check: $(READY)-release
+	$(BIN)/python tests/release_check.py $(if $(TAG),--tag $(TAG))
 
 docs: $(READY)-docs
 	rm -rf build/docs

@@ -67,6 +67,7 @@ sphinx_gallery_conf = {
     "capture_repr": (),
     "parallel": 2,
     "write_computation_times": False,
+    "thumbnail_size": (640, 448),
 }
 
 # Names of other projects that pages refer to. Their inventories are fetched where there is a network.

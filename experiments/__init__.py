@@ -20,8 +20,12 @@ MODULES = {
     "digits": "paper.digits",
     "conditionals": "paper.conditionals",
     "realdata": "tables.realdata",
+    "mixed": "tables.mixed",
+    "imputation": "tables.imputation",
+    "outliers": "tables.outliers",
     "regression": "tables.regression",
     "classifiers": "tables.classifiers",
+    "forecasts": "tables.forecasts",
 }
 """The module of each experiment, whose EXPERIMENT it is."""
 

@@ -58,7 +58,7 @@ def fit_and_score(
 def rtbm_committee(X: Floats, seed: int, quick: bool) -> RTBMDensityCV:
     """The committee of machines that cross-validation chooses; quick runs have few candidates."""
     if not quick:
-        return RTBMDensityCV(random_state=seed).fit(X)
+        return RTBMDensityCV(atoms=None, rounded=None, random_state=seed).fit(X)
     several: list[dict[str, Any]] = [
         {"n_hidden": n, "n_components": k, "fallback": "gaussians"} for n, k in ((1, 1), (2, 1), (1, 2))
     ]
@@ -67,7 +67,7 @@ def rtbm_committee(X: Floats, seed: int, quick: bool) -> RTBMDensityCV:
         {"n_hidden": 2, "n_components": 4, "regularization": 0.01},
     ]
     candidates = [{**candidate, **QUICK_FIT} for candidate in (one if X.shape[1] == 1 else several)]
-    return RTBMDensityCV(candidates, cv=2, random_state=seed).fit(X)
+    return RTBMDensityCV(candidates, cv=2, atoms=None, rounded=None, random_state=seed).fit(X)
 
 
 def gaussian_mixture(

@@ -22,7 +22,17 @@ from rtbm.errors import InvalidInputError
 from rtbm.estimators.parallel import in_parallel
 from rtbm.paths import write_whole
 
-NUMERICAL_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "zuko", "pyvinecopulib", "ngboost")
+NUMERICAL_PACKAGES = (
+    "torch",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "zuko",
+    "pyvinecopulib",
+    "ngboost",
+    "statsforecast",
+    "statsmodels",
+)
 """Packages that results depend on. Another version of any of them makes finished jobs run again."""
 PRESENTATION = ("cli", "explorer", "output.py", "plotting.py", "__main__.py", "report.py")
 """Files that no result depends on. Changes to them leave finished jobs valid."""
@@ -90,6 +100,9 @@ class Run(NamedTuple):
     def jobs(self) -> list[Job]:
         """All jobs, whose keys must differ."""
         jobs = self.experiment.jobs(self.seeds, self.quick)
+        if not jobs:
+            title = self.experiment.title
+            raise InvalidInputError(f"{title}: no data are installed; install the package with the extra 'bench'")
         if len({job.key for job in jobs}) < len(jobs):
             raise InvalidInputError("the jobs of an experiment must have different keys")
         return jobs

@@ -13,6 +13,7 @@ ESTIMATORS = {
     "classifier": lambda: rtbm.RTBMClassifier(cv=2, random_state=0),
     "regressor": lambda: rtbm.RTBMRegressor(rtbm.RTBMDensity(1, n_init=1, random_state=0)),
     "outlier detector": lambda: rtbm.RTBMOutlierDetector(rtbm.RTBMDensity(1, n_init=1, random_state=0)),
+    "imputer": lambda: rtbm.RTBMImputer(rtbm.RTBMDensity(1, n_init=1, random_state=0)),
     "theta regressor": lambda: rtbm.ThetaNetRegressor((2,), n_init=1, solver="lbfgs", random_state=0),
     "theta classifier": lambda: rtbm.ThetaNetClassifier((2,), n_init=1, solver="lbfgs", random_state=0),
 }

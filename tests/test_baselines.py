@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import baselines
+from experiments.tables import mixed
 from rtbm import datasets
 
 
@@ -54,3 +55,20 @@ def test_tuned_estimators_are_no_worse_than_bad_guesses(quick):
     assert mixture.score(others) > baselines.gaussian_mixture(X, 1, 0, quick).score(others) + 0.05
     scores = [baselines.kernels(X, width).score_samples(others).mean() for width in (0.05, kernel.bandwidth, 3.0)]
     assert scores[1] > max(scores[0], scores[2])
+
+
+@pytest.mark.parametrize("method", mixed.METHODS)
+def test_densities_of_mixed_rows_have_the_sum_one(method):
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    group, is_zero = rng.integers(3, size=200), rng.random(200) < 0.3
+    train = pd.DataFrame({"x": np.where(is_zero, 0.0, rng.normal(group + 2.0)), "group": pd.Categorical(group)})
+    x = np.linspace(-8, 8, 801)  # in units of the deviation, around the mean
+    data = mixed.prepare(train, train)
+    atom = data.atoms["x"][0]
+    rows = [{"x": value, "group": level} for level in range(3) for value in (atom, *x)]
+    test = pd.DataFrame(rows).astype({"group": data.train["group"].dtype})
+    probability = np.exp(mixed.METHODS[method](data._replace(test=test), 0, True)).reshape(3, -1)
+    total = probability[:, 0].sum() + probability[:, 1:].sum() * (x[1] - x[0])
+    # kernel margins of vine copulas end where their grid does, and their integrals at atoms are averages over draws
+    assert abs(total - 1) < (0.05 if method == "vine copula" else 1e-3)

@@ -10,7 +10,8 @@ import torch
 from rtbm import InvalidInputError, RTBMDensity, RTBMDensityCV, RTBMOutlierDetector, RTBMRegressor, load, save
 from rtbm.training import SOLVERS, ArrayBlocks, Prior, make_family, make_start
 from rtbm.training.likelihood import Likelihood
-from rtbm.training.mixed import Discrete, MixedObjective, find_tables
+from rtbm.training.mixed import Discrete, MixedObjective, StateTables
+from rtbm.training.sums import make_blocks
 
 PLACES = {"Rome": 0.0, "Oslo": 3.0, "Bern": -2.0}
 
@@ -69,25 +70,30 @@ def test_log_prob_is_that_of_the_distribution(model):
 def test_conditionals_marginals_and_draws_keep_levels(model):
     given = model.conditional({"city": "Oslo", "x": 2.0})
     assert given.feature_names_in_.tolist() == ["y", "flag"]
-    assert isinstance(given.sample(2, random_state=0)[0, 1], bool)
-    draws = model.set_output(transform="pandas").sample(2000, random_state=0)
-    model.set_output(transform="default")
+    assert given.sample(2, random_state=0)["flag"].isin([False, True]).all()
+    draws = model.sample(2000, random_state=0)
     assert draws["x"].dtype == np.float64
     assert set(draws["city"]) == set(PLACES)
     assert abs((draws["city"] == "Oslo").mean() - 0.3) < 0.05
     assert model.marginal(["city"]).score_samples([["Oslo"]]).shape == (1,)
-    arrays = model.sample(3, random_state=1)
-    assert arrays.shape == (3, 4)
-    assert arrays[0, 1] in PLACES
+
+
+def test_arrays_of_objects():
+    cells = make_table(200).to_numpy(dtype=object)
+    model = quick(categorical_features=[1, 3]).fit(cells)
+    draws = model.sample(3, random_state=1)
+    assert draws.shape == (3, 4)
+    assert draws[0, 1] in PLACES
+    assert model.predict_proba(cells, 1).shape == (200, 3)
 
 
 def test_frames_of_polars():
     pl = pytest.importorskip("polars")
     table = pl.DataFrame(make_table(200).to_dict("list")).with_columns(pl.col("city").cast(pl.Categorical))
-    model = quick(n_components=2).fit(table).set_output(transform="polars")
+    model = quick(n_components=2).fit(table)
     assert sorted(model.categories_[1]) == sorted(PLACES)
     draws = model.sample(5, random_state=0)
-    assert draws["x"].dtype == pl.Float64
+    assert draws.schema == table.schema
     assert set(draws["city"]) <= set(PLACES)
     assert model.predict_proba(table.drop("city"), "city").shape == (200, 3)
 
@@ -95,7 +101,7 @@ def test_frames_of_polars():
 def test_imputation_fills_in_levels(model):
     rows = with_gaps(make_table(40, seed=4), 0.4)
     for method in ("mean", "sample"):
-        filled = pd.DataFrame(model.impute(rows, method=method, random_state=0), columns=rows.columns)
+        filled = model.impute(rows, method=method, random_state=0)
         assert not filled.isna().any().any()
         assert set(filled["city"]) <= set(PLACES)
         known = rows["city"].notna()
@@ -167,7 +173,7 @@ def test_bounds_leave_categories_alone():
     table = make_table(200).assign(x=lambda t: np.exp(t["x"]))[["x", "city", "flag"]]
     one, each = (quick(bounds=b).fit(table) for b in ((0, None), [(0, None), None, None]))
     assert np.array_equal(one.score_samples(table), each.score_samples(table))
-    assert (one.sample(100, random_state=0)[:, 0] > 0).all()
+    assert (one.sample(100, random_state=0)["x"] > 0).all()
 
 
 def test_rows_without_numbers():
@@ -208,7 +214,6 @@ def test_outliers_among_categories():
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (lambda t: t[["city", "flag"]], {}, "needs a column of numbers"),
         (lambda t: t, {"coupling": "diagonal"}, "dense"),
         (lambda t: t, {"categorical_features": ["town"]}, "town"),
         (lambda t: t, {"categorical_features": "all"}, "auto"),
@@ -224,65 +229,102 @@ def test_what_cannot_be(change, options, message):
         quick(**options).fit(change(make_table(1500)))
 
 
+def test_tables_of_categories_alone():
+    rng = np.random.default_rng(0)
+    kind = rng.integers(0, 2, 600)
+    cells = [np.where(rng.random(600) < 0.9, kind, 1 - kind) for _ in range(3)]
+    table = pd.DataFrame({name: np.array(["no", "yes"])[own] for name, own in zip("abc", cells, strict=True)})
+    table.loc[:20, "a"] = None
+    model = quick(n_components=2, n_init=4).fit(table)
+    p = model.predict_proba(pd.DataFrame({"a": ["yes"], "b": ["yes"]}), "c")[0, 1]
+    assert p == pytest.approx(0.89, abs=0.06)  # two of three in ten say yes by mistake
+    every = pd.DataFrame(
+        [(a, b, c) for a in ("no", "yes") for b in ("no", "yes") for c in ("no", "yes")], columns=[*"abc"]
+    )
+    assert np.exp(model.score_samples(every)).sum() == pytest.approx(1.0, abs=1e-12)
+    assert model.sample(3, random_state=0).isin(["no", "yes"]).all().all()
+    tried = [{"n_hidden": 1, "n_components": k} for k in (1, 2)]
+    committee = RTBMDensityCV(tried, cv=3, random_state=0).fit(table)
+    assert committee.candidate_weights_[1] > 0.9
+    assert committee.score(table) > quick(n_components=1).fit(table).score(table) + 0.1
+
+
 def test_methods_for_numbers_alone_say_so(model):
     rows = make_table(3)
-    for call in (lambda: model.transform(rows), lambda: model.module_, lambda: model.predict_proba(rows)):
+    for call in (lambda: model.transform(rows), lambda: model.predict_proba(rows)):
         with pytest.raises(InvalidInputError, match="categories"):
             call()
+    with pytest.raises(AttributeError, match="categories"):
+        _ = model.module_
+    assert "module_" not in dir(model)
     with pytest.raises(InvalidInputError, match="predict_proba is for categories"):
         model.predict_mean(rows, "city")
     with pytest.raises(InvalidInputError, match="column of categories"):
         model.predict_proba(rows, "x")
 
 
-def blocks_of(gaps, n=200, n_machines=3):
+def mixed_source(gaps, n=200, n_machines=3, scale=4.0):
+    """Rows with a discrete column that has a state for each, so that its log probabilities are any offsets."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 2)) * 2
     if gaps:
         x[rng.random((n, 2)) < 0.05] = np.nan
+        x[:3] = np.nan
     family = make_family(2, 1, n_components=n_machines)
     start = make_start(family, np.nan_to_num(x), np.ones(n), 0, 0, rng.integers(0, n_machines, n))
-    offsets = torch.from_numpy(rng.normal(size=(n, n_machines)) * 4)
-    return family, start, ArrayBlocks(torch.from_numpy(x), torch.ones(n, dtype=torch.float64)), offsets
+    offsets = rng.normal(size=(n, n_machines)) * scale
+    places = Discrete(np.arange(n)[:, None], (n,)).places
+    return family, start, ArrayBlocks(torch.from_numpy(x), torch.ones(n, dtype=torch.float64), places), offsets
 
 
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_offsets_multiply_densities(gaps, compiled, monkeypatch):
+def test_tables_multiply_densities(gaps, compiled, monkeypatch):
     monkeypatch.setattr("rtbm.theta.kernels.AVAILABLE", compiled)
-    family, vector, source, offsets = blocks_of(gaps)
-    plain, shifted = Likelihood(family, source), Likelihood(family, source.with_offsets(offsets))
-    expected = plain.log_joint(vector) + offsets
-    assert torch.allclose(shifted.log_joint(vector), expected, atol=1e-9)
+    family, vector, source, offsets = mixed_source(gaps)
+    likelihood = Likelihood(family, source)
+    expected = likelihood.log_joint(vector) + torch.from_numpy(offsets)
     shares, weights = expected.softmax(1), source.weights
-    sums = shifted.evaluate(vector).sums
-    assert sums.log_prob[0] == pytest.approx(float(weights @ expected.logsumexp(1)), abs=1e-9)
-    assert np.allclose(sums.shares, (weights @ shares).numpy(), atol=1e-9)
+    evaluation = likelihood.evaluate(vector, offsets)
+    assert evaluation.log_likelihood == pytest.approx(float(weights @ expected.logsumexp(1)), abs=1e-9)
+    assert np.allclose(evaluation.counts[:-1], weights[:, None] * shares, atol=1e-9)
+    assert np.allclose(evaluation.counts[-1], weights @ shares, atol=1e-9)
     if not gaps:  # Σ ε of each machine, against sums over its points alone
         for k, machine in enumerate(family.split(vector)[0]):
             own = ArrayBlocks(source.x, weights * shares[:, k])
-            alone = Likelihood(family.single(), own).evaluate(machine).sums
+            alone, sums = Likelihood(family.single(), own).evaluate(machine).sums, evaluation.sums
             assert np.allclose(sums.square[k] / sums.shares[k], alone.square[0], atol=1e-8)
             assert np.allclose(sums.first[k] / sums.shares[k], alone.first[0], atol=1e-8)
 
 
-def test_offsets_beyond_the_reach_of_skipped_states():
-    family, vector, source, offsets = blocks_of(False)
-    large = offsets * 30  # categories may outweigh any distance between machines
-    found = Likelihood(family, source.with_offsets(large)).log_joint(vector)
-    expected = Likelihood(family, source).log_joint(vector) + large
-    assert torch.allclose(found.logsumexp(1), expected.logsumexp(1), atol=1e-7)
+def test_tables_beyond_the_reach_of_skipped_states():
+    family, vector, source, offsets = mixed_source(False, scale=120.0)  # may outweigh any distance between machines
+    likelihood = Likelihood(family, source)
+    expected = likelihood.log_joint(vector) + torch.from_numpy(offsets)
+    found = likelihood.evaluate(vector, offsets).log_likelihood
+    assert found == pytest.approx(float(expected.logsumexp(1).mean()), abs=1e-7)
 
 
-def test_em_never_rises_and_finds_tables_again():
-    family, start, source, _ = blocks_of(True)
+def test_em_never_rises_and_parts_add_up():
+    family, start, source, _ = mixed_source(True)
     is_gap = np.random.default_rng(1).random((200, 1)) < 0.1
     states = np.where(is_gap, -1, (np.nan_to_num(source.x[:, :1]) > 0).astype(int))
     discrete = Discrete(states, (2,))
-    objective = MixedObjective(family, source, Prior(1.0, np.ones(2)), discrete)
-    result = SOLVERS["em"](max_iter=100, tol=1e-8).minimise(objective, start)
+    whole = ArrayBlocks(source.x, torch.ones(200, dtype=torch.float64), discrete.places)
+    objective = MixedObjective(family, whole, Prior(1.0, np.ones(2)), discrete.sizes)
+    vector = StateTables.fit((2,), discrete.count_shares(np.ones((200, 3)))).vector(start)
+    result = SOLVERS["em"](max_iter=100, tol=1e-8).minimise(objective, vector)
     values = np.array([record.objective for record in result.history])
     assert (np.diff(values) < 1e-7).all()
-    tables = find_tables(family, source, discrete, result.vector)
-    assert np.allclose(tables[0].sum(1), 1, atol=1e-12)
-    assert np.allclose(tables[0], objective._tables[0], atol=0.02)
+    machines, tables = StateTables.of_vector((2,), 3, result.vector)
+    assert all(np.allclose(table.sum(1), 1, atol=1e-12) for table in tables.probabilities)
+
+    class Halves:
+        def add(self, function):
+            halves = (slice(0, 77), slice(77, 200))
+            weights = torch.full((200,), 1 / 200, dtype=torch.float64)
+            return sum(function(make_blocks(source.x[h], weights[h], discrete.places[h])) for h in halves)
+
+    one, two = (Likelihood(family, data).evaluate(machines, tables.logs) for data in (whole, Halves()))
+    assert one.log_likelihood == pytest.approx(two.log_likelihood, abs=1e-12)
+    assert np.allclose(one.counts, two.counts, rtol=0, atol=1e-12)

@@ -1,6 +1,7 @@
 """RTBMClassifier: densities of classes and logistic regression, weighed by held-out rows."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_iris, load_wine, make_circles, make_classification
 from sklearn.impute import SimpleImputer
@@ -9,6 +10,7 @@ from sklearn.model_selection import KFold, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+import rtbm
 from rtbm import InvalidInputError, RTBMClassifier
 from rtbm.estimators.class_densities import ClassDensities, class_tasks
 
@@ -157,3 +159,28 @@ def test_bad_parameters(options, message):
     X, y = load_iris(return_X_y=True)
     with pytest.raises(InvalidInputError, match=message):
         quick(**options).fit(X, y)
+
+
+def mixed_rows(n, seed):
+    """Colours that depend on the class, alone or together with a number, with gaps, and labels."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, n)
+    colour = np.where(rng.random(n) < 0.75, np.where(y == 1, "red", "blue"), "green")
+    X = pd.DataFrame({"colour": colour, "x": rng.normal(size=n) + 0.5 * y, "noise": rng.choice(list("abc"), n)})
+    return X.mask(rng.random(X.shape) < 0.1), y
+
+
+def test_categories_predict_classes(tmp_path):
+    X, y = mixed_rows(300, 0)
+    model = RTBMClassifier(cv=3, random_state=0).fit(X, y)
+    fresh, truth = mixed_rows(500, 1)
+    assert model.categories_ == [["blue", "green", "red"], None, ["a", "b", "c"]]
+    assert model.score(fresh, truth) > 0.78  # colours alone tell 0.84 of the classes where they are known
+    assert model.score(fresh, truth) > RTBMClassifier(cv=3, random_state=0).fit(X[["x"]], y).score(fresh[["x"]], truth)
+    rtbm.save(model, tmp_path / "colours.rtbm")
+    assert np.array_equal(rtbm.load(tmp_path / "colours.rtbm").predict_proba(fresh), model.predict_proba(fresh))
+    with pytest.warns(UserWarning, match="column colour has levels that were not there in the fit, 'pink'"):
+        found = model.predict_proba(fresh.assign(colour="pink"))
+    assert np.array_equal(found, model.predict_proba(fresh.assign(colour=None)))
+    only = RTBMClassifier(cv=3, random_state=0).fit(X[["colour", "noise"]], y)
+    assert only.score(fresh[["colour", "noise"]], truth) > 0.75

@@ -207,7 +207,7 @@ def test_mean_of_a_log_normal():
         (lambda d: d.conditional({0: [1.0, 2.0], 1: [1.0, 2.0, 3.0]}), "broadcast"),
         (lambda d: d.conditional({0: [1.0, math.inf]}), r"values\[0\] must be finite"),
         (lambda d: d.conditional({0: math.nan}), r"values\[0\] must be finite"),
-        (lambda d: d.conditional({0: [1.0]}).icdf(0.5), "one unknown coordinate"),
+        (lambda d: d.conditional({0: [1.0]}).icdf(0.5), "one coordinate"),
         (lambda d: d.conditional({0: [1.0], 1: [2.0]}).icdf(1.5), "between 0 and 1"),
         (lambda d: d.conditional({0: [1.0, 2.0]}).log_prob(torch.zeros(3, 2)), "broadcast"),
         (lambda d: d.conditional({0: [1.0], 1: [1.0], 2: [1.0]}), "leave at least one"),

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import get_tags
@@ -40,14 +41,20 @@ CHECKED = {
     "classifier": ESTIMATORS["classifier"](),
     "regressor": ESTIMATORS["regressor"](),
     "outlier detector": ESTIMATORS["outlier detector"](),
+    "imputer": rtbm.RTBMImputer(rtbm.RTBMDensity(1, n_init=1, max_iter=10), random_state=0),
     "theta regressor": rtbm.ThetaNetRegressor((3,), n_init=2, max_iter=60),
     "theta classifier": rtbm.ThetaNetClassifier((4,), n_init=1, max_iter=60),
 }
 every_estimator = pytest.mark.parametrize("name", list(ESTIMATORS))
 
 
+LEFT_OUT = {"check_array_api_input", "check_outliers_train", "check_outliers_fit_predict"}
+"""Checks of scikit-learn that need SCIPY_ARRAY_API in the environment, or ask that `contamination` be the share of
+training rows that are called outliers. Here it is the share of new rows."""
+
+
 def conventions():
-    """All checks of scikit-learn, but for the one that needs SCIPY_ARRAY_API in the environment."""
+    """All checks of scikit-learn but for those."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [
@@ -56,7 +63,7 @@ def conventions():
             )
             for name, estimator in CHECKED.items()
             for model, check in estimator_checks_generator(estimator)
-            if check.func.__name__ != "check_array_api_input"
+            if check.func.__name__ not in LEFT_OUT
         ]
 
 
@@ -101,6 +108,88 @@ def test_the_same_seed_gives_the_same_result(name):
     first, second = (ESTIMATORS[name]().fit(X, y) for _ in range(2))
     for method, values in outputs(first, X).items():
         np.testing.assert_array_equal(outputs(second, X)[method], values)
+
+
+def generators():
+    """Everything of NumPy that random numbers come from."""
+    return {
+        "generator": np.random.default_rng(3),
+        "bit generator": np.random.PCG64(3),
+        "seed sequence": np.random.SeedSequence(3),
+        "state": np.random.RandomState(3),
+    }
+
+
+@every_estimator
+def test_random_numbers_may_come_from_a_generator(name):
+    X, y = table(name)
+    first, second = (ESTIMATORS[name]().set_params(random_state=np.random.default_rng(3)).fit(X, y) for _ in range(2))
+    for method, values in outputs(first, X).items():
+        np.testing.assert_array_equal(outputs(second, X)[method], values)
+
+
+@pytest.mark.parametrize("kind", list(generators()))
+def test_draws_come_from_anything_of_numpy_and_advance_generators(kind):
+    X, y = table("regressor")
+    model, regressor = (ESTIMATORS[name]().fit(X, y) for name in ("machine", "regressor"))
+    holes = np.where(np.arange(2) == 1, np.nan, X)
+    for draw in (
+        lambda source: model.sample(3, random_state=source),
+        lambda source: model.impute(holes, "sample", random_state=source),
+        lambda source: regressor.sample_y(X, 2, random_state=source),
+    ):
+        source = generators()[kind]
+        first, second = draw(source), draw(source)
+        np.testing.assert_array_equal(first, draw(generators()[kind]))
+        assert np.array_equal(first, second) == (kind == "seed sequence")
+
+
+@pytest.mark.parametrize("seed", ["seven", -1, 1.5])
+def test_other_seeds_are_refused(seed):
+    for name in sorted(ESTIMATORS.keys() - {"regressor", "outlier detector", "imputer"}):  # these pass seeds on
+        with pytest.raises(InvalidInputError, match=r"random_state must be .* Generator"):
+            ESTIMATORS[name]().set_params(random_state=seed).fit(*table(name))
+
+
+class OnDevice:
+    """An array that, like those of GPUs, is handed over by DLPack, and refuses to be turned into one of NumPy."""
+
+    def __init__(self, array):
+        self._array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
+
+    def __len__(self):
+        return len(self._array)
+
+    def __array__(self, *arguments, **options):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed")
+
+    def __dlpack__(self, **options):
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("convert", [torch.from_numpy, OnDevice], ids=["torch", "DLPack"])
+@every_estimator
+def test_arrays_of_other_libraries_are_taken_as_those_of_numpy(name, convert):
+    X, y = table(name)
+    weights = np.arange(len(X)) % 3 + 1.0
+    expected = outputs(ESTIMATORS[name]().fit(X, y, sample_weight=weights), X)
+    target = convert(y) if "regressor" in name else y
+    found = outputs(ESTIMATORS[name]().fit(convert(X), target, sample_weight=convert(weights)), convert(X))
+    for method, values in expected.items():
+        np.testing.assert_array_equal(found[method], values)
+
+
+@pytest.mark.parametrize("convert", [torch.from_numpy, OnDevice], ids=["torch", "DLPack"])
+def test_blocks_and_values_of_other_libraries_are_taken_too(convert):
+    X, _ = table("machine")
+    model = ESTIMATORS["machine"]().fit([X[:20], X[20:]])
+    blocks = ESTIMATORS["machine"]().fit([convert(X[:20]), convert(X[20:])])
+    np.testing.assert_array_equal(blocks.score_samples(convert(X)), model.score_samples(X))
+    given = model.conditional({0: convert(X[:, 0])})
+    np.testing.assert_array_equal(given.mean, model.conditional({0: X[:, 0]}).mean)
 
 
 @every_estimator

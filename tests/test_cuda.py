@@ -301,3 +301,32 @@ def test_categories_are_fitted_there() -> None:
     assert abs(here.score(X) - there.score(X)) < 1e-5
     assert np.allclose(here.predict_proba(X[:50], 2), there.predict_proba(X[:50], 2), atol=1e-3)
     assert there.sample(5, random_state=0).shape == (5, 3)
+
+
+def test_atoms_are_fitted_there() -> None:
+    rng = np.random.default_rng(0)
+    X = np.column_stack(
+        [np.where(rng.random(1500) < 0.3, 0.0, rng.gamma(2.0, size=1500)), rng.normal(size=1500).round(1)]
+    )
+    options = {"n_components": 2, "n_init": 1, "random_state": 0, "margins": "yeo-johnson"}
+    here, there = (RTBMDensity(1, device=device, **options).fit(X) for device in (None, "cuda"))
+    assert there.columns_.atoms[0] == [0.0]
+    assert abs(here.score(X) - there.score(X)) < 1e-5
+    assert np.allclose(here.cell_probability(X[:20]), there.cell_probability(X[:20]), atol=1e-4)
+    assert np.allclose(here.cell_probability(X[:20], 1), there.cell_probability(X[:20], 1), atol=1e-4)
+    ranges = [model.conditional({1: (0.0, 1.0)}).distribution_.mean.cpu() for model in (here, there)]
+    assert torch.allclose(*ranges, atol=1e-3)
+    assert torch.allclose(*(m.distribution_.covariance_matrix.cpu() for m in (here, there)), atol=1e-2)
+    assert there.sample(5, random_state=0).shape == (5, 2)
+
+
+def test_mixed_tables() -> None:
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 3, 900)
+    rows = np.column_stack([3.0 * group + rng.normal(size=900), rng.normal(size=900), group, rng.integers(0, 2, 900)])
+    rows = np.where(rng.random(rows.shape) < 0.1, np.nan, rows)
+    options = {"n_components": 3, "n_init": 1, "max_iter": 30, "categorical_features": [2, 3], "random_state": 0}
+    here, there = (RTBMDensity(1, **options, device=device).fit(rows) for device in (None, "cuda"))
+    assert np.allclose(here.score_samples(rows), there.score_samples(rows), rtol=0, atol=1e-6)
+    parts = RTBMDensity(1, **options, device="cuda").fit([rows[:100], rows[100:]])
+    assert np.allclose(parts.score_samples(rows), there.score_samples(rows), rtol=0, atol=1e-6)

@@ -91,7 +91,7 @@ def test_wrong_parameters_are_named(options, message, iris):
 def test_features_are_the_expectations_of_densities_on_patches(iris):
     X, _ = iris
     features = RTBMFeatures(2, patch=[[0, 3], [2, 1]], random_state=3).fit(X)
-    options = {"tol": features.tol, "n_init": 1, "fallback": None, "random_state": 0}
+    options = {"tol": features.tol, "n_init": 1, "fallback": None, "atoms": None, "rounded": None, "random_state": 0}
     alone = [RTBMDensity(2, **options).fit(X[:, part]) for part in ([0, 3], [2, 1])]
     assert np.allclose(
         features.transform(X), np.hstack([alone[0].transform(X[:, [0, 3]]), alone[1].transform(X[:, [2, 1]])])
@@ -350,8 +350,8 @@ def test_points_out_of_reach_are_named(iris):
     X, y = iris
     features = RTBMFeatures(2, random_state=0).fit(X)
     far = X[:5].copy()
-    far[3, 2] = 1e100
-    with pytest.raises(InvalidInputError, match=r"X: row 3 holds 1e\+100 in patch 1"):
+    far[3, 2] = 1e300  # whose products leave float64
+    with pytest.raises(InvalidInputError, match=r"X: row 3 holds 1e\+300 in patch 1"):
         features.transform(far)
     with pytest.raises(InvalidInputError, match="change the unit"):
         RTBMFeatures(1, supervised=True).fit(1e160 * X, y)

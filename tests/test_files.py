@@ -210,9 +210,37 @@ def test_text_and_dates_are_left_out_unless_asked_for(tmp_path):
         FileRows(path)
 
 
+def test_text_and_dates_are_read_if_asked_for(tmp_path):
+    days = ["2024-01-01", "2024-01-02T06:00:00.000000000", "", "2024-01-01", ""]
+    rows = zip(
+        ["ann", "bob", "cy", "dee", "eve"], ["Rome", ' "Oslo"', "Oslo", "NA", "Rome"], days, "12345", strict=True
+    )
+    text = "who,city,day,x\n" + "".join(",".join(row) + "\n" for row in rows)
+    table = read_table(write(tmp_path / "data.csv", text), text=True)
+    assert (table.names, table.left_out) == (["city", "day", "x"], {"who": "text, 5 different values"})
+    assert table.kinds == {0: "text", 1: "dates"}
+    assert table.values[:, 0].tolist() == ["Rome", "Oslo", "Oslo", None, "Rome"]
+    assert np.array_equal(table.values[:, 1].astype(float), [19723, 19724.25, np.nan, 19723, np.nan], equal_nan=True)
+    assert read_table(tmp_path / "data.csv", ["who", "x"], text=True).values[0].tolist() == ["ann", 1]
+    columns = {"x": [1.0, 2, 3, 4], "flag": [True, False, None, True], "one": ["a"] * 4, "time": [datetime.time(1)] * 4}
+    zones = pa.array([datetime.datetime(2024, 1, 1)] * 4, pa.timestamp("ns", "+02:00"))
+    kinds = {
+        "c": pa.array(["a", "b", None, "a"]).dictionary_encode(),
+        "zone": zones,
+        "day": [datetime.date(2024, 1, 1)] * 4,
+    }
+    pq.write_table(pa.table({**columns, **kinds}), tmp_path / "data.parquet")
+    table = read_table(tmp_path / "data.parquet", text=True)
+    assert (table.names, table.kinds) == (["x", "flag", "zone", "day"], {2: "dates", 3: "dates"})
+    assert table.values[0].tolist() == [1, 1, 19723, 19723]
+    assert table.left_out == {"one": "text, one value", "time": "time64[us]", "c": "text, 2 different values"}
+    labels = read_table(tmp_path / "data.parquet", text=["c"])
+    assert labels.values[:, 2].tolist() == ["a", "b", None, "a"]
+
+
 def test_delimiters_at_the_ends_of_lines_make_no_column(tmp_path):
     path = write(tmp_path / "data.csv", "x;y;\n1;2;\n3;4;\n")
-    assert read_table(path) == (pytest.approx(np.array([[1, 2], [3, 4]])), ["x", "y"], {"Unnamed: 2": "empty"})
+    assert read_table(path) == (pytest.approx(np.array([[1, 2], [3, 4]])), ["x", "y"], {"Unnamed: 2": "empty"}, {})
     assert np.isnan(read_table(path, ["Unnamed: 2"]).values).all()
     table = read_table(write(path, "x,,y,\n1,,2,\n3,5,4,\n"))
     assert (table.names, table.left_out) == (["x", "Unnamed: 1", "y"], {"Unnamed: 3": "empty"})
@@ -252,7 +280,7 @@ def test_the_index_in_parquet_is_no_feature(tmp_path, name, stored):
     assert read_table(path, [stored, "x"]).values.tolist() == [[7, 1], [9, 2]]
     assert FileRows(path, [stored]).names == [stored]
     FRAME.to_parquet(path)
-    assert read_table(path) == (pytest.approx(FRAME.to_numpy()), ["x", "y"], {})
+    assert read_table(path) == (pytest.approx(FRAME.to_numpy()), ["x", "y"], {}, {})
 
 
 @pytest.mark.parametrize(
@@ -282,7 +310,7 @@ def test_separators(tmp_path):
     assert read_table(path, separator="|").values.tolist() == [[1, 2]]
     assert read_table(write(tmp_path / "t.csv", "a;x\tb\n1\t2\n"), separator="\\t").names == ["a;x", "b"]
     blanks = write(tmp_path / "blanks.txt", "# made\n  x    y \n 1.5  2\n   \n3     4\n")
-    assert read_table(blanks) == (pytest.approx(np.array([[1.5, 2], [3, 4]])), ["x", "y"], {})
+    assert read_table(blanks) == (pytest.approx(np.array([[1.5, 2], [3, 4]])), ["x", "y"], {}, {})
     assert read_table(write(tmp_path / "blanks.csv", "1   2\n"), separator=" ").values.tolist() == [[1, 2]]
     for options in ({"separator": "ab"}, {"separator": ","}, {"separator": '"', "decimal": "."}, {"decimal": ";"}):
         with pytest.raises(InvalidInputError, match="must be"):

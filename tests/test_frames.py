@@ -78,14 +78,14 @@ def test_frames_of_polars(frame):
     pl = pytest.importorskip("polars")
     rows = pl.DataFrame(with_gaps(frame).to_dict("list"), nan_to_null=True)
     model = ESTIMATORS["machine"]().fit(rows)
-    expected = model.impute(rows)
-    filled = model.set_output(transform="polars").impute(rows)
+    filled = model.impute(rows)
     assert filled.columns == model.sample(2).columns == ["c", "a", "b"]
-    np.testing.assert_array_equal(filled.to_numpy(), expected)
+    cells = rows.to_numpy()
+    np.testing.assert_array_equal(filled.to_numpy(), ESTIMATORS["machine"]().fit(cells).impute(cells))
     np.testing.assert_array_equal(model.predict_mean(rows.drop("a"), "a"), model.predict_mean(rows, "a"))
-    with pytest.raises(InvalidInputError, match=r"got d \(datetime.date"):
-        model.fit(rows.with_columns(d=datetime.date(2020, 1, 1)))
-    with pytest.raises(InvalidInputError, match=r"got d \('x'\)"):
+    dated = rows.with_columns(d=pl.date_range(datetime.date(2020, 1, 1), datetime.date(2020, 2, 29), eager=True))
+    assert model.fit(dated).sample(2)["d"].dtype == pl.Date
+    with pytest.raises(InvalidInputError, match="only one value of d"):
         model.fit(rows.with_columns(d=pl.lit("x")))
 
 
@@ -93,7 +93,7 @@ def test_known_cells_of_constant_columns_are_kept(frame):
     rows = frame.assign(d=2.0)
     model = ESTIMATORS["machine"]().set_params(drop_constant=True).fit(rows)
     filled = model.impute(rows[:2].assign(a=np.nan, d=[7.0, np.nan]))
-    assert filled[:, 3].tolist() == [7.0, 2.0]
+    assert filled["d"].tolist() == [7.0, 2.0]
 
 
 BAD_COLUMNS = {
@@ -101,8 +101,6 @@ BAD_COLUMNS = {
     "text that begins with a gap": lambda n: [None] + ["x"] * (n - 1),
     "categories": lambda n: pd.Categorical(["x"] * n),
     "nullable text": lambda n: pd.array([pd.NA] + ["x"] * (n - 1), dtype="string"),
-    "dates": lambda n: pd.date_range("2020-01-01", periods=n),
-    "dates with a zone": lambda n: pd.date_range("2020-01-01", periods=n, tz="UTC"),
     "periods": lambda n: pd.period_range("2020-01-01", periods=n, freq="D"),
     "durations": lambda n: pd.to_timedelta(np.arange(n), unit="s"),
     "Python's dates": lambda n: np.array([datetime.date(2020, 1, 1)] * n, dtype=object),
@@ -123,8 +121,8 @@ def test_all_estimators_name_columns_that_are_no_numbers(frame, name):
     model, y = ESTIMATORS[name](), frame["c"] > 0
     if "categorical_features" in model.get_params():
         model.set_params(categorical_features=None)
-    odd = frame.assign(a="x", b=pd.Timestamp(0))
-    with pytest.raises(InvalidInputError, match=r"got a \('x'\), b \(Timestamp"):
+    odd = frame.assign(a="x", b=pd.Timedelta(1))
+    with pytest.raises(InvalidInputError, match=r"got a \('x'\), b \(Timedelta"):
         model.fit(odd, y)
     with pytest.raises(InvalidInputError, match=r"got feature 1 \('x'\)"):
         model.fit(frame.assign(a="x").to_numpy(dtype=object), y)

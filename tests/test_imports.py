@@ -47,6 +47,14 @@ def test_public_names_are_listed_and_there():
         _ = rtbm.RTBMDensty
 
 
+def test_help_explains_every_public_name():
+    errors = {name for name in rtbm.__all__ if name.endswith(("Error", "Warning"))}
+    details = {"Estimate", "ThetaMoments", "__version__"}  # what functions return
+    assert not {name for name in rtbm.__all__ if name not in rtbm.__doc__} - errors - details
+    for word in rtbm.__doc__.replace("`RTBMDensityCV().fit(X)`", "").split("`")[1::2]:
+        assert hasattr(rtbm, word) or hasattr(rtbm.RTBMDensity, word) or word.split(".")[0] in ("nn", "rtbm"), word
+
+
 CALLS = [
     ("--help",),
     ("fit", "--help"),

@@ -122,7 +122,7 @@ def touching():
     return X, moved
 
 
-QUICK = {"bounds": (0, 1), "random_state": 0}
+QUICK = {"bounds": (0, 1), "atoms": None, "rounded": None, "random_state": 0}
 WAYS = {
     "array": lambda X: RTBMDensity(1, n_init=1, **QUICK).fit(X),
     "blocks": lambda X: RTBMDensity(1, n_init=1, **QUICK).fit([X[:50], X[50:]]),
@@ -165,7 +165,7 @@ def test_a_bound_without_training_data_on_it_stays_outside():
 def test_values_on_both_bounds_alone_stay_apart():
     X = np.column_stack([np.arange(40) % 2, np.random.default_rng(0).normal(size=40)])
     with pytest.warns(UserWarning, match=r"on a bound, in feature 0 \(40\)"):
-        model = RTBMDensity(1, n_init=1, bounds=[(0, 1), None], random_state=0).fit(X)
+        model = RTBMDensity(1, n_init=1, **QUICK | {"bounds": [(0, 1), None]}).fit(X)
     assert np.isfinite(model.score(X))
     assert abs(model.predict_mean([[0.0, 0.1]], 1) - model.predict_mean([[1.0, 0.1]], 1)) > 0
 
@@ -404,7 +404,7 @@ def test_margins_of_blocks_are_those_of_the_sample():
 def test_columns_that_keep_their_map():
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.integers(0, 4, 300), rng.beta(2, 5, 300), rng.gamma(1.0, size=300)]).astype(float)
-    model = RTBMDensity(1, margins="learned", bounds=[None, (0, 1), None], n_init=1, random_state=0)
+    model = RTBMDensity(1, margins="learned", n_init=1, **QUICK | {"bounds": [None, (0, 1), None]})
     with pytest.warns(SpikeWarning):
         model.fit(X)
     kinds = [type(own) for own in model.distribution_.maps]

@@ -375,3 +375,16 @@ def test_a_failed_refit_leaves_nothing_behind():
     with pytest.raises(InvalidInputError):
         model.fit(X, np.zeros(150))
     assert not [name for name in vars(model) if name.endswith("_") and name != "n_features_in_"]
+
+
+def test_starts_that_disagree_beyond_the_data_are_reported():
+    rng = np.random.default_rng(0)
+    x = np.linspace(0, 10, 60)[:, None]
+    sure = ThetaNetRegressor((2,), n_init=3, random_state=0).fit(x, 0.5 * x[:, 0] + 0.1 * rng.normal(size=60))
+    sure.predict([[15.0]])
+    unsure = ThetaNetRegressor((6, 4), n_init=6, max_iter=60, tol=1e-4, random_state=0)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        unsure.fit(x, rng.normal(size=60))
+    unsure.predict(x)  # inside the data there is nothing to say
+    with pytest.warns(UserWarning, match="rows lie beyond the training data"):
+        unsure.predict(np.linspace(20, 60, 30)[:, None])

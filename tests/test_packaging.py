@@ -1,5 +1,6 @@
 """What an installation brings, read from the metadata of the wheel that hatchling builds."""
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 MACHINES = {"x86-64": ("linux", "x86_64"), "Arm": ("linux", "aarch64"), "macOS": ("darwin", "arm64")}
@@ -39,7 +41,7 @@ def installed(requirements, extra, machine, python):
     return {r.name for r in requirements if r.marker is None or r.marker.evaluate(environment)}
 
 
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
 @pytest.mark.parametrize("machine", list(MACHINES))
 def test_nothing_but_the_generator_of_jets_needs_a_compiler(metadata, requirements, machine, python):
     extras = {"", *metadata.get_all("Provides-Extra")} - {"jets"}
@@ -71,3 +73,27 @@ def test_commands_that_install_extras_work_in_a_checkout(metadata):
     assert len(told) >= 5
     assert {folder for folder, _ in told} == {"."}  # no index has the package yet
     assert {extra for _, extra in told} <= set(metadata.get_all("Provides-Extra"))
+
+
+def test_all_files_state_one_version(metadata):
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert cited is not None
+    assert cited.group(1) == json.loads((ROOT / "codemeta.json").read_text())["version"] == metadata["Version"]
+
+
+def test_the_oldest_versions_are_the_lower_ends_of_the_ranges(requirements):
+    lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
+    oldest = dict(line.split("==") for line in lines if not line.startswith("#"))
+    needed = {r.name: r.specifier for r in requirements if r.marker is None}
+    assert oldest.keys() == needed.keys()
+    for name, version in oldest.items():
+        (lower,) = (Version(part.version) for part in needed[name] if part.operator == ">=")
+        assert Version(version) == lower
+
+
+def test_ci_runs_the_versions_of_python_that_the_metadata_lists(metadata):
+    listed = {line.rsplit(" ", 1)[1] for line in metadata.get_all("Classifier") if re.search(r":: 3\.\d+$", line)}
+    workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    matrix = re.search(r"python: \[(.*)\]", workflow)
+    assert matrix is not None
+    assert set(re.findall(r"3\.\d+", matrix.group(1))) == listed

@@ -1,8 +1,11 @@
 """Pictures: what is drawn has the right numbers."""
 
+import base64
 import io
+import re
 
 import matplotlib
+import matplotlib.image
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -10,9 +13,24 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn import config_context
+from sklearn.base import BaseEstimator
 
 from machines import dense, diagonal
-from rtbm import InvalidInputError, RTBMDensity, RTBMDistribution, RTBMMixture, datasets, nn
+from rtbm import (
+    DiscreteGaussian,
+    InvalidInputError,
+    MappedDistribution,
+    RTBMDensity,
+    RTBMDistribution,
+    RTBMImputer,
+    RTBMMixture,
+    RTBMRegressor,
+    ThetaNetRegressor,
+    datasets,
+    nn,
+)
+from rtbm.distributions import ColumnMap, Interval
 from rtbm.plotting import (
     MAX_POINTS,
     N_DRAWS,
@@ -197,3 +215,82 @@ def test_images_side_by_side():
             plot_images(bad)
     with pytest.raises(InvalidInputError, match="titles must be 2"):
         plot_images(pictures, ["a"])
+
+
+def shown(thing):
+    """What a notebook shows."""
+    bundle = thing._repr_mimebundle_() if isinstance(thing, BaseEstimator) else {"text/html": thing._repr_html_()}
+    return bundle.get("text/html")
+
+
+def pictures(html):
+    """The sizes of the pictures in a page, which are part of it."""
+    found = [base64.b64decode(code) for code in re.findall(r'src="data:image/png;base64,([^"]*)"', html)]
+    assert len(found) == html.count("<img ")
+    return [matplotlib.image.imread(io.BytesIO(picture), format="png").shape[:2] for picture in found]
+
+
+def quick(**options):
+    return RTBMDensity(1, n_init=1, random_state=0, **options)
+
+
+def test_notebooks_show_parameters_a_picture_and_the_summary():
+    model = quick()
+    assert pictures(shown(model)) == []
+    html = shown(model.fit(GAMMA))
+    assert "random_state" in html
+    assert "free parameters" in html
+    assert "1 machine with 1 hidden unit" in html
+    [(height, width)] = pictures(html)
+    assert 100 < height < width < 800
+    assert len(html) < 150_000
+    assert pictures(model._repr_html_()) == [(height, width)]
+    with config_context(display="text"):
+        assert shown(model) is None
+    assert plt.get_fignums() == []
+
+
+def test_notebooks_show_names_and_levels_as_text():
+    tag = "<script>alert(1)</script>"
+    frame = pd.DataFrame({tag: GAMMA[:40, 0], "kind": [f"{tag}{i % 2}" for i in range(40)]})
+    model = quick(categorical_features=["kind"]).fit(frame)
+    for thing in (model, model.distribution_, RTBMImputer(model).fit(frame)):
+        assert tag not in shown(thing)
+    assert "&lt;script&gt;" in shown(model)
+    assert len(pictures(shown(model))) == 1  # of the column of numbers
+
+
+def test_without_a_picture_notebooks_show_the_summary_alone():
+    rng = np.random.default_rng(0)
+    many = quick().fit(rng.normal(size=(60, 7)))
+    levels = pd.DataFrame({"a": rng.choice(["x", "y"], 50), "b": rng.choice(["x", "y"], 50)})
+    for model in (many, quick().fit(levels)):
+        html = shown(model)
+        assert pictures(html) == []
+        assert "free parameters" in html
+    assert len(pictures(shown(many.marginal([0, 1, 2])))) == 1
+
+
+def test_notebooks_show_networks_and_regressors():
+    t = np.linspace(0, 6, 60)[:, None]
+    network = ThetaNetRegressor((2,), n_init=1, max_iter=300, tol=1e-2, random_state=0).fit(t, np.sin(t[:, 0]))
+    plain = ThetaNetRegressor((2,), activation="tanh", n_init=1, max_iter=300, tol=1e-2, random_state=0)
+    regressor = RTBMRegressor(quick()).fit(t, np.sin(t[:, 0]))
+    for model, count in ((network, 1), (plain.fit(t, np.sin(t[:, 0])), 0), (regressor, 1)):
+        assert len(pictures(shown(model))) == count
+        assert "free parameters" in shown(model)
+
+
+def test_notebooks_show_distributions_as_short_tables():
+    machine = dense(2, 2, seed=1)
+    mapped = MappedDistribution(machine, [Interval(0.0, np.inf), ColumnMap()])
+    batch = machine.conditional({0: torch.tensor([0.1, 0.2])})
+    mixture = RTBMMixture([0.4, 0.6], [machine, machine])
+    for thing in (machine, mixture, mapped, batch, DiscreteGaussian([[2.0]], [0.3])):
+        assert type(thing).__name__ in shown(thing)
+        assert len(shown(thing)) < 2000
+    assert "Interval, ColumnMap" in shown(mapped)
+    assert "(2,)" in shown(batch)
+    assert f"{float(machine.mean[0]):.6g}" in shown(machine)
+    many_states = diagonal(1, 200)
+    assert "200" in shown(many_states)

@@ -1,6 +1,7 @@
 """The site that `make docs` builds: its links lead somewhere, and a browser shows every page without errors."""
 
 import functools
+import json
 import threading
 from contextlib import closing
 from html.parser import HTMLParser
@@ -120,9 +121,33 @@ def test_a_browser_shows_every_page(share, address, chromium):
     assert not problems, "\n".join(problems[:20])
 
 
-def test_search_finds_conditional(address, chromium):
+@pytest.mark.parametrize(
+    ("word", "title"),
+    [
+        ("conditional", "Conditional"),
+        ("quantile", "Probabilities, quantiles and boxes"),
+        ("missing", "Fill in missing values"),
+        ("categorical", "Categories"),
+    ],
+)
+def test_search_finds(word, title, address, chromium):
     with closing(chromium.new_page()) as view:
-        view.goto(f"{address}/search.html?q=conditional")
+        view.goto(f"{address}/search.html?q={word}")
         view.wait_for_selector("#search-results li a", timeout=20_000)
+        view.wait_for_timeout(1000)  # more results follow the first one
         found = view.locator("#search-results li a").all_inner_texts()
-    assert any("Conditional" in title for title in found), found
+    assert any(title in own for own in found[:10]), found
+
+
+def test_notebooks_of_examples_are_there_and_hold_their_code():
+    found = 0
+    for page in (page for page in PAGES if page.match("gallery/*/*.html") and page.stem not in NOT_EXAMPLES):
+        [notebook] = {link for link in links_of(page).links if link.endswith(".ipynb")}
+        content = json.loads((SITE / page).parent.joinpath(unquote(notebook)).read_text(encoding="utf-8"))
+        assert content["nbformat"] == 4
+        code = ["".join(cell["source"]) for cell in content["cells"] if cell["cell_type"] == "code"]
+        for cell in code:
+            compile(cell.replace("%matplotlib inline", ""), notebook, "exec")
+        assert any("rtbm" in cell for cell in code), page
+        found += 1
+    assert found >= 16

@@ -4,7 +4,7 @@ Find outliers
 
 A detector sees 250 benign tumours and no malignant one. It fits their density, and calls a new tumour an outlier if its
 density is low. Most malignant tumours are outliers in this sense. The ranking is compared with those of a Gaussian
-mixture and an isolation forest, and conditional densities tell which measurement of an outlier is unusual.
+mixture and an isolation forest, and the detector explains which measurements of an outlier do not fit together.
 """
 
 import matplotlib.pyplot as plt
@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.mixture import GaussianMixture
 
 from rtbm import RTBMDensity, RTBMOutlierDetector
-from rtbm.plotting import DARK, GREY, LIGHT, WARM
+from rtbm.plotting import DARK, GREY, LIGHT, WARM, plot_explanation
 
 # %%
 # Data
@@ -26,17 +26,18 @@ from rtbm.plotting import DARK, GREY, LIGHT, WARM
 
 data = load_breast_cancer(as_frame=True)
 columns = ["texture", "perimeter", "area", "smoothness", "compactness", "symmetry"]
-X = np.log(data.data[[f"mean {name}" for name in columns]].to_numpy())
+X = np.log(data.data[[f"mean {name}" for name in columns]]).set_axis(columns, axis=1)
 is_malignant = data.target.to_numpy() == 0
 chosen = np.random.default_rng(0).permutation(np.flatnonzero(~is_malignant))[:250]
-train, test, truth = X[chosen], np.delete(X, chosen, axis=0), np.delete(is_malignant, chosen)
+train, test, truth = X.iloc[chosen], X.drop(index=chosen), np.delete(is_malignant, chosen)
 print(f"{len(train)} benign tumours for the fit; {(~truth).sum()} benign and {truth.sum()} malignant ones for the test")
 
 # %%
 # Fit and detect
 # --------------
 #
-# ``contamination`` is the share of the rows of the fit that are called outliers, here 5 %. It sets the threshold.
+# ``contamination`` is the share of new benign tumours that are to be called outliers, here 5 %. The threshold comes
+# from scores of tumours by fits that have not seen them, so that it holds for new ones.
 
 density = RTBMDensity(n_hidden=1, n_components=2, random_state=0)
 detector = RTBMOutlierDetector(density, contamination=0.05).fit(train)
@@ -75,19 +76,11 @@ plt.show()
 # Which measurement is unusual?
 # -----------------------------
 #
-# ``marginal`` gives the distribution of a measurement alone, and ``conditional`` its distribution given the other five.
-# The distribution function at the measured value says how far out the value lies. The two-sided tail probability is
-# small where the value is unusual: here below 0.05 alone, or below 0.01 given the others. The right panel shows a
-# malignant tumour with six ordinary measurements that do not fit together.
+# ``explain`` gives the two-sided tail probability of each measurement, alone and given the other five. The tumour below
+# has ordinary measurements that do not fit together. The text says what would be normal given the others.
 
-alone, given = np.empty(test.shape), np.empty(test.shape)
-for i in range(len(columns)):
-    others = {j: test[:, j] for j in range(len(columns)) if j != i}
-    below = detector.density_.marginal([i]).cdf(test[:, [i]])
-    alone[:, i] = 2 * np.minimum(below, 1 - below)
-    below = detector.density_.conditional(others).cdf(test[:, [i]]).numpy()
-    given[:, i] = 2 * np.minimum(below, 1 - below)
-
+found = detector.explain(test)  # one line for each measurement of each tumour
+alone, given = (found[name].to_numpy().reshape(test.shape) for name in ("alone", "p_value"))
 is_ordinary = alone.min(axis=1) > 0.05
 tumour = np.where(truth & is_ordinary, given.min(axis=1), 1).argmin()
 for kind, name in ((truth, "malignant"), (~truth, "benign")):
@@ -96,19 +89,16 @@ for kind, name in ((truth, "malignant"), (~truth, "benign")):
         f"{name}: all measurements ordinary alone {(kind & is_ordinary).sum()}, of these unusual together {share:.0%}"
     )
 
-fig, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.6), layout="constrained")
+fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), width_ratios=(2, 3), layout="constrained")
 place = np.arange(len(columns))
 for kind, colour, name, shift in ((truth, WARM, "malignant", -0.2), (~truth, DARK, "benign", 0.2)):
     left.barh(place + shift, np.mean(given[kind] < 0.01, axis=0), 0.38, color=colour, label=name)
 left.set(yticks=place, yticklabels=columns, xlabel="share below 0.01 given the others")
-for tails, colour, name, shift in ((alone, GREY, "alone", -0.2), (given, WARM, "given the others", 0.2)):
-    right.barh(place + shift, -np.log10(tails[tumour]), 0.38, color=colour, label=name)
-right.set(yticks=place, yticklabels=columns, xlabel="$-\\log_{10}$ of tail probability, one tumour")
-for ax in (left, right):
-    ax.invert_yaxis()
-    ax.legend(frameon=False)
+left.invert_yaxis()
+left.legend(frameon=False)
+plot_explanation(detector, test.iloc[[tumour]], ax=right)
 plt.show()
 
 # %%
-# The three rankings are about equally good. Perimeter, area and compactness of malignant tumours are often unusual
-# given the other measurements. Some malignant tumours are unusual only in this sense.
+# The three rankings are about equally good. Some malignant tumours are unusual only because their measurements do not
+# fit together.

@@ -134,11 +134,11 @@ class TableComparison(NamedTuple):
 
     title: str
     about: str
-    load: Callable[[str, bool], Rows]
+    load: Callable[[str, bool], Any]  # Rows, or what has X and split() as they do
     tables: Sequence[str]
     quick_tables: Sequence[str]
     methods: Sequence[str]
-    evaluate: Callable[[str, Rows, Rows, int, bool], dict[str, float]]
+    evaluate: Callable[[str, Any, Any, int, bool], dict[str, float]]
     scores: Sequence[Score]
     others: Sequence[Score] = ()
     """Scores without a best value, as coverages."""

@@ -21,6 +21,8 @@ from rtbm.estimators import RTBMClassifier as RTBMClassifier
 from rtbm.estimators import RTBMDensity as RTBMDensity
 from rtbm.estimators import RTBMDensityCV as RTBMDensityCV
 from rtbm.estimators import RTBMFeatures as RTBMFeatures
+from rtbm.estimators import RTBMForecaster as RTBMForecaster
+from rtbm.estimators import RTBMImputer as RTBMImputer
 from rtbm.estimators import RTBMOutlierDetector as RTBMOutlierDetector
 from rtbm.estimators import RTBMRegressor as RTBMRegressor
 from rtbm.estimators import ThetaNetClassifier as ThetaNetClassifier

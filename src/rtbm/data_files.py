@@ -1,8 +1,9 @@
-"""Tables of numbers in files: CSV, Parquet and .npy, read at once or a block at a time.
+"""Tables in files: CSV, Parquet and .npy, read at once or a block at a time.
 
 Which columns of CSV and Parquet files are numbers:
 
-- A column is text if it has cells and none of them resembles a number. Text and dates are left out.
+- A column is text if it has cells and none of them resembles a number. Text and dates are left out, unless they are
+  asked for (`text` of `read_table`): text is then read as it is, and dates are days since the beginning of 1970.
 - A column with a number must hold only numbers. Any other cell is a FileError that names it, so that a typing error in
   one cell never drops a column.
 - true and false are the numbers 1 and 0.
@@ -12,7 +13,7 @@ Which columns of CSV and Parquet files are numbers:
 
 In names of columns, blanks replace control characters, with a warning.
 
-A column that is asked for is never left out. If it holds anything but numbers, that is an error.
+A column that is asked for is never left out. If it holds anything else than what is read, that is an error.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ import itertools
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -42,6 +43,10 @@ BOOLEAN_WORDS = {"true": 1.0, "false": 0.0}
 """Cells, in upper or lower case, that are read as numbers."""
 TEXT_TYPES = ("string", "large_string", "string_view")
 """Arrow's names of types of text."""
+DAY = 86_400_000_000  # microseconds
+MOST_WORDS = 1000
+"""A column of text with more different cells than this, or in which more than half of the cells differ, is left out:
+it holds names or identifiers. Estimators refuse more levels than this."""
 FIRST_ROWS = 65_536
 """Rows of a Parquet file that decide which columns are text."""
 INSPECTED_ROWS = 1000
@@ -54,11 +59,16 @@ BLOCK_BYTES = 2**22
 
 
 class FileData(NamedTuple):
-    """Numbers (n, d), the names of their columns (None if the file has none), and columns left out, with reasons."""
+    """A table (n, d), the names of its columns (None if the file has none), and columns left out, with reasons.
 
-    values: Floats
+    The table holds numbers. With columns of text it holds objects: numbers, texts, and None for gaps in text. `kinds`
+    are "text" and "dates", by the numbers of such columns.
+    """
+
+    values: np.ndarray
     names: list[str] | None
     left_out: Mapping[str, str] = MappingProxyType({})
+    kinds: Mapping[int, str] = MappingProxyType({})
 
 
 class Limits(NamedTuple):
@@ -76,10 +86,11 @@ def read_table(
     *,
     separator: str | None = None,
     decimal: str = ".",
+    text: bool | Collection[str] = False,
     block_bytes: int = BLOCK_BYTES,
     limits: Limits | None = None,
 ) -> FileData:
-    """Read a table of numbers from a .csv (.tsv, .txt; .gz, .bz2, .zst of these), .parquet or .npy file.
+    """Read a table from a .csv (.tsv, .txt; .gz, .bz2, .zst of these), .parquet or .npy file.
 
     Parameters
     ----------
@@ -95,6 +106,10 @@ def read_table(
         first line has one outside of quotes, else a comma, or blanks in a .txt file without commas.
     decimal : "." or ",", default="."
         The decimal point of a CSV file. With "," a comma is never taken for the separator.
+    text : bool or collection of str, default=False
+        Whether to read text too, and dates as days since the beginning of 1970. Text with more than 1,000 different
+        cells, or in which more than half of the cells differ, is left out, and so is text that is always the same. A
+        collection names columns that may mix text and numbers: they are text if one of their cells is not a number.
     block_bytes : int, default=4194304
         The bytes of a CSV file that are parsed at a time; a row must fit into them.
     limits : Limits, default=None
@@ -107,17 +122,18 @@ def read_table(
         finite number is a FileError with its row and column.
     """
     path = existing_table(path)
+    labels = None if text is False else set() if text is True else {printable(name) for name in text}
     if table_kind(path) in STREAMED_FILES:
         file = STREAMED_FILES[table_kind(path)](path)
         if limits is not None:
             _check_limits(path, Limits(file.n_bytes, file.n_rows * len(file.columns), len(file.columns)), limits)
         chosen, left_out = _choose(path, columns, file.columns, file.index)
-        values, names = file.read(chosen, left_out)
-        return FileData(values, names if file.has_names else None, left_out or {})
+        values, names, kinds = file.read(chosen, left_out, labels)
+        return FileData(values, names if file.has_names else None, left_out or {}, kinds)
     with _text_errors(path):
         if limits is not None:
             _check_limits(path, _measure_text(path, limits), limits)
-        return _read_text(_open_text(path, header, separator, decimal), columns, block_bytes)
+        return _read_text(_open_text(path, header, separator, decimal), columns, labels, block_bytes)
 
 
 def column_names(
@@ -185,9 +201,13 @@ def _printable_names(path: Path, names: Sequence[str]) -> list[str]:
     return kept
 
 
-def _number(cell: str, decimal: str = ".") -> float:
+def _bare(cell: str) -> str:
+    return cell.strip().strip('"')  # quotes are still there if blanks precede them
+
+
+def cell_number(cell: str, decimal: str = ".") -> float:
     """A cell as a number: NaN if it is missing, infinity if it is not a finite number."""
-    word = cell.strip().strip('"').lower()  # quotes are still there if blanks precede them
+    word = _bare(cell).lower()
     if word in MISSING_WORDS:
         return math.nan
     if word in BOOLEAN_WORDS:
@@ -203,28 +223,42 @@ def _number(cell: str, decimal: str = ".") -> float:
 def _resembles_number(cell: str) -> bool:
     """Whether a cell is a number, even an infinite one, or one in another notation such as 1,5 or 1,000.50 or 1_000."""
     try:
-        float(cell.strip().strip('"').replace(",", ""))
+        float(_bare(cell).replace(",", ""))
     except ValueError:
-        return math.isfinite(_number(cell))
+        return math.isfinite(cell_number(cell))
     return True
+
+
+def _words(column: Any) -> tuple[list[Any], np.ndarray] | None:
+    """The different cells of an Arrow column of text, and the places (n,) of all cells among them; None for others.
+
+    The place of a gap is one behind the last.
+    """
+    import pyarrow as pa
+
+    is_dictionary = pa.types.is_dictionary(column.type)
+    if str(column.type.value_type if is_dictionary else column.type) not in TEXT_TYPES:
+        return None
+    # one copy of each text: a file may repeat a long one many times
+    column = (column if is_dictionary else column.dictionary_encode()).unify_dictionaries()
+    words = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
+    places = [chunk.indices.fill_null(len(words)).to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    return words, np.concatenate([*places, np.empty(0, int)])
 
 
 def _to_floats(column: Any, decimal: str = ".") -> tuple[Floats, str]:
     """An Arrow column as numbers, infinite where a cell is none; and its kind if it holds no numbers, else ""."""
     import pyarrow as pa
 
-    is_dictionary = pa.types.is_dictionary(column.type)
-    if str(column.type.value_type if is_dictionary else column.type) in TEXT_TYPES:
-        # one copy of each text: a file may repeat a long one many times
-        column = (column if is_dictionary else column.dictionary_encode()).unify_dictionaries()
-        words = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
-        numbers = np.array([*(_number(word or "", decimal) for word in words), math.nan])
+    found = _words(column)
+    if found is not None:
+        words, places = found
+        numbers = np.array([*(cell_number(word or "", decimal) for word in words), math.nan])
         is_text = np.isinf(numbers).any() and not any(
             _resembles_number(word) for word, number in zip(words, numbers, strict=False) if not math.isnan(number)
         )
-        places = [chunk.indices.fill_null(len(words)).to_numpy(zero_copy_only=False) for chunk in column.chunks]
-        return numbers[np.concatenate([*places, np.empty(0, int)])], "text" if is_text else ""
-    if is_dictionary:
+        return numbers[places], "text" if is_text else ""
+    if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_temporal(column.type):
         return np.full(len(column), np.inf), "dates"
@@ -232,6 +266,55 @@ def _to_floats(column: Any, decimal: str = ".") -> tuple[Floats, str]:
         return column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64, copy=False), ""
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return np.full(len(column), np.inf), str(column.type)
+
+
+class _Cells(NamedTuple):
+    """A column, its kind ("text", "dates", or "" for numbers), and why it is left out, if it is."""
+
+    values: np.ndarray
+    kind: str
+    reason: str
+
+
+def _to_cells(column: Any, numbers: Floats, reason: str, is_label: bool) -> _Cells:
+    """An Arrow column with text as objects, None for its gaps, and with days since 1970 in the place of dates.
+
+    `numbers` and `reason` are those of `_to_floats`. A column of labels is text if one of its cells is not a number.
+    """
+    import pyarrow as pa
+
+    found = _words(column)
+    if found is None:
+        days = _to_days(column) if reason == "dates" else None
+        return _Cells(numbers, "", reason and str(column.type)) if days is None else _Cells(days, "dates", "")
+    if not reason and not (is_label and np.isinf(numbers).any()):
+        return _Cells(numbers, "", "")
+    words = [None if math.isnan(cell_number(word or "")) else _bare(word) for word in [*found[0], None]]
+    days = None if is_label else _to_days(pa.array(words, pa.string()))
+    if days is not None:
+        return _Cells(days[found[1]], "dates", "")
+    cells = np.array(words, dtype=object)[found[1]]
+    return _Cells(cells, "text", "" if is_label else _why_no_categories(cells))
+
+
+def _to_days(column: Any) -> Floats | None:
+    """Days since the beginning of 1970 of Arrow's dates, or of text in their ISO format; None if a cell is neither."""
+    import pyarrow as pa
+
+    for unit, zone in itertools.product(("us", "ns"), (None, "UTC")):  # text may have the digits of nanoseconds
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            stamps = column.cast(pa.timestamp(unit, zone), safe=False).to_numpy(zero_copy_only=False)
+            return np.where(np.isnat(stamps), np.nan, stamps.astype("datetime64[us]").astype(np.int64) / DAY)
+    return None
+
+
+def _why_no_categories(cells: np.ndarray) -> str:
+    """Why a column of text is left out; "" if it is not."""
+    known = [cell for cell in cells if cell is not None]
+    n = len(set(known))
+    if n == 1:
+        return "text, one value"
+    return f"text, {n:,} different values" if n > min(MOST_WORDS, len(known) / 2) else ""
 
 
 def _collect(
@@ -242,27 +325,35 @@ def _collect(
     decimal: str = ".",
     nameless: Set[str] = frozenset(),
     hint: str = "",
-) -> tuple[Floats, list[str]]:
-    """Columns of an Arrow table as numbers (n, d), and their names. Others are added to `left_out`, unless None.
+    labels: Set[str] | None = None,
+) -> tuple[np.ndarray, list[str], dict[int, str]]:
+    """Columns of an Arrow table (n, d), their names, and kinds. Others are added to `left_out`, unless None.
 
-    Columns without a name and without a cell are left out too: delimiters at the ends of lines make them.
+    They are numbers, and with `labels` text and dates too; see `read_table`. Columns without a name and without a cell
+    are left out too: delimiters at the ends of lines make them.
     """
-    results = {}
+    results: dict[str, np.ndarray] = {}
+    kinds: dict[int, str] = {}
     for name in chosen:
-        numbers, kind = _to_floats(table.column(name), decimal)
-        if name in nameless and np.isnan(numbers).all():
-            kind = "empty"
-        if kind and left_out is not None:
-            left_out[name] = kind
-        else:
-            results[name] = numbers
+        column, kind = table.column(name), ""
+        cells, reason = _to_floats(column, decimal)
+        if name in nameless and np.isnan(cells).all():
+            reason = "empty"
+        elif labels is not None:
+            cells, kind, reason = _to_cells(column, cells, reason, name in labels)
+        if reason and left_out is not None:
+            left_out[name] = reason
+            continue
+        if kind:
+            kinds[len(results)] = kind
+        results[name] = cells
     if not results:
         raise FileError(
             f"{path}: no column holds numbers; left out: {reasons(left_out)}; name the columns to read{hint}"
             if left_out
             else f"{path}: there are no columns"
         )
-    return np.stack(list(results.values())).T, list(results)  # column by column in memory, as data frames are
+    return np.stack(list(results.values())).T, list(results), kinds  # column by column in memory, as data frames are
 
 
 def reasons(left_out: Mapping[str, str]) -> str:
@@ -270,9 +361,14 @@ def reasons(left_out: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({reason})" for name, reason in left_out.items())
 
 
-def _check_finite(values: Floats, cells: Sequence[Any] | np.ndarray, names: Sequence[str], where: str) -> None:
+def _is_infinite(values: np.ndarray) -> np.ndarray:
+    """Which numbers (n, d) are infinite, among which there may be text."""
+    return np.isinf(values) if values.dtype != object else (values == np.inf) | (values == -np.inf)
+
+
+def _check_finite(values: np.ndarray, cells: Sequence[Any] | np.ndarray, names: Sequence[str], where: str) -> None:
     """Raise an error for the first infinite number; cells[column][row] is the cell of the file."""
-    bad = np.isinf(values)
+    bad = _is_infinite(values)
     if bad.any():
         row, column = np.argwhere(bad)[0]
         cell = str(cells[column][int(row)])
@@ -397,7 +493,7 @@ def _has_integers_for_names(top: list[str], file: _TextFile) -> bool:
     if not all(map(_is_integer, names)) or len(set(map(int, names))) < len(names):
         return False
     below = [cells[-len(names) :] for _, cells in itertools.islice(_rows(file), 1, INSPECTED_ROWS)]
-    numbers = [cell for cells in below for cell in cells if math.isfinite(_number(cell, file.decimal))]
+    numbers = [cell for cells in below for cell in cells if math.isfinite(cell_number(cell, file.decimal))]
     in_order = names == [str(i) for i in range(len(names))]
     if len(top) == 1:
         return in_order and len(numbers) > 0 and not any(map(_is_integer, numbers))
@@ -408,7 +504,7 @@ def _is_integer(cell: str) -> bool:
     return cell.strip().removeprefix("-").isdecimal()
 
 
-def _read_text(file: _TextFile, columns: Sequence[str] | None, block_bytes: int) -> FileData:
+def _read_text(file: _TextFile, columns: Sequence[str] | None, labels: Set[str] | None, block_bytes: int) -> FileData:
     from pyarrow import ArrowInvalid
 
     sample = [cells for _, cells in itertools.islice(_rows(file), INSPECTED_ROWS)]
@@ -428,15 +524,16 @@ def _read_text(file: _TextFile, columns: Sequence[str] | None, block_bytes: int)
             pass  # raises an error if a row has a wrong number of cells
         table = _parse(file, known, chosen, set(), block_bytes, newlines=True)  # slower, but handles all valid files
     hint = f", or say what separates cells if it is not {file.separator!r} (--separator; separator=...)"
-    values, names = _collect(file.path, table, chosen, left_out, file.decimal, nameless, hint)
-    if np.isinf(values).any():
-        _raise_bad_cell(file, [known.index(name) for name in names])
-    return FileData(values, names if file.names else None, left_out or {})
+    values, names, kinds = _collect(file.path, table, chosen, left_out, file.decimal, nameless, hint, labels)
+    if _is_infinite(values).any():
+        places = [known.index(name) for i, name in enumerate(names) if i not in kinds]
+        _raise_bad_cell(file, places, labels is not None and columns is None)
+    return FileData(values, names if file.names else None, left_out or {}, kinds)
 
 
 def _is_plain(cell: str, decimal: str) -> bool:
-    """Whether Arrow reads a cell as the same number as `_number`."""
-    return not math.isinf(_number(cell, decimal)) and cell.strip().lower() not in BOOLEAN_WORDS
+    """Whether Arrow reads a cell as the same number as `cell_number`."""
+    return not math.isinf(cell_number(cell, decimal)) and cell.strip().lower() not in BOOLEAN_WORDS
 
 
 def _parse(
@@ -468,18 +565,20 @@ def _parse(
         )
 
 
-def _raise_bad_cell(file: _TextFile, columns: list[int]) -> NoReturn:
+def _raise_bad_cell(file: _TextFile, columns: list[int], may_be_labels: bool) -> NoReturn:
     """Raise an error that names the first cell of these columns that is not a finite number."""
     line, column, cell = next(
         (line, i, cells[i])
         for line, cells in _rows(file)
         for i in columns
-        if math.isinf(_number(cells[i], file.decimal))
+        if math.isinf(cell_number(cells[i], file.decimal))
     )
     name = f"{file.names[column]!r} ({column + 1})" if file.names else f"{column + 1}"
     other, points = (".", "points") if file.decimal == "," else (",", "commas")
     hint = "choose other columns, or leave the cell empty if it is missing"
-    if math.isfinite(_number(cell, other)):
+    if may_be_labels:
+        hint += f"; `rtbm fit --categorical {file.names[column] if file.names else column}` takes its cells for labels"
+    if math.isfinite(cell_number(cell, other)):
         hint = f"if numbers have decimal {points} here, say --decimal {other} (decimal={other!r})"
     raise FileError(f"{file.path}: line {line}, column {name}: {cell!r} is not a finite number; {hint}")
 
@@ -508,9 +607,9 @@ class _NpyFile:
         self.n_bytes = self._array.nbytes
         self.columns = [str(i) for i in range(width)]
 
-    def read(self, chosen: list[str], left_out: dict[str, str] | None) -> tuple[Floats, list[str]]:
+    def read(self, chosen: list[str], left_out: Any, labels: Any) -> tuple[np.ndarray, list[str], dict[int, str]]:
         """All rows of the chosen columns."""
-        return self._numbers(slice(None), chosen, ""), chosen
+        return self._numbers(slice(None), chosen, ""), chosen, {}
 
     def numeric_columns(self, chosen: list[str], left_out: dict[str, str] | None) -> list[str]:
         """The chosen columns, since all are numbers."""
@@ -551,9 +650,11 @@ class _ParquetFile:
         index = (schema.pandas_metadata or {}).get("index_columns", [])
         self.index = [name for name, own in self._own_names.items() if own in index]
 
-    def read(self, chosen: list[str], left_out: dict[str, str] | None) -> tuple[Floats, list[str]]:
-        """All rows of the chosen columns that are numbers."""
-        return self._numbers(self._file.read(columns=self._own(chosen)), chosen, left_out, "")
+    def read(
+        self, chosen: list[str], left_out: dict[str, str] | None, labels: Set[str] | None
+    ) -> tuple[np.ndarray, list[str], dict[int, str]]:
+        """All rows of the chosen columns that are numbers, or text and dates; see `read_table`."""
+        return self._cells(self._file.read(columns=self._own(chosen)), chosen, left_out, "", labels)
 
     def numeric_columns(self, chosen: list[str], left_out: dict[str, str] | None) -> list[str]:
         """The chosen columns whose first rows are numbers."""
@@ -563,7 +664,7 @@ class _ParquetFile:
             return chosen
         batch = next(self._file.iter_batches(FIRST_ROWS, row_groups=[0], columns=self._own(chosen)), None)
         first = self._file.read_row_group(0, columns=self._own(chosen)) if batch is None else pa.table(batch)
-        return self._numbers(first, chosen, left_out, "first rows, ")[1]
+        return self._cells(first, chosen, left_out, "first rows, ")[1]
 
     def in_order(self, chosen: list[str], first: int, last: int, size: int) -> Iterator[tuple[int, Floats]]:
         """The rows from first to last, `size` or fewer at a time, each with the number of its first row.
@@ -581,7 +682,7 @@ class _ParquetFile:
                 low, high = max(first - begin, 0), min(last - begin, len(batch))
                 if low < high:
                     table, row = pa.table(batch.slice(low, high - low)), begin + low
-                    yield row, self._numbers(table, chosen, None, f"from row {row} on, ")[0]
+                    yield row, self._cells(table, chosen, None, f"from row {row} on, ")[0]
                 begin += len(batch)
         except (pa.ArrowException, OSError) as error:
             raise FileError(f"{self._path}: cannot be read to its end as Parquet ({error})") from None
@@ -590,14 +691,19 @@ class _ParquetFile:
         """Names of columns as the file has them, with control characters."""
         return [self._own_names[name] for name in names]
 
-    def _numbers(
-        self, table: Any, chosen: list[str], left_out: dict[str, str] | None, where: str
-    ) -> tuple[Floats, list[str]]:
+    def _cells(
+        self,
+        table: Any,
+        chosen: list[str],
+        left_out: dict[str, str] | None,
+        where: str,
+        labels: Set[str] | None = None,
+    ) -> tuple[np.ndarray, list[str], dict[int, str]]:
         table = table.rename_columns([printable(name) for name in table.column_names])
-        values, names = _collect(self._path, table, chosen, left_out)
-        cells, labels = [table.column(name) for name in names], [repr(name) for name in names]
-        _check_finite(values, cells, labels, f"{self._path}: {where}")
-        return values, names
+        values, names, kinds = _collect(self._path, table, chosen, left_out, labels=labels)
+        cells, quoted = [table.column(name) for name in names], [repr(name) for name in names]
+        _check_finite(values, cells, quoted, f"{self._path}: {where}")
+        return values, names, kinds
 
 
 STREAMED_FILES: Mapping[str | None, type[_NpyFile] | type[_ParquetFile]] = {".npy": _NpyFile, ".parquet": _ParquetFile}
@@ -626,7 +732,15 @@ class FileRows:
         Columns that are not read, with reasons.
     n_rows, n_columns : int
         The number of rows of the file, and of columns that are read.
+    first : int
+        The number of the first row of this process.
     """
+
+    path: Path
+    names: list[str] | None
+    left_out: dict[str, str]
+    n_rows: int
+    n_columns: int
 
     def __init__(self, path: Any, columns: Sequence[str] | None = None, rank: int = 0, world: int = 1):
         self.path = existing_table(path)
@@ -640,6 +754,7 @@ class FileRows:
         self._chosen = file.numeric_columns(chosen, left_out)
         self.names, self.left_out = self._chosen if file.has_names else None, left_out or {}
         self.n_rows, self.n_columns = file.n_rows, len(self._chosen)
+        self.first = file.n_rows * rank // world
 
     def in_order(self, size: int) -> Iterator[tuple[int, Floats]]:
         """The share of this process, in order: the number of a row, and `size` rows or fewer from there on.

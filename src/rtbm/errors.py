@@ -30,6 +30,9 @@ class TooManyTermsError(RTBMError, ArithmeticError):
         The largest number of terms that is attempted.
     """
 
+    terms: int
+    limit: int
+
     def __init__(self, terms: float, limit: int, message: str | None = None):
         self.terms = int(min(terms, 1e300))
         self.limit = limit

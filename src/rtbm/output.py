@@ -12,13 +12,13 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from rtbm.common import Floats
 from rtbm.data_files import reasons
 from rtbm.distributions import ColumnMap, Interval, MappedDistribution, YeoJohnson
-from rtbm.estimators.checks import listed
-from rtbm.estimators.density.fitted import components
+from rtbm.distributions.mixed import components
+from rtbm.errors import FileError
 from rtbm.paths import printable, write_whole
 from rtbm.training import SOLVERS
+from rtbm.validation import listed
 
 
 def summary_table(model: Any, title: str) -> Table:
@@ -83,6 +83,9 @@ def _density_rows(model: Any) -> list[tuple[str, str]]:
     left_out = summary.get("left_out", {}) | _constants(model)
     if left_out:
         rows.append(("left out", reasons(left_out)))
+    kinds = _kinds(model)
+    if kinds:
+        rows.append(("columns", listed(kinds)))
     rows += [("model", describe(model)), *_size_rows(model)]
     if "log_likelihood" in summary:
         rows.append(("mean log-likelihood", f"{summary['log_likelihood']:.6f}"))
@@ -97,7 +100,7 @@ def _density_rows(model: Any) -> list[tuple[str, str]]:
         known = list(map(_map, distribution.maps))
         same = len(set(known)) == 1 and len(known) > 1
         rows.append(("maps", f"{known[0]}, every feature" if same else listed(known)))
-    elif model.n_features_in_ <= 10:
+    elif model.n_features_in_ <= 10 and not any(model.categories_):
         rows += [("mean", _numbers(distribution.mean)), ("standard deviation", _numbers(distribution.stddev))]
     return rows
 
@@ -113,14 +116,46 @@ def _combination(model: Any) -> str:
 
 def _constants(model: Any) -> dict[str, str]:
     """The constant features, which the density leaves out, and their values."""
-    names = getattr(model, "feature_names_in_", range(model.n_features_in_))
-    pairs = zip(names, model.constants_, strict=True)
-    return {str(name): f"always {value:g}" for name, value in pairs if not np.isnan(value)}
+    found = zip(_names(model), model.constants_, model.categories_, strict=True)
+    return {
+        name: f"always {value:g}" if levels is None else f"always {level_text(levels[int(value)])}"
+        for name, value, levels in found
+        if not np.isnan(value)
+    }
+
+
+def _names(model: Any) -> list[str]:
+    return [str(name) for name in getattr(model, "feature_names_in_", range(model.n_features_in_))]
+
+
+def _kinds(model: Any) -> list[str]:
+    """What columns were taken for that are not plain numbers, in words."""
+    columns, found = model.columns_, []
+    for name, levels, atoms, cells, constant in zip(
+        _names(model), columns.levels, columns.atoms, columns.cells, model.constants_, strict=True
+    ):
+        words = ["days since 1970"] if name in model.summary_.get("dates", []) else []
+        if levels is not None:
+            words.append(f"{len(levels):,} categories")
+        if atoms:
+            words.append(f"atom{'s' * (len(atoms) > 1)} at " + " and ".join(f"{atom:g}" for atom in atoms))
+        if cells is not None:
+            words.append(f"rounded to {cells.width:g}")
+        if words and np.isnan(constant):
+            found.append(f"{name}: {' and '.join(words)}")
+    return found
+
+
+def level_text(level: Any) -> str:
+    """A level as a text, without control characters."""
+    return f"{level:.15g}" if isinstance(level, float) else printable(level)
 
 
 def describe(model: Any) -> str:
     """The parts of a fitted density: machines, or the Gaussians that replaced them."""
     parts = components(model.distribution_)
+    if not parts:
+        return f"mixture of {counted(len(model.distribution_.weights), 'table')} of categories"
     machines, sizes, n_gaussians = iter(parts), [], 0
     for number, replaced_by in model.summary_["members"]:
         mine = [part.n_hidden for part in islice(machines, number)]
@@ -157,24 +192,32 @@ def _numbers(values: Any) -> str:
     return ", ".join(f"{float(value):.6g}" for value in values)
 
 
-def write_rows(path: Path | None, rows: Floats, names: list[str] | None) -> None:
+def write_rows(path: Path | None, rows: Any, names: list[str] | None) -> None:
     """Write rows to a .npy or .parquet file, or as CSV with every digit to a file or, without a path, to the screen.
 
-    Columns without names are called 0, 1, … in Parquet.
+    Rows are an array of numbers, or a data frame or an array of objects, which may be text. Columns without names are
+    called 0, 1, … in Parquet. A gap in text is an empty cell.
     """
+    rows = np.asarray(rows)
     content, kind = io.BytesIO(), path and path.suffix.lower()
     if kind == ".npy":
-        np.save(content, rows)
+        if rows.dtype == object and not all(isinstance(cell, float | None) for cell in rows.flat):
+            raise FileError(f"{path}: a .npy file holds numbers alone, and the table has text: use .csv or .parquet")
+        np.save(content, rows.astype(np.float64))
     elif kind == ".parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        pq.write_table(pa.table(list(rows.T), names or [str(i) for i in range(rows.shape[1])]), content)
+        columns = [pa.array(column.tolist() if rows.dtype == object else column) for column in rows.T]
+        pq.write_table(pa.table(columns, names or [str(i) for i in range(rows.shape[1])]), content)
     else:
         text: Any = sys.stdout if path is None else io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows([names] if names else [])
-        writer.writerows([repr(float(x)) for x in row] for row in rows)
+        show: Any = printable if path is None else str
+        writer.writerows(
+            [repr(float(x)) if isinstance(x, float) else "" if x is None else show(x) for x in row] for row in rows
+        )
         content.write(b"" if path is None else text.getvalue().encode())
     if path is not None:
         write_whole(path, content.getvalue())

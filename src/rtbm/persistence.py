@@ -5,6 +5,7 @@ classes in CLASSES. An estimator is saved by its parameters and its fitted attri
 by its options and tensors, and a distribution by the parameters that determine it without cancellation.
 """
 
+import dataclasses
 import functools
 import hashlib
 import importlib
@@ -25,11 +26,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from rtbm.distributions import (
-    CategoryColumn,
-    ColumnMap,
     MappedDistribution,
     MixedDistribution,
-    NumberColumn,
     RTBMDistribution,
     RTBMMixture,
 )
@@ -47,6 +45,8 @@ CLASSES = {
     "RTBMClassifier": "rtbm.estimators",
     "RTBMRegressor": "rtbm.estimators",
     "RTBMOutlierDetector": "rtbm.estimators",
+    "RTBMImputer": "rtbm.estimators",
+    "RTBMForecaster": "rtbm.estimators",
     "ThetaNetRegressor": "rtbm.estimators",
     "ThetaNetClassifier": "rtbm.estimators",
     "Pipeline": "sklearn.pipeline",
@@ -72,10 +72,16 @@ CLASSES = {
     "Sequential": "torch.nn",
     "ModuleList": "torch.nn",
     "Bounds": "rtbm.estimators.density.bounds",
+    "ColumnKinds": "rtbm.estimators.density.columns",
+    "Cells": "rtbm.estimators.density.columns",
+    "FrameFormat": "rtbm.estimators.density.frames",
     "Record": "rtbm.training",
     "ClassDensities": "rtbm.estimators.class_densities",
+    "FoldDensities": "rtbm.estimators.classification",
     "JointDensity": "rtbm.estimators.class_densities",
     "ColumnDensities": "rtbm.training.columns",
+    "Member": "rtbm.estimators.forecasting",
+    "Structure": "rtbm.estimators.forecasting",
 }
 """The classes that files may hold, and the modules that they are imported from. A new class is one more line."""
 MODULE_OPTIONS: dict[str, tuple[str, ...]] = {
@@ -291,7 +297,7 @@ def _parts(value: Any, name: str) -> dict[str, Any]:
                 "marginals and conditionals of rows with categories cannot be saved: save the whole"
             )
         return {"weights": value.weights, "machines": list(value.components), "columns": value.columns}
-    if isinstance(value, ColumnMap | CategoryColumn | NumberColumn):
+    if dataclasses.is_dataclass(value):
         return dict(vars(value))
     return value._asdict()
 

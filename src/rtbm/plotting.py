@@ -1,4 +1,7 @@
-"""Pictures of densities, expectations, activation functions and images."""
+"""Pictures of densities, expectations, activation functions and images.
+
+Of tables with categories and atoms, pictures show the columns of numbers, and of these the numbers that are no atoms.
+"""
 
 import warnings
 from collections.abc import Sequence
@@ -13,7 +16,14 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from rtbm.common import TWO_PI, Floats
-from rtbm.distributions import ColumnMap, DiscreteGaussian, RTBMDistribution, RTBMMixture
+from rtbm.distributions import (
+    CategoryColumn,
+    ColumnMap,
+    DiscreteGaussian,
+    MixedDistribution,
+    RTBMDistribution,
+    RTBMMixture,
+)
 from rtbm.distributions.maps import to_line
 from rtbm.errors import InvalidInputError, TooManyTermsError
 from rtbm.nn import ThetaLayer
@@ -41,6 +51,11 @@ OUTLIER_SHARE = 0.001
 MAX_NORMALS, FAINTEST, INVISIBLE_SHARE = 2000, 1e-12, 1e-5
 """Most normal components that are summed one by one, the smallest weight of one that counts, and the probability that
 their sum may leave out. Up to this number the sum is faster than log θ̃ of each machine."""
+
+
+SMALLEST_TAIL, UNUSUAL = 1e-12, 0.05
+"""Pictures show smaller tail probabilities as SMALLEST_TAIL, and what is normal where they are below UNUSUAL."""
+EXPLAINED = ("p_value", "alone", "partner", "expected", "low", "high")
 
 
 class NormalPart(NamedTuple):
@@ -85,6 +100,7 @@ def plot_density(
     'density'
     >>> plt.close()
     """
+    density, data = _numbers(density, data)
     _check_features(density, 1)
     ax = plt.subplots(figsize=(7, 4.5), layout="constrained")[1] if ax is None else ax
     subject = _Subject(density, data)
@@ -117,6 +133,7 @@ def plot_joint(
     >>> joint, top, right = plot_joint(machine)
     >>> plt.close()
     """
+    density, data = _numbers(density, data)
     _check_features(density, 2)
     figure = plt.figure(figsize=(6.5, 7), layout="constrained") if figure is None else figure
     grid = figure.add_gridspec(2, 2, width_ratios=(4, 1), height_ratios=(1, 4))
@@ -141,6 +158,7 @@ def plot_pairs(
 
     Contours and points are as in `plot_joint`. Returns the figure.
     """
+    density, data = _numbers(density, data)
     d = _n_features(density)
     if d > MAX_PANELS:
         raise InvalidInputError(
@@ -165,6 +183,7 @@ def plot_pairs(
 
 def plot_model(density: Any, data: ArrayLike | None = None) -> Figure:
     """Draw a density by `plot_density`, `plot_joint` or `plot_pairs`, according to its features, with a title."""
+    density, data = _numbers(density, data)
     d = _n_features(density)
     if d == 1:
         figure: Any = plot_density(density, data).figure
@@ -182,9 +201,11 @@ def plot_model(density: Any, data: ArrayLike | None = None) -> Figure:
 def normal_components(density: Any, smallest: float = SMALLEST_COMPONENT) -> list[NormalPart]:
     """The normal components of dense machines with a weight above `smallest`, heaviest first.
 
-    Diagonal machines, and dense ones with more than MAX_NORMALS components, give none.
+    Diagonal machines, dense ones with more than MAX_NORMALS components, and tables with atoms give none.
     """
-    parts = []
+    parts: list[NormalPart] = []
+    if isinstance(_distribution(density), MixedDistribution):
+        return parts
     for weight, machine in _machines(density):
         if machine.coupling != "dense":
             continue
@@ -287,6 +308,69 @@ def plot_expectations(machine: RTBMDistribution, interval: tuple[float, float], 
     return ax
 
 
+def plot_explanation(detector: Any, row: Any, *, ax: Axes | None = None, legend: bool = True) -> Axes:
+    """Draw how unusual each cell of a row is, alone and given the rest of the row, and what would be normal there.
+
+    Bars are −log₁₀ of the tail probabilities of `explain`: 2 is one in a hundred. The text beside a bar is the interval
+    of normal values, or the likeliest level, and the partner, for cells whose tail probability is below 0.05.
+
+    Parameters
+    ----------
+    detector : RTBMOutlierDetector
+        A fitted detector.
+    row : (1, n_features)
+        One row, an array or a data frame.
+    ax : Axes, default=None
+        Where to draw; by default in a new figure.
+    legend : bool, default=True
+        Whether to draw a legend.
+
+    Examples
+    --------
+    >>> import rtbm
+    >>> X = rtbm.datasets.correlated_gaussian.sample(500)
+    >>> detector = rtbm.RTBMOutlierDetector(rtbm.RTBMDensity(1, random_state=0)).fit(X)
+    >>> plot_explanation(detector, [[1.5, -1.5]]).get_xlabel()
+    '−log₁₀ of the tail probability'
+    >>> plt.close()
+    """
+    if len(row) != 1:
+        raise InvalidInputError(f"row must be one row, got {len(row)}: pass a slice, as in X[3:4]")
+    found = detector.explain(row)
+    names = list(getattr(row, "columns", getattr(detector, "feature_names_in_", range(detector.n_features_in_))))
+    is_frame = hasattr(row, "columns")
+    cells = list(found["value"]) if is_frame else list(np.asarray(row, dtype=object)[0])
+    parts = {name: list(found[name]) if is_frame else list(getattr(found, name)[0]) for name in EXPLAINED}
+    ax = plt.subplots(figsize=(7, 1 + 0.45 * len(names)), layout="constrained")[1] if ax is None else ax
+    place, lengths = np.arange(len(names)), {}
+    for name, colour, label, shift in (("alone", GREY, "alone", -0.2), ("p_value", WARM, "given the others", 0.2)):
+        p = np.array(parts[name], dtype=np.float64)
+        lengths[name] = np.nan_to_num(-np.log10(np.maximum(p, SMALLEST_TAIL)))
+        ax.barh(place + shift, lengths[name], 0.38, color=colour, label=label)
+    for i in np.flatnonzero(np.array(parts["p_value"], dtype=np.float64) < UNUSUAL):
+        low, high, expected = (_shown(parts[name][i]) for name in ("low", "high", "expected"))
+        text = f" normal: {low} to {high}" if low else f" normal: {expected}"
+        partner = _shown(parts["partner"][i])
+        text += f", beside {partner}" if partner not in ("", "-1") else ""
+        ax.text(max(length[i] for length in lengths.values()), float(i), text, va="center", fontsize=8)
+    titles = [f"{name} = {_shown(cell) or 'unknown'}" for name, cell in zip(names, cells, strict=True)]
+    ax.set(yticks=place, yticklabels=titles, xlabel="−log₁₀ of the tail probability")
+    ax.set_xlim(0, 3 * max(1.0, *(length.max() for length in lengths.values())))
+    ax.invert_yaxis()
+    if legend:
+        ax.legend(frameon=False)
+    return ax
+
+
+def _shown(value: Any) -> str:
+    """A number, level or date as text; empty for gaps."""
+    if value is None or value != value:
+        return ""
+    if hasattr(value, "isoformat"):
+        return str(value)[:10]
+    return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
+
+
 def plot_images(images: ArrayLike, titles: Sequence[str] = (), *, figure: Any = None) -> Any:
     """Draw images side by side, each on its own logarithmic scale, so that faint parts are visible.
 
@@ -364,16 +448,19 @@ class MarginalDensities:
 
     def __init__(self, density: Any):
         self._density, self._d = density, _n_features(density)
-        distribution = _distribution(density)
-        self._maps = getattr(distribution, "maps", [ColumnMap()] * self._d)
+        self._maps, self._atoms = _maps(density), _atoms(density)
         normals = normal_components(density, FAINTEST)
         is_complete = len(normals) <= MAX_NORMALS and sum(part.weight for part in normals) > 1 - INVISIBLE_SHARE
         self._normals = normals if is_complete else None
 
     def __call__(self, features: list[int], rows: Floats) -> Floats:
-        """The density (n,) of some features at rows (n, len(features))."""
+        """The density (n,) of some features at rows (n, len(features)); at an atom, that of numbers beside it."""
         if self._normals is not None:
             return _sum_of_normals(self._normals, self._maps, features, rows)
+        rows = np.column_stack([
+            np.where(np.isin(column, self._atoms[i]), np.nextafter(column, np.inf), column)
+            for i, column in zip(features, rows.T, strict=True)
+        ])  # fmt: skip
         density = self._density if len(features) == self._d else self._density.marginal(features)
         if not hasattr(density, "score_samples"):
             with torch.no_grad():
@@ -387,15 +474,11 @@ class _Subject:
     """A density to draw and rows of data: what all panels of a picture share."""
 
     def __init__(self, density: Any, data: ArrayLike | None):
-        kept = np.flatnonzero(np.isnan(getattr(density, "constants_", [])))
-        if len(kept) < getattr(density, "n_features_in_", 0):  # the density leaves out constant features
-            density, data = density.marginal(kept), None if data is None else np.asarray(data)[:, kept]
         self.density, d = density, _n_features(density)
-        distribution = _distribution(density)
         default = [f"v{i + 1}" if d > 1 else "v" for i in range(d)]
         names = getattr(density, "feature_names_in_", default)
         self.names = [printable(name).replace("$", r"\$") for name in names]  # else dollars begin mathematics
-        self.maps = getattr(distribution, "maps", [ColumnMap()] * d)
+        self.maps, self.atoms = _maps(density), _atoms(density)
         self.draws, self.pdf = self._draw(), MarginalDensities(density)
         self.rows = None if data is None else np.asarray(data, dtype=np.float64)
         if self.rows is not None:
@@ -406,16 +489,20 @@ class _Subject:
 
     def _draw(self) -> Floats:
         """N_DRAWS draws from the density with a fixed seed."""
-        if hasattr(self.density, "score_samples"):
-            return np.asarray(self.density.sample(N_DRAWS, random_state=0))  # it may be a data frame
-        generator = torch.Generator(self.density.device).manual_seed(0)
-        return self.density.sample((N_DRAWS,), generator=generator).double().cpu().numpy()
+        distribution = _distribution(self.density)
+        generator = torch.Generator(distribution.device).manual_seed(0)
+        return distribution.sample((N_DRAWS,), generator=generator).double().cpu().numpy()
 
     def column(self, i: int) -> Floats:
         """The data of a feature without missing ones; draws from the density if there are none."""
         column = (self.draws if self.rows is None else self.rows)[:, i]
         known = column[~np.isnan(column)]
         return known if len(known) else self.draws[:, i]
+
+    def smooth_draws(self, features: list[int]) -> Floats:
+        """The draws of some features without atoms."""
+        is_atom = np.column_stack([np.isin(self.draws[:, i], self.atoms[i]) for i in features]).any(axis=1)
+        return self.draws[~is_atom][:, features]
 
     @cached_property
     def points(self) -> Floats:
@@ -453,7 +540,7 @@ def _draw_line(ax: Axes, subject: _Subject, i: int, bins: int, upright: bool = T
     if subject.rows is not None:
         column = subject.column(i)
         ends = max(limits[0], column.min()), min(limits[1], column.max())
-        counts, edges = np.histogram(column, bins, ends)
+        counts, edges = np.histogram(column[~np.isin(column, subject.atoms[i])], bins, ends)
         heights, label = counts / (len(column) * np.diff(edges)), f"histogram of {subject.n_rows}"
         orientation: Any = "vertical" if upright else "horizontal"
         ax.stairs(heights, edges, fill=True, color=GREY, orientation=orientation, label=label)
@@ -474,7 +561,7 @@ def _draw_contours(ax: Axes, subject: _Subject, features: list[int], n_steps: in
         ax.plot(*points[:, features].T, ".", ms=2, alpha=0.25, color=DARK, rasterized=True, label=label)
     x, y = (np.linspace(*subject.limits[i], n_steps) for i in features)
     mesh = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    p = subject.pdf(features, np.concatenate([mesh, subject.draws[:, features]]))
+    p = subject.pdf(features, np.concatenate([mesh, subject.smooth_draws(features)]))
     levels = np.quantile(p[len(mesh) :], [1 - mass for mass in CONTOUR_WIDTHS])
     widths = list(CONTOUR_WIDTHS.values())
     ax.contour(x, y, p[: len(mesh)].reshape(n_steps, n_steps), levels, colors=WARM, linewidths=widths)
@@ -494,7 +581,7 @@ def _machines(density: Any) -> list[tuple[float, RTBMDistribution]]:
     """The machines of a density, and their weights."""
     distribution = _distribution(density)
     distribution = getattr(distribution, "base", distribution)
-    if isinstance(distribution, RTBMMixture):
+    if isinstance(distribution, RTBMMixture | MixedDistribution):
         return list(zip(distribution.weights.tolist(), distribution.components, strict=True))
     return [(1.0, distribution)]
 
@@ -525,6 +612,36 @@ def _sum_of_normals(parts: list[NormalPart], maps: list[ColumnMap], features: li
 def _distribution(density: Any) -> Any:
     """The distribution of an estimator, or the distribution that was given itself."""
     return getattr(density, "distribution_", density)
+
+
+def _numbers(density: Any, data: Any) -> tuple[Any, Any]:
+    """The density of the columns of numbers, without those that were left out as constant, and the data of these."""
+    total = getattr(density, "n_features_in_", _n_features(density))
+    kept = np.flatnonzero(np.isnan(getattr(density, "constants_", np.full(total, np.nan)))).tolist()
+    columns = _columns(density) or [None] * len(kept)
+    numbers = [i for i, column in zip(kept, columns, strict=True) if not isinstance(column, CategoryColumn)]
+    if not numbers:
+        raise InvalidInputError("density has columns of categories alone: there are no numbers to draw")
+    if len(numbers) == total:
+        return density, data
+    return density.marginal(numbers), None if data is None else np.asarray(data)[:, numbers]
+
+
+def _columns(density: Any) -> list[Any]:
+    """The columns of a table with categories or atoms; none for other densities."""
+    distribution = _distribution(density)
+    return distribution.columns if isinstance(distribution, MixedDistribution) else []
+
+
+def _maps(density: Any) -> list[ColumnMap]:
+    """The map of each feature to the real line."""
+    maps = [column.map for column in _columns(density)]
+    return maps or getattr(_distribution(density), "maps", [ColumnMap()] * _n_features(density))
+
+
+def _atoms(density: Any) -> list[Any]:
+    """The atoms of each feature."""
+    return [column.atoms for column in _columns(density)] or [()] * _n_features(density)
 
 
 def _n_features(density: Any) -> int:

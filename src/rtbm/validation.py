@@ -14,6 +14,8 @@ SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-15, 0.1
 """Limits of truncation tolerances: below, rounding errors dominate; above, results have no correct digit."""
 MAX_PARAMETERS = 10**8
 """The largest number of parameters that is fitted. Solvers hold about 25 vectors of them: 20 GB."""
+NAMED = 10
+"""Messages name at most this many columns."""
 _SYMMETRY, _SYMMETRY_FLOAT32 = 1e-10, 1e-5  # shares of the largest entry; rounding in X @ X.T stays far below
 
 
@@ -156,6 +158,12 @@ def check_choice(value: Any, name: str, choices: tuple[Any, ...]) -> Any:
     if not isinstance(value, int | str) or value not in choices:
         raise InvalidInputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
+
+
+def listed(names: list[str]) -> str:
+    """Names in a row; the first NAMED of a long list, and the number of the others."""
+    others = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {others} more" if others > 0 else "")
 
 
 def _as_tensor(value: Any, name: str) -> Tensor:

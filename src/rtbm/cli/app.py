@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -20,6 +20,7 @@ from rtbm.cli.arguments import (
     PICTURE_FILES,
     ROW_FILES,
     STANDARD,
+    Categorical,
     Columns,
     Data,
     DecimalPoint,
@@ -36,6 +37,7 @@ from rtbm.cli.arguments import (
     check_output,
     chosen_columns,
     column_number,
+    given_value,
     parse_bounds,
     parse_given,
     parse_probabilities,
@@ -43,12 +45,11 @@ from rtbm.cli.arguments import (
 from rtbm.errors import FileError, InvalidInputError, RTBMError
 from rtbm.paths import existing_file, existing_table, printable, table_kind
 
-if TYPE_CHECKING:
-    from rtbm.common import Floats
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-console = Console(markup=False, highlight=False, soft_wrap=True)
-errors = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+app: typer.Typer = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+console: Console = Console(markup=False, highlight=False, soft_wrap=True)
+errors: Console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
 SolverName = Literal["lbfgs", "em", "cma"]
 """The keys of `rtbm.training.SOLVERS`, which needs torch."""
@@ -106,6 +107,7 @@ def fit(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the model.")] = Path("model.rtbm"),
     picture: Annotated[Path | None, typer.Option(help="Where to save a picture of the fit (.png, .pdf, .svg).")] = None,
     columns: Columns = None,
+    categorical: Categorical = None,
     header: Header = None,
     separator: Separator = None,
     decimal: DecimalPoint = ".",
@@ -137,7 +139,7 @@ def fit(
         typer.Option(
             "--stream",
             help="Read the file (.npy, .parquet) in blocks, again in each step, with --solver lbfgs or em; by "
-            "default if it holds more than 3·10⁷ numbers.",
+            "default if it holds more than 3·10⁷ numbers. Text and dates are left out.",
         ),
     ] = False,
     jobs: Annotated[int | None, typer.Option(help="Starts that run at the same time (-1: one for each core).")] = None,
@@ -147,7 +149,8 @@ def fit(
 ) -> None:
     """Fit a density to data and save it.
 
-    The density is a committee of machines, or one machine or mixture of the size given.
+    The density is a committee of machines, or one machine or mixture of the size given. Columns of text are categories,
+    and dates are days since the beginning of 1970.
 
     Files that hold more than 3·10⁷ numbers (.npy, .parquet) need not fit into memory. Several processes share their
     rows: torchrun --nproc-per-node 4 -m rtbm fit large.parquet
@@ -169,11 +172,14 @@ def fit(
     options: Any = {name: value for name, value in options_given.items() if value is not None}
     text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
     chosen = chosen_columns(columns, data, text_format)
+    labels = chosen_columns(categorical, data, text_format, "--categorical") or []
     if stream and (data is None or (solver or "lbfgs") not in STREAMED_SOLVERS):
         raise typer.BadParameter("--stream needs a file and --solver lbfgs or em", param_hint="--stream")
     stream = stream or ((solver or "lbfgs") in STREAMED_SOLVERS and not cv and _is_large(data, chosen))
     if cv and (options or stream):
         raise typer.BadParameter("a committee takes no options of a single fit", param_hint="--cv")
+    if stream and labels:
+        raise typer.BadParameter("a file that is read in blocks has numbers alone", param_hint="--categorical")
     import numpy as np
 
     from rtbm.data_files import FileData, FileRows, read_table
@@ -189,10 +195,15 @@ def fit(
             file = FileRows(data, chosen)
             found = FileData(np.empty((0, file.n_columns)), file.names)
         else:
-            found = FileData(gamma.sample(), None) if data is None else read_table(data, chosen, **text_format)
+            is_file = data is not None
+            found = read_table(data, chosen, text=labels, **text_format) if is_file else FileData(gamma.sample(), None)
+        n_columns = found.values.shape[1]
+        categories = {column_number(name, found.names, n_columns) for name in labels}
+        categories |= {i for i, kind in found.kinds.items() if kind == "text"}
         shared: Any = {
             "phase": phase,
-            "bounds": bounds_of(limits, found.names, found.values.shape[1]),
+            "bounds": bounds_of(limits, found.names, n_columns),
+            "categorical_features": sorted(categories) or "auto",
             "drop_constant": drop_constant,
             "n_jobs": jobs,
             "random_state": seed,
@@ -209,7 +220,9 @@ def fit(
                 model.fit(found.values)
             model.summary_["log_likelihood"] = model.score(found.values)
             model.set_feature_names(found.names)
+            names = found.names or [str(i) for i in range(n_columns)]
             model.summary_["left_out"] = dict(found.left_out)
+            model.summary_["dates"] = [names[i] for i, kind in found.kinds.items() if kind == "dates"]
         if rank > 0:  # the first process prints and writes
             return
         save(model, output)
@@ -237,13 +250,13 @@ def score(
     check_output(output, "--output", ROW_FILES, data, model)
     fitted = _load(model)
     rows = _read_for(fitted, data, columns, header=header, separator=separator, decimal=decimal)
-    fitted.set_feature_names(None)  # the columns have been chosen by name
+    with _without_names(fitted):
+        mean, log_prob = fitted.score(rows), None if output is None else fitted.score_samples(rows)[:, None]
     if output is not None:
         from rtbm.output import counted
 
-        log_prob = fitted.score_samples(rows)[:, None]
         _write(output, log_prob, ["log_prob"], f"log P of {counted(len(rows), 'row')}", errors)
-    (errors if output == STANDARD else console).print(f"{fitted.score(rows):.10g}")
+    (errors if output == STANDARD else console).print(f"{mean:.10g}")
 
 
 @app.command()
@@ -273,7 +286,9 @@ def predict(
     model: Model,
     data: Needed,
     target: Annotated[str, typer.Option(help="The column to predict, by name or number from 0.")],
-    quantiles: Annotated[str, typer.Option(help="Probabilities, as in 0.05,0.5,0.95.")] = "0.05,0.5,0.95",
+    quantiles: Annotated[
+        str, typer.Option(help="Probabilities, as in 0.05,0.5,0.95, for a column of numbers.")
+    ] = "0.05,0.5,0.95",
     columns: Columns = None,
     header: Header = None,
     separator: Separator = None,
@@ -282,8 +297,9 @@ def predict(
 ) -> None:
     """Predict a column from the others.
 
-    The result has the mean, the standard deviation and quantiles for each row. The column itself is not read, and a
-    file with names may lack it. Missing values are integrated out.
+    The result has the mean, the standard deviation and quantiles for each row; for a column of categories the likeliest
+    level and the probability of each level. The column itself is not read, and a file with names may lack it. Missing
+    values are integrated out.
     """
     check_output(output, "--output", ROW_FILES, data, model)
     levels = parse_probabilities(quantiles.split(","))
@@ -291,15 +307,22 @@ def predict(
     number = _feature(fitted, target)
     text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
     rows = _read_for(fitted, data, columns, absent=number, **text_format)
-    names = [f"quantile_{level:g}" for level in levels]
-    fitted.set_feature_names(None)  # the columns have been chosen by name
-    mean, std = fitted.predict_mean(rows, number, return_std=True)
-    from numpy import column_stack
+    from numpy import array, column_stack
 
-    from rtbm.output import counted
+    from rtbm.output import counted, level_text
 
-    table = column_stack([mean, std, fitted.predict_quantiles(rows, number, levels)])
-    _write(output, table, ["mean", "std", *names], f"{counted(len(rows), 'prediction')} of {target}")
+    categories = fitted.categories_[number]
+    with _without_names(fitted):
+        if categories is None:
+            names = ["mean", "std", *(f"quantile_{level:g}" for level in levels)]
+            moments = fitted.predict_mean(rows, number, return_std=True)
+            table = column_stack([*moments, fitted.predict_quantiles(rows, number, levels)])
+        else:
+            names = ["prediction", *(f"probability_{level_text(level)}" for level in categories)]
+            probabilities = fitted.predict_proba(rows, number)
+            likeliest = array(categories, dtype=object)[probabilities.argmax(axis=1)]
+            table = column_stack([likeliest, probabilities])
+    _write(output, table, names, f"{counted(len(rows), 'prediction')} of {target}")
 
 
 @app.command()
@@ -307,7 +330,8 @@ def impute(
     model: Model,
     data: Needed,
     method: Annotated[
-        Literal["mean", "sample"], typer.Option(help="The conditional mean, or a draw from the conditional density.")
+        Literal["mean", "sample"],
+        typer.Option(help="The conditional mean or likeliest level, or a draw from the conditional density."),
     ] = "mean",
     columns: Columns = None,
     header: Header = None,
@@ -323,14 +347,12 @@ def impute(
     check_output(output, "--output", ROW_FILES, data, model)
     fitted = _load(model)
     rows = _read_for(fitted, data, columns, header=header, separator=separator, decimal=decimal)
-    names = _names_of(fitted)
-    fitted.set_feature_names(None)
-    from numpy import isnan
-
     from rtbm.output import counted
 
-    filled = fitted.impute(rows, method, random_state=seed)
-    _write(output, filled, names, f"{counted(int(isnan(rows).sum()), 'value')} filled in")
+    names = _names_of(fitted)
+    with _without_names(fitted):
+        filled = fitted.impute(rows, method, random_state=seed)
+    _write(output, filled, names, f"{counted(int((filled != rows).sum()), 'value')} filled in")
 
 
 @app.command()
@@ -356,6 +378,9 @@ def quantile(
         fitted = fitted.marginal(left.index(column))
     if fitted.n_features_in_ != 1:
         raise typer.BadParameter(f"choose one of the {fitted.n_features_in_} columns", param_hint="--feature")
+    if fitted.categories_[0] is not None:
+        message = "categories have no quantiles: `rtbm predict` and `rtbm sample` are for them"
+        raise typer.BadParameter(message, param_hint="--feature")
     for value in fitted.quantile(levels):
         console.print(f"{value:.10g}")
 
@@ -381,7 +406,8 @@ def plot(
 ) -> None:
     """Draw a density.
 
-    A picture in one dimension has a histogram and components, one in two dimensions contours and projections.
+    A picture in one dimension has a histogram and components, one in two dimensions contours and projections. It shows
+    columns of numbers alone, and of these the numbers that are no atoms.
     """
     check_output(output, "--output", PICTURE_FILES, data, model)
     fitted = _load(model)
@@ -436,9 +462,12 @@ def _feature(fitted: Any, text: str) -> int:
     return column_number(text, _names_of(fitted), fitted.n_features_in_)
 
 
-def _conditional(fitted: Any, given: list[tuple[str, float]]) -> tuple[Any, list[int]]:
+def _conditional(fitted: Any, given: list[tuple[str, str]]) -> tuple[Any, list[int]]:
     """The density given values of some columns, and the numbers of the others."""
-    known = by_column(given, _names_of(fitted), fitted.n_features_in_, "--given")
+    names = _names_of(fitted)
+    texts = by_column(given, names, fitted.n_features_in_, "--given")
+    columns = names or [str(i) for i in range(fitted.n_features_in_)]
+    known = {i: given_value(columns[i], text, fitted.categories_[i]) for i, text in texts.items() if i is not None}
     left = [i for i in range(fitted.n_features_in_) if i not in known]
     return fitted.conditional(known) if known else fitted, left
 
@@ -459,7 +488,9 @@ def _columns_by_name(names: list[str] | None) -> Iterator[None]:
 
     def speak(message: Any) -> str:
         text = str(message).replace("drop_constant=True", "--drop-constant")
-        return text if names is None else re.sub(r"feature (\d+)", lambda m: f"column {names[int(m[1])]!r}", text)
+        if names is None:
+            return text
+        return re.sub(r"(?:feature|column) (\d+)", lambda m: f"column {names[int(m[1])]!r}", text)
 
     show = warnings.showwarning
     warnings.showwarning = lambda message, *rest: show(speak(message), *rest)
@@ -471,31 +502,47 @@ def _columns_by_name(names: list[str] | None) -> Iterator[None]:
         warnings.showwarning = show
 
 
-def _read_for(
-    fitted: Any, data: Path, columns: list[str] | None, absent: int | None = None, **text_format: Any
-) -> "Floats":
+@contextlib.contextmanager
+def _without_names(fitted: Any) -> Iterator[None]:
+    """Let a model take arrays whose columns have been chosen by name. Messages still name them."""
+    names = _names_of(fitted)
+    fitted.set_feature_names(None)
+    with _columns_by_name(names):
+        yield
+
+
+def _read_for(fitted: Any, data: Path, columns: list[str] | None, absent: int | None = None, **text_format: Any) -> Any:
     """The columns of a file that a model was fitted to: by name if both have names, unless columns are chosen.
 
     The column with the number `absent` may be missing if there are names, and is then NaN.
     """
     from numpy import insert, nan
 
-    from rtbm.data_files import column_names, read_table
+    from rtbm.data_files import cell_number, column_names, read_table
 
     names, chosen, place = _names_of(fitted), chosen_columns(columns, data, text_format), None
-    found = column_names(data, **text_format)
-    if chosen is None and names is not None and found is not None:
-        if absent is not None and names[absent] not in found:
+    known = column_names(data, **text_format)
+    if chosen is None and names is not None and known is not None:
+        if absent is not None and names[absent] not in known:
             place = absent
         chosen = [name for i, name in enumerate(names) if i != place]
-    rows = read_table(data, chosen, **text_format).values
-    if place is not None:
-        rows = insert(rows, place, nan, axis=1)
-    if rows.shape[1] != fitted.n_features_in_:
+    levels = [own for i, own in enumerate(fitted.categories_) if i != place]
+    texts = {i for i, own in enumerate(levels) if own is not None and any(isinstance(level, str) for level in own)}
+    read = chosen or [str(i) for i in range(len(levels))]
+    found = read_table(data, chosen, text={name for i, name in enumerate(read) if i in texts}, **text_format)
+    rows, width = found.values, found.values.shape[1] + (place is not None)
+    if width != fitted.n_features_in_:
         raise FileError(
-            f"{data}: has {rows.shape[1]} columns, and the model {fitted.n_features_in_}: choose them with --columns"
+            f"{data}: has {width} columns, and the model {fitted.n_features_in_}: choose them with --columns"
         )
-    return rows
+    wrong = [repr(read[i]) for i, kind in found.kinds.items() if kind == "text" and i not in texts]
+    if wrong:
+        raise FileError(f"{data}: {', '.join(wrong)} must hold numbers as in the fit, got text: choose other columns")
+    for i in texts - found.kinds.keys():  # all cells are numbers, or gaps
+        numbers: Any = {cell_number(level): level for level in levels[i]}
+        rows = rows.astype(object)
+        rows[:, i] = [numbers.get(cell, cell) for cell in rows[:, i]]
+    return rows if place is None else insert(rows, place, nan, axis=1)
 
 
 def _load(path: Path, any_estimator: bool = False) -> Any:
@@ -511,7 +558,7 @@ def _load(path: Path, any_estimator: bool = False) -> Any:
     return model
 
 
-def _write(output: Path | None, rows: "Floats", names: list[str] | None, what: str, note: Console = console) -> None:
+def _write(output: Path | None, rows: Any, names: list[str] | None, what: str, note: Console = console) -> None:
     """Write rows to the screen, or to a file and say what it holds."""
     from rtbm.output import write_rows
 
@@ -521,7 +568,7 @@ def _write(output: Path | None, rows: "Floats", names: list[str] | None, what: s
         note.print(f"{what}: {output}")
 
 
-def _draw(model: Any, rows: "Floats | None", path: Path) -> None:
+def _draw(model: Any, rows: Any, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")

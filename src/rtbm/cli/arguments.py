@@ -3,10 +3,12 @@
 As in `app`, numpy and torch are imported only in the functions that need them.
 """
 
+import contextlib
 import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -54,7 +56,16 @@ Columns = Annotated[
         "--columns",
         "-c",
         help="Columns to use, as in x,y (numbers from 0 where there are no names); by default all that hold numbers, "
-        "without the index of a data frame. May be given several times, as names that hold commas need.",
+        "categories or dates, without the index of a data frame. May be given several times, as names that hold commas "
+        "need.",
+    ),
+]
+Categorical = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--categorical",
+        help="Columns whose cells are labels though some or all are numbers, as in zip,grade; text always is. May be "
+        "given several times.",
     ),
 ]
 Header = Annotated[
@@ -66,7 +77,8 @@ Separator = Annotated[
     typer.Option(help="What separates the cells of a CSV file, as in ';' or '\\t' or ' '; detected by default."),
 ]
 Given = Annotated[
-    list[str] | None, typer.Option("--given", help="A known value, as in x=3; may be given several times.")
+    list[str] | None,
+    typer.Option("--given", help="A known value, as in x=3, city=Rome or day=2020-03-01; may be given several times."),
 ]
 DecimalPoint = Annotated[Literal[".", ","], typer.Option(help="The decimal point of a CSV file.")]
 Pair = tuple[float | None, float | None]
@@ -120,12 +132,37 @@ def parse_probabilities(texts: list[str]) -> list[float]:
     return levels
 
 
-def parse_given(given: list[str] | None) -> list[tuple[str, float]]:
-    """Columns and values of --given."""
-    try:
-        return [(name.strip(), float(value)) for name, value in (text.rsplit("=", 1) for text in given or [])]
-    except ValueError:
-        raise typer.BadParameter(f"must be COLUMN=NUMBER, got {given!r}", param_hint="--given") from None
+def parse_given(given: list[str] | None) -> list[tuple[str, str]]:
+    """Columns and values of --given, as texts."""
+    pairs = [text.rpartition("=") for text in given or []]
+    if not all(equals for _, equals, _ in pairs):
+        raise typer.BadParameter(f"must be COLUMN=NUMBER or COLUMN=LEVEL, got {given!r}", param_hint="--given")
+    return [(name.strip(), value.strip()) for name, _, value in pairs]
+
+
+def given_value(name: str, text: str, levels: list[Any] | None) -> Any:
+    """The value of --given for a column with these levels, or for a column of numbers if they are None."""
+    number = _number(text)
+    if levels is None and number is not None:
+        return number
+    for level in levels or []:
+        if str(level) == text or level == number:
+            return level
+    from rtbm.estimators.checks import listed
+    from rtbm.output import level_text
+
+    known = "a number or a date" if levels is None else f"one of {listed([level_text(level) for level in levels])}"
+    raise typer.BadParameter(f"{name} must be {known}, got {text!r}", param_hint="--given")
+
+
+def _number(text: str) -> float | None:
+    """A number, or the days from the beginning of 1970 to a date; None for other texts."""
+    with contextlib.suppress(ValueError):
+        return float(text)
+    with contextlib.suppress(ValueError):
+        date = datetime.fromisoformat(text)
+        return (date.replace(tzinfo=date.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(days=1)
+    return None
 
 
 def column_number(text: str, names: list[str] | None, n_columns: int) -> int:
@@ -139,12 +176,14 @@ def column_number(text: str, names: list[str] | None, n_columns: int) -> int:
     raise typer.BadParameter(f"{text!r} is no column: use {known}0 to {n_columns - 1}")
 
 
-def chosen_columns(columns: list[str] | None, data: Path | None, text_format: Any) -> list[str] | None:
+def chosen_columns(
+    columns: list[str] | None, data: Path | None, text_format: Any, option: str = "--columns"
+) -> list[str] | None:
     """The names of --columns. Commas separate them, unless the whole text is the name of a column."""
     if not columns:
         return None
     if data is None:
-        raise typer.BadParameter("there is no file to choose columns of", param_hint="--columns")
+        raise typer.BadParameter("there is no file to choose columns of", param_hint=option)
     from rtbm.data_files import column_names
 
     known = column_names(data, **text_format) or []

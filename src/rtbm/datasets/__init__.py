@@ -129,15 +129,15 @@ _NORMALS = _mixture([0.6, 0.1, 0.3], [_normal([-5], [[9]]), _normal([2], [[4]]),
 _PAIR = _mixture([0.5, 0.5], [_normal([2, 2], _CORRELATED), _normal([-2, -2], _UNCORRELATED)])
 _ROW = _mixture([0.5, 0.25, 0.25], [_normal([x, 0], _UNCORRELATED) for x in (0, 4, -4)])
 
-gamma = TargetDensity("gamma", 1, 2000, 2, 1, _gamma_pdf, lambda rng, n: rng.gamma(7.5, size=(n, 1)))
-cauchy = TargetDensity("cauchy", 1, 1000, 3, 1, *_cauchy(0, 1))
-cauchy_mixture = TargetDensity("cauchy_mixture", 1, 1000, 3, 2, *_CAUCHYS)
-gaussian_mixture = TargetDensity("gaussian_mixture", 1, 5000, 3, 1, *_NORMALS)
-custom = TargetDensity("custom", 1, 5000, 4, 1, _custom_pdf, _custom_draw)
-uniform = TargetDensity("uniform", 1, 5000, 3, 1, *_UNIFORM)
-correlated_gaussian = TargetDensity("correlated_gaussian", 2, 5000, 1, 1, *_normal([0, 0], _CORRELATED))
-correlated_mixture = TargetDensity("correlated_mixture", 2, 5000, 1, 2, *_PAIR)
-three_gaussians = TargetDensity("three_gaussians", 2, 5000, 2, 1, *_ROW)
+gamma: TargetDensity = TargetDensity("gamma", 1, 2000, 2, 1, _gamma_pdf, lambda rng, n: rng.gamma(7.5, size=(n, 1)))
+cauchy: TargetDensity = TargetDensity("cauchy", 1, 1000, 3, 1, *_cauchy(0, 1))
+cauchy_mixture: TargetDensity = TargetDensity("cauchy_mixture", 1, 1000, 3, 2, *_CAUCHYS)
+gaussian_mixture: TargetDensity = TargetDensity("gaussian_mixture", 1, 5000, 3, 1, *_NORMALS)
+custom: TargetDensity = TargetDensity("custom", 1, 5000, 4, 1, _custom_pdf, _custom_draw)
+uniform: TargetDensity = TargetDensity("uniform", 1, 5000, 3, 1, *_UNIFORM)
+correlated_gaussian: TargetDensity = TargetDensity("correlated_gaussian", 2, 5000, 1, 1, *_normal([0, 0], _CORRELATED))
+correlated_mixture: TargetDensity = TargetDensity("correlated_mixture", 2, 5000, 1, 2, *_PAIR)
+three_gaussians: TargetDensity = TargetDensity("three_gaussians", 2, 5000, 2, 1, *_ROW)
 
 DENSITIES = {density.name: density for density in list(globals().values()) if isinstance(density, TargetDensity)}
 """The nine densities of the paper's table, by name."""
@@ -185,4 +185,4 @@ class TimeSeries:
         return t[:, None], self.signal(t) + np.random.default_rng(seed).normal(size=n)
 
 
-time_series = TimeSeries()
+time_series: TimeSeries = TimeSeries()

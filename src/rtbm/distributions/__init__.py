@@ -4,6 +4,7 @@ from rtbm.distributions.conditional import ConditionalDistribution
 from rtbm.distributions.continuous import ContinuousBoltzmannMachine
 from rtbm.distributions.discrete_gaussian import DiscreteGaussian
 from rtbm.distributions.integration.expectations import Estimate
+from rtbm.distributions.machine_batch import RTBMBatch
 from rtbm.distributions.mapped import MappedDistribution
 from rtbm.distributions.maps import ColumnMap, Interval, LearnedMargin, YeoJohnson
 from rtbm.distributions.mixed import CategoryColumn, MixedDistribution, NumberColumn
@@ -22,6 +23,7 @@ __all__ = [
     "MappedDistribution",
     "MixedDistribution",
     "NumberColumn",
+    "RTBMBatch",
     "RTBMDistribution",
     "RTBMMixture",
     "YeoJohnson",

@@ -17,7 +17,6 @@ from rtbm.distributions.arguments import (
     check_points,
     check_probabilities,
     dtype_of,
-    refuse_rsample,
 )
 from rtbm.distributions.caching import forwarded
 from rtbm.distributions.conditional import ConditionalDistribution
@@ -27,7 +26,9 @@ from rtbm.distributions.integration.expectations import Estimate, Integrand, gri
 from rtbm.distributions.integration.grid import MAX_GRID_DIMENSION
 from rtbm.distributions.integration.quantiles import invert_cdf
 from rtbm.distributions.missing import missing_patterns
-from rtbm.errors import InvalidInputError, TooManyNodesError
+from rtbm.distributions.notebook import distribution_html
+from rtbm.errors import InvalidInputError, TooManyNodesError, TooManyTermsError
+from rtbm.theta.derivatives import is_transforming
 from rtbm.validation import as_shape, check_integer
 
 MONTE_CARLO_SAMPLES = 100_000
@@ -44,9 +45,9 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
-    support = constraints.real_vector
-    has_rsample = False
-    rsample = refuse_rsample
+    support: Any = constraints.real_vector
+    has_rsample = True
+    _repr_html_ = distribution_html
 
     def __init__(self, evaluator: AnyEvaluator, n_visible: int, dtype: torch.dtype, device: torch.device):
         self._evaluator, self._dtype, self._device = evaluator, dtype, device
@@ -181,7 +182,15 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         >>> bool((machine.log_prob([[nan, 0.3]]) - present).abs() < 1e-12)
         True
         """
+        if is_transforming():
+            return self._log_prob_as_one_step(value)
         return self._by_rows(self._log_incomplete, value, missing=True)
+
+    def _log_prob_as_one_step(self, value: Any) -> Tensor:
+        raise NotImplementedError(
+            "torch.compile and torch.func follow log_prob of one machine: of mixtures, take logsumexp of the log_prob "
+            "of their components and of their logits"
+        )
 
     def _log_incomplete(self, rows: Tensor) -> Tensor:
         """log P (n,) of rows (n, Nv) with missing entries."""
@@ -216,6 +225,39 @@ class VisibleDistribution(Distribution, ABC, Generic[AnyEvaluator]):
         shape = as_shape(sample_shape)
         draws = self._evaluator.sample(shape.numel(), generator)
         return draws.to(self._dtype).reshape(*shape, self.n_visible)
+
+    def rsample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
+        """The draws of `sample`, differentiable in the parameters (implicit reparametrisation)::
+
+            dv_k = −dP(v_k < x | v_1, …, v_{k−1}) / p(v_k | v_1, …, v_{k−1}),    x = v_k
+
+        So gradients of averages of f(v) estimate those of E[f(v)], without bias, for smooth f. They include those of
+        the weights of the hidden states and of a mixture. All sums over hidden states are formed, so there may be at
+        most 2**18 of them: for diagonal machines with more, and one visible unit, use icdf(torch.rand(n)); else weight
+        draws x by exp(log_prob(x) − log_prob(x).detach()).
+
+        Examples
+        --------
+        >>> import rtbm
+        >>> covariance = torch.tensor([[1.0]], dtype=torch.float64, requires_grad=True)
+        >>> machine = rtbm.RTBMDistribution.from_lattice([[20.0]], [-10.0], [[4.0]], [-2.0], covariance)
+        >>> v = machine.rsample((10_000,), torch.Generator().manual_seed(0))
+        >>> (gradient,) = torch.autograd.grad((v**2).mean(), covariance)
+        >>> gradient.round(decimals=1)  # of E[v²] = 4 + covariance
+        tensor([[1.]], dtype=torch.float64)
+        """
+        draws = self.sample(sample_shape, generator)
+        if not torch.is_grad_enabled():
+            return draws
+        nothing = torch.zeros(0, dtype=torch.float64, device=self._device)
+        try:
+            return self._conditionals([], list(range(self.n_visible)), nothing)._reparametrise(draws)
+        except TooManyTermsError as error:
+            raise NotImplementedError(
+                f"rsample forms sums over all hidden states, of which this density has too many ({error.terms:.3g}): "
+                "use icdf(torch.rand(n)) in one dimension, and in more sample() with the weights "
+                "exp(log_prob(x) − log_prob(x).detach()) of draws x, which carry derivatives"
+            ) from None
 
     def score_function(self, value: Any) -> Tensor:
         """The score function ∇_v log P(v) (..., Nv) for v (..., Nv). It needs no normaliser. No entry may be missing.

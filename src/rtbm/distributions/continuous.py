@@ -39,6 +39,12 @@ class ContinuousBoltzmannMachine(MultivariateNormal):
     (tensor([-1.], dtype=torch.float64), tensor([[1.]], dtype=torch.float64))
     """
 
+    T: Tensor
+    W: Tensor
+    b_v: Tensor
+    b_h: Tensor
+    Q: Tensor
+
     def __init__(self, T: Any, W: Any, Q: Any, b_v: Any, b_h: Any):
         natural, dtype = check_natural(T, W, Q, b_v, b_h, "I")
         self.T, self.W, _, self.b_v, self.b_h = (part.to(dtype) for part in natural[:-1])

@@ -1,7 +1,7 @@
 """Machines with a dense Q: a sum over the lattice of hidden states."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -113,6 +113,21 @@ class DenseMachine(Machine):
             b_h = change_rows(natural.b_h[None], reduced.basis)[0]
             lattice = natural_to_lattice(natural._replace(W=reduced.F, Q=reduced.A, b_h=b_h))
         return cls(lattice, tolerance, (reduced.dual, reduced.basis))
+
+    @classmethod
+    def from_parameters(cls, parameters: Sequence[Tensor], tolerance: float) -> "DenseMachine":
+        """The machine of its own `parameters`."""
+        return cls(Lattice(*parameters[:5]), tolerance, (parameters[5], parameters[6]))
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """All tensors that the machine is made of."""
+        return [*self.local_lattice, self._basis, self._dual]
+
+    @property
+    def checked(self) -> Lattice:
+        """The parameters that must be finite, with positive definite matrices."""
+        return self.local_lattice
 
     @cached_with_graph
     def lattice(self) -> Lattice:

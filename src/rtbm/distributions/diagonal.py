@@ -1,7 +1,7 @@
 """Machines with a diagonal Q: a Gaussian times a product of one-dimensional theta functions."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -68,6 +68,21 @@ class DiagonalMachine(Machine):
         dual = change_phase(natural)
         check_positive_definite(dual.T, "T − WQ⁻¹Wᵀ (with T, W, Q as given in phase I)")
         return cls(dual, tolerance)
+
+    @classmethod
+    def from_parameters(cls, parameters: Sequence[Tensor], tolerance: float) -> "DiagonalMachine":
+        """The machine of its own `parameters`."""
+        return cls(Natural(*parameters)._replace(phase="II"), tolerance)  # type: ignore[arg-type]
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """All tensors that the machine is made of."""
+        return list(self._natural[:-1])
+
+    @property
+    def checked(self) -> Natural:
+        """The parameters that must be finite, with a positive definite T."""
+        return self._natural
 
     @cached_with_graph
     def lattice(self) -> Lattice:

@@ -11,6 +11,7 @@ from torch.distributions import Distribution, constraints, register_kl
 
 from rtbm.distributions.arguments import refuse_rsample
 from rtbm.distributions.caching import cached_unless_graph, cached_with_graph, cached_without_graph
+from rtbm.distributions.notebook import distribution_html
 from rtbm.distributions.sampling.lattice import MAX_LISTED_POINTS, BlockSampler, list_points, make_sampler
 from rtbm.errors import InvalidInputError
 from rtbm.theta.derivatives import Congruence
@@ -56,10 +57,15 @@ class DiscreteGaussian(Distribution):
     torch.Size([3, 1])
     """
 
+    A: Tensor
+    a: Tensor
+    origin: Tensor
+
     arg_constraints: ClassVar[dict[str, Any]] = {}
-    support = constraints.independent(constraints.integer_interval(-math.inf, math.inf), 1)
+    support: Any = constraints.independent(constraints.integer_interval(-math.inf, math.inf), 1)
     has_rsample = False
     rsample = refuse_rsample
+    _repr_html_ = distribution_html
 
     def __init__(self, A: Any, a: Any, *, tolerance: float = 1e-12):
         self.A = check_positive_definite(check_symmetric(as_real(A, "A"), "A"), "A")

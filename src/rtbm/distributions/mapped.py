@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rtbm.distributions.arguments import broadcast, check_indices, check_known, check_points, refuse_rsample
+from rtbm.distributions.arguments import broadcast, check_indices, check_known, check_points
 from rtbm.distributions.base import MONTE_CARLO_SAMPLES
+from rtbm.distributions.batch import HiddenStates
 from rtbm.distributions.caching import forwarded
-from rtbm.distributions.conditional import ConditionalDistribution, ConditionalStates
+from rtbm.distributions.conditional import ConditionalDistribution
 from rtbm.distributions.integration.boxes import NORMAL_CUTOFF, lower_tail
 from rtbm.distributions.integration.expectations import Estimate, sample_expectation
 from rtbm.distributions.integration.normal_sums import NEGLIGIBLE_SHARE
 from rtbm.distributions.maps import ColumnMap, Interval, from_line, to_line
 from rtbm.distributions.mixture import RTBMMixture
+from rtbm.distributions.notebook import distribution_html
 from rtbm.distributions.rtbm import RTBMDistribution
 from rtbm.errors import InvalidInputError
 from rtbm.theta import kernels
@@ -36,7 +38,7 @@ REACH, PANEL, PANEL_NODES, MAX_NORMALS = 9.0, 2.0, 16, 10_000
 PANEL_NODES nodes, as wide as PANEL standard deviations; for MAX_NORMALS normals at a time. Wider panels lose digits."""
 
 
-def _interval_moments(states: ConditionalStates, own: Interval) -> Tensor:
+def _interval_moments(states: HiddenStates, own: Interval) -> Tensor:
     """The mean and the variance (n, 2) of x in n mixtures of normals of y."""
     weights, centres, scales = states.on_line()
     means, variances = _normal_moments(centres, scales, own.low, own.high)
@@ -65,7 +67,7 @@ def _normal_moments(c: Tensor, s: Tensor, low: float, high: float) -> tuple[Tens
     return low + distance if has_low else high - distance, distance.square() * s.square().expm1()
 
 
-def _integrated_moments(states: ConditionalStates, own: ColumnMap) -> Tensor:
+def _integrated_moments(states: HiddenStates, own: ColumnMap) -> Tensor:
     """The mean and the variance (n, 2) of x for any map, by Gauss-Legendre quadrature over panels of x."""
     shares = torch.where(states.weights > NEGLIGIBLE_SHARE * states.weights[:, :1], states.weights, 0.0)
     weights, centres, scales = (part.reshape(-1) for part in states._replace(weights=shares).on_line())
@@ -177,10 +179,13 @@ class MappedDistribution(Distribution):
     (1.0, True)
     """
 
+    base: RTBMDistribution | RTBMMixture | ConditionalDistribution
+    maps: list[ColumnMap]
+
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  the interface of torch
-    support = constraints.real_vector
-    has_rsample = False
-    rsample = refuse_rsample
+    support: Any = constraints.real_vector
+    has_rsample = True
+    _repr_html_ = distribution_html
 
     def __init__(self, base: RTBMDistribution | RTBMMixture | ConditionalDistribution, maps: Sequence[ColumnMap]):
         self.base, self.maps = base, list(maps)
@@ -297,6 +302,10 @@ class MappedDistribution(Distribution):
     def sample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
         """Independent exact draws of shape sample_shape + (Nv,)."""
         return from_line(self.maps, self.base.sample(sample_shape, generator).double())
+
+    def rsample(self, sample_shape: Sequence[int] | int = (), generator: torch.Generator | None = None) -> Tensor:
+        """The draws of `sample`, differentiable in the parameters of the base and of the maps."""
+        return from_line(self.maps, self.base.rsample(sample_shape, generator).double())
 
     def cdf(self, value: Any) -> Tensor:
         """P(all coordinates are below x) (...) for x (..., Nv)."""

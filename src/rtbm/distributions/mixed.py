@@ -1,17 +1,19 @@
 """Distributions of tables with numbers, repeated values and categories."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, constraints
 
 from rtbm.distributions.arguments import (
+    broadcast,
     broadcast_to_batch,
     check_indices,
     check_known,
@@ -23,10 +25,18 @@ from rtbm.distributions.conditional import ConditionalDistribution
 from rtbm.distributions.mapped import MappedDistribution
 from rtbm.distributions.maps import ColumnMap, to_line
 from rtbm.distributions.mixture import RTBMMixture
+from rtbm.distributions.notebook import distribution_html
 from rtbm.distributions.rtbm import RTBMDistribution
 from rtbm.errors import InvalidInputError
 from rtbm.validation import as_real, as_shape, check_vector
 
+RANGE_NODES, RANGE_REACH, MAX_RANGE_PANELS, NEGLIGIBLE_NODE = 16, 9.0, 256, 1e-14
+"""A range of a column is cut into panels of two standard deviations of the column given all others, with RANGE_NODES
+nodes each, as far as RANGE_REACH standard deviations. Nodes with a share below NEGLIGIBLE_NODE of the largest are left
+out, and more than MAX_RANGE_PANELS panels are an error."""
+LOG_NEGLIGIBLE = -34.0
+"""Components whose probability is below exp(LOG_NEGLIGIBLE) in all rows are left out of moments and quantiles. More
+change nothing that float64 can tell, and take longer."""
 SMALLEST_SHARE = 1e-300
 """Stands for a probability of 0 of numbers that are no atoms, so that their distribution exists."""
 
@@ -153,9 +163,10 @@ class MixedDistribution(Distribution):
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
-    support = constraints.real_vector
+    support: Any = constraints.real_vector
     has_rsample = False
     rsample = refuse_rsample
+    _repr_html_ = distribution_html
 
     def __init__(self, weights: Any, machines: Sequence[RTBMDistribution], columns: Sequence[Column]):
         checked = as_real(weights, "weights").double()
@@ -200,23 +211,16 @@ class MixedDistribution(Distribution):
         """The probabilities of the components (K,), without known values."""
         return self._model.log_weights.exp()
 
-    def with_maps(self, maps: Sequence[ColumnMap]) -> "MixedDistribution":
-        """The distribution of columns whose maps to the line are these; those of categories do not count."""
-        columns = list(self._model.columns)
-        for i, own in zip(self._others, maps, strict=True):
-            column = columns[i]
-            if isinstance(column, NumberColumn):
-                columns[i] = replace(column, map=own)
-        changed = copy(self)
-        changed._model = self._model._replace(columns=tuple(columns))
-        for name in ("_log_joint", "_log_shares"):  # of the maps before
-            changed.__dict__.pop(name, None)
-        return changed
-
     @property
     def columns(self) -> list[Column]:
         """What each column is."""
         return [self._model.columns[i] for i in self._others]
+
+    @classmethod
+    def of_numbers(cls, density: Any, maps: Sequence[ColumnMap]) -> "MixedDistribution":
+        """A machine or a mixture, whose columns have these maps, as a distribution of columns of numbers."""
+        mixture = density if isinstance(density, RTBMMixture) else RTBMMixture([1.0], [density])
+        return cls(mixture.weights, mixture.components, [NumberColumn(own) for own in maps])
 
     @property
     def device(self) -> torch.device:
@@ -257,6 +261,10 @@ class MixedDistribution(Distribution):
     @cached_property
     def _log_joint(self) -> Tensor:
         return self._model.log_joint(self._rows())
+
+    def set_log_joint(self, log_joint: Tensor) -> None:
+        """Set the log of weight times density of each component (n, K) at the known values, if it is known already."""
+        self._log_joint = log_joint
 
     @property
     def _log_evidence(self) -> Tensor:
@@ -304,6 +312,142 @@ class MixedDistribution(Distribution):
         """The variances of columns of numbers (..., columns), NaN for categories."""
         return self._moments()[1]
 
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """The covariances (columns, columns) of columns of numbers, NaN for categories; not for many rows at once."""
+        self._refuse_batch("covariance_matrix")
+        numbers = [i for i, column in enumerate(self.columns) if isinstance(column, NumberColumn)]
+        columns: list[Any] = [self.columns[i] for i in numbers]
+        shares, means, parts = self.shares, [], []
+        for k, smooth in enumerate(self._machines(numbers)):
+            own = MappedDistribution(smooth, [column.map for column in columns])
+            inner, spread = own.mean.double(), own.covariance_matrix.double()
+            tables = [column.probabilities[k] if column.atoms else inner.new_ones(1) for column in columns]
+            atoms = [inner.new_tensor(list(column.atoms)) for column in columns]
+            share = torch.stack([table[0] for table in tables])
+            jumps = torch.stack([table[1:] @ atom for table, atom in zip(tables, atoms, strict=True)])
+            squares = torch.stack([table[1:] @ atom.square() for table, atom in zip(tables, atoms, strict=True)])
+            mean = share * inner + jumps
+            variance = share * (spread.diagonal() + inner.square()) + squares - mean.square()
+            parts.append(torch.outer(share, share) * (spread - spread.diagonal().diag()) + variance.diag())
+            means.append(mean)
+        mean, within = torch.stack(means), torch.stack(parts)
+        between = mean - shares @ mean
+        found = torch.einsum("k,kij->ij", shares, within) + (shares[:, None] * between).mT @ between
+        result = found.new_full((self.n_visible, self.n_visible), math.nan)
+        places = torch.tensor(numbers, device=self.device)
+        result[places[:, None], places] = found
+        return result
+
+    def _machines(self, wanted: Sequence[int]) -> list[RTBMDistribution]:
+        """The machine of each component for some columns of numbers, given the known values of one row."""
+        model, known = self._model, self._known_numbers
+        line = model.line(self._rows())[0][0]
+        given = {place: float(line[place]) for place in known if not bool(line[place].isnan())}
+        left = [place for place in range(len(model.numbers)) if place not in given]
+        places = [left.index(model.numbers.index(self._others[i])) for i in wanted]
+        return [(machine.conditional(given) if given else machine).marginal(places) for machine in model.machines]
+
+    def _refuse_batch(self, method: str) -> None:
+        if self.batch_shape:
+            raise InvalidInputError(f"{method} is for one distribution, this is a batch of conditionals")
+
+    def box_probability(self, low: Any, high: Any) -> Tensor:
+        """P(low ≤ x ≤ high) (...) for corners (..., columns), which may be infinite; not for many rows at once.
+
+        Atoms and the numbers of categories count if they lie between the corners, or on them.
+        """
+        self._refuse_batch("box_probability")
+        corners = [
+            check_points(end, name, self.n_visible, self.device, infinite=True)
+            for end, name in ((low, "low"), (high, "high"))
+        ]
+        first, last, shape = broadcast(corners[0], corners[1], "low and high")
+        is_number = torch.tensor([isinstance(column, NumberColumn) for column in self.columns], device=self.device)
+        bounded = is_number & ((first > -math.inf) | (last < math.inf))
+        result = first.new_zeros(len(first))
+        for pattern in bounded.unique(dim=0):
+            rows = (bounded == pattern).all(1).nonzero()[:, 0]
+            result[rows] = self._box(first[rows], last[rows], pattern.nonzero()[:, 0].tolist())
+        return result.reshape(shape)
+
+    def _box(self, low: Tensor, high: Tensor, bounded: list[int]) -> Tensor:
+        """P(low ≤ x ≤ high) (n,), where these columns of numbers have a finite corner."""
+        columns: Sequence[Any] = self.columns
+        weights = self.shares.expand(len(low), -1)
+
+        def of_states(i: int, states: Tensor, first: int) -> Tensor:
+            """The probability (n, K) of those states of a column, from the first one on, that lie in the box."""
+            inside = (states >= low[:, [i]]) & (states <= high[:, [i]])
+            return inside.double() @ columns[i].probabilities[:, first:].mT
+
+        for i, column in enumerate(columns):
+            if isinstance(column, CategoryColumn):
+                states = torch.arange(column.probabilities.shape[1], dtype=torch.float64, device=self.device)
+                weights = weights * of_states(i, states, 0)
+        total = low.new_zeros(len(low))
+        with_atoms = [i for i in bounded if columns[i].atoms]
+        for chosen in itertools.product((False, True), repeat=len(with_atoms)):  # which columns sit on atoms
+            on_atoms = [i for i, is_on in zip(with_atoms, chosen, strict=True) if is_on]
+            smooth, part = [i for i in bounded if i not in on_atoms], weights
+            for i in with_atoms:
+                atoms = low.new_tensor(list(columns[i].atoms))
+                part = part * (of_states(i, atoms, 1) if i in on_atoms else columns[i].probabilities[:, 0])
+            if smooth:
+                maps = [columns[i].map for i in smooth]
+                boxes = [
+                    MappedDistribution(machine, maps).box_probability(low[:, smooth], high[:, smooth])
+                    for machine in self._machines(smooth)
+                ]
+                part = part * torch.stack(boxes, 1).double()
+            total = total + part.sum(1)
+        return total
+
+    def within(self, index: int, low: float, high: float) -> "MixedDistribution":
+        """The distribution of the other columns, given that a column of numbers lies between low and high.
+
+        It is a mixture over nodes of a quadrature of that column, with up to 16 machines for each machine and each two
+        standard deviations of the column given all others; see RANGE_NODES.
+        """
+        if self._known or self._others != list(range(self.n_visible)):
+            raise InvalidInputError("within is for a whole distribution: give ranges before known values")
+        (index,) = check_indices(index, self.n_visible)
+        column, model = self.columns[index], self._model
+        if not isinstance(column, NumberColumn) or not low < high:
+            raise InvalidInputError(f"a range must be low < high, of a column of numbers, got {(low, high)!r}")
+        place, log_weights, owners, machines = model.numbers.index(index), [], [], []
+        left = [i for i in range(len(model.numbers)) if i != place]
+        ends = column.map.support
+        reach = [column.map.to_line(torch.tensor(end, dtype=torch.float64))[0] for end in (low, high)]
+        first = -math.inf if low <= ends[0] else float(reach[0])
+        last = math.inf if high >= ends[1] else float(reach[1])
+        for k, machine in enumerate(model.machines):
+            table = None if column.probabilities is None else column.probabilities[k].log()
+            rest = machine.marginal(left) if left else None
+            for number, atom in enumerate(column.atoms):
+                if low <= atom <= high and table is not None:
+                    log_weights.append((model.log_weights[k] + table[1 + number])[None])
+                    machines += [rest]
+                    owners.append(k)
+            y, log_measure = _range_nodes(machine, place, first, last)
+            log_mass = machine.marginal(place).log_prob(y[:, None]).double() + log_measure
+            log_weights.append(model.log_weights[k] + (0.0 if table is None else table[0]) + log_mass)
+            machines += [machine.conditional({place: node}) if left else None for node in y.tolist()]
+            owners += [k] * len(y)
+        joint = torch.cat(log_weights)
+        if not bool(joint.logsumexp(0) > -math.inf):
+            raise InvalidInputError(f"column {index} lies between {low!r} and {high!r} with probability 0")
+        shares = joint.softmax(0)
+        kept = (shares > NEGLIGIBLE_NODE * shares.max()).nonzero()[:, 0]
+        owner = torch.tensor(owners, device=self.device)[kept]
+        columns = [
+            column if column.probabilities is None else replace(column, probabilities=column.probabilities[owner])
+            for i, column in enumerate(self.columns)
+            if i != index
+        ]
+        weights = shares[kept] / shares[kept].sum()
+        return MixedDistribution(weights, [machines[i] for i in kept.tolist()] if left else [], columns)
+
     def _moments(self) -> Tensor:
         """Means and variances (2, ..., columns)."""
         result = self._values.new_full((2, len(self._values), self.n_visible), math.nan)
@@ -334,10 +478,12 @@ class MixedDistribution(Distribution):
         log_weights = self._model.log_weights + self._model.log_discrete(rows)
         if own.probabilities is not None:
             log_weights = log_weights + own.probabilities[:, 0].clamp(min=SMALLEST_SHARE).log()
-        mixture = RTBMMixture.from_logits(torch.zeros_like(self._model.log_weights), self._model.machines)
+        kept = (self._log_shares.detach().amax(0) > LOG_NEGLIGIBLE).nonzero()[:, 0].tolist()
+        chosen = [self._model.machines[k] for k in kept]
+        mixture = RTBMMixture.from_logits(torch.zeros_like(self._model.log_weights[kept]), chosen)
         known, values = self._known_numbers, self._model.line(rows)[0]
         machines = mixture._dense_machines()[1]
-        line = ConditionalDistribution(mixture, log_weights, machines, known, [place], values[:, known])
+        line = ConditionalDistribution(mixture, log_weights[:, kept], machines, known, [place], values[:, known])
         return MappedDistribution(line, [own.map])
 
     @property
@@ -411,6 +557,34 @@ class MixedDistribution(Distribution):
             for place, i in enumerate(wanted):
                 column: Any = self.columns[i]
                 draws[own, i] = column.map.from_line(line[:, place])
+
+
+def _range_nodes(machine: RTBMDistribution, place: int, first: float, last: float) -> tuple[Tensor, Tensor]:
+    """Nodes (q,) of a column of a machine between two ends, and the logarithms of their weights (q,)."""
+    covariance = machine.lattice.covariance.detach().double()
+    unit = float(torch.linalg.inv(covariance)[place, place].rsqrt())
+    centre, scale = float(machine.mean[place]), float(machine.variance[place].sqrt())
+    begin, end = max(first, centre - RANGE_REACH * scale), min(last, centre + RANGE_REACH * scale)
+    if begin >= end:
+        empty = covariance.new_empty(0)
+        return empty, empty
+    panels = math.ceil((end - begin) / (2 * unit))
+    if panels > MAX_RANGE_PANELS:
+        raise InvalidInputError(
+            "a range is too wide for a column that is nearly a function of the others: give a narrower one, or a value"
+        )
+    roots, shares = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(RANGE_NODES))
+    edges = torch.linspace(begin, end, panels + 1, dtype=torch.float64)
+    half = 0.5 * edges.diff()[:, None]
+    nodes, weights = edges[:-1, None] + half * (1 + roots), half * shares
+    return nodes.reshape(-1).to(covariance.device), weights.reshape(-1).log().to(covariance.device)
+
+
+def components(distribution: Any) -> list[RTBMDistribution]:
+    """The machines of a density; those of its base if columns are mapped."""
+    distribution = getattr(distribution, "base", distribution)
+    has_several = isinstance(distribution, RTBMMixture | MixedDistribution)
+    return list(distribution.components) if has_several else [distribution]
 
 
 def _checked_column(column: Any, i: int, n_components: int, device: torch.device) -> Column:

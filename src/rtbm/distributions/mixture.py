@@ -19,6 +19,9 @@ from rtbm.validation import as_real, check_device, check_vector
 class MixtureEvaluator(DistributionEvaluator):
     """A weighted sum of densities, with log-weights (K,) and K machines."""
 
+    log_weights: Tensor
+    parts: Sequence[Machine]
+
     def __init__(self, log_weights: Tensor, parts: Sequence[Machine]):
         self.log_weights, self.parts = log_weights, parts
 
@@ -119,6 +122,8 @@ class RTBMMixture(VisibleDistribution[MixtureEvaluator]):
     >>> RTBMMixture([0.5, 0.5], pair).conditional({0: 1.0}).weights.round(decimals=3)
     tensor([0.0180, 0.9820], dtype=torch.float64)
     """
+
+    components: tuple[RTBMDistribution, ...]
 
     def __init__(self, weights: Any, components: Sequence[RTBMDistribution]):
         probabilities = as_real(weights, "weights")

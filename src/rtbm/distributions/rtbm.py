@@ -1,6 +1,7 @@
 """The Riemann-Theta Boltzmann machine as a probability distribution."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from rtbm.distributions.arguments import (
     check_natural,
     check_points,
     check_reached,
+    dtype_of,
 )
 from rtbm.distributions.base import VisibleDistribution
 from rtbm.distributions.caching import cached_with_graph, forwarded, ordinary_tensors
@@ -24,6 +26,7 @@ from rtbm.distributions.diagonal import DiagonalMachine
 from rtbm.distributions.evaluator import explains_failures
 from rtbm.errors import InvalidInputError
 from rtbm.parameters import Free, Lattice, Natural, constrain, map_tensors, solve
+from rtbm.theta.derivatives import Opaque, is_transforming, pullback
 from rtbm.theta.plan import ThetaPlan
 from rtbm.validation import as_shape, check_choice, check_integers, check_tolerance
 
@@ -123,10 +126,13 @@ class RTBMDistribution(VisibleDistribution[Machine]):
         >>> RTBMDistribution.from_free(unpack(torch.zeros(5), 1, 1))
         RTBMDistribution(n_visible=1, n_hidden=1, coupling='dense', phase='I', dtype=torch.float32)
         """
-        with ordinary_tensors():
-            checked, dtype = check_free(free)
-            parameters = constrain(checked)
-        check_reached(parameters)
+        if is_transforming():  # numbers are out of sight: log_prob checks them
+            dtype, parameters = free.weights.dtype, constrain(map_tensors(free, Tensor.double))
+        else:
+            with ordinary_tensors():
+                checked, dtype = check_free(free)
+                parameters = constrain(checked)
+            check_reached(parameters)
         check_tolerance(tolerance)
         if isinstance(parameters, Lattice):
             return cls._make(DenseMachine(parameters, tolerance), phase, dtype)
@@ -149,6 +155,17 @@ class RTBMDistribution(VisibleDistribution[Machine]):
             f"RTBMDistribution(n_visible={self.n_visible}, n_hidden={self.n_hidden}, coupling={self.coupling!r}, "
             f"phase={self.phase!r}, dtype={self._dtype})"
         )
+
+    def _log_prob_as_one_step(self, value: Any) -> Tensor:
+        if not isinstance(value, Tensor) or value.shape[-1:] != self.event_shape:
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise InvalidInputError(f"value must be a tensor of shape (..., {self.n_visible}) here, got {got}")
+        machine, rows = self._evaluator, value.double()
+        if torch.compiler.is_compiling():
+            result = _log_prob(rows, machine.parameters, machine.coupling, machine.tolerance)
+        else:
+            result = Opaque.apply(_log_prob_function(machine.coupling, machine.tolerance), rows, *machine.parameters)
+        return result.to(dtype_of(value, self._dtype))
 
     n_hidden: int = forwarded("_evaluator.n_hidden", "The number of hidden units.")
     coupling: str = forwarded("_evaluator.coupling", 'Either "dense" or "diagonal", the shape of Q.')
@@ -369,9 +386,65 @@ class RTBMDistribution(VisibleDistribution[Machine]):
 
 
 @register_kl(MultivariateNormal, VisibleDistribution)
-def _kl_from_normal(p: MultivariateNormal, q: VisibleDistribution) -> Tensor:
+def _kl_from_normal(p: MultivariateNormal, q: VisibleDistribution[Any]) -> Tensor:
     if p.batch_shape or p.event_shape != q.event_shape:
         raise InvalidInputError(f"p must be one normal distribution over vectors of length {q.n_visible}, got {p!r}")
     one = torch.ones(1, 1, dtype=p.mean.dtype, device=p.mean.device)
     couplings = one.expand(q.n_visible, 1) * 0  # v does not depend on h
     return RTBMDistribution.from_lattice(one, one[0], couplings, p.mean, p.covariance_matrix).kl(q)
+
+
+# log_prob as one step that torch.compile and torch.func do not look into: they hide the numbers that plans need.
+
+
+def _log_prob_function(coupling: str, tolerance: float) -> Callable[..., Tensor]:
+    """log P (...) as a function of rows (..., Nv) and of the `parameters` of a machine, which are checked."""
+    kind: type[Machine] = DenseMachine if coupling == "dense" else DiagonalMachine
+
+    def log_prob(rows: Tensor, *parameters: Tensor) -> Tensor:
+        machine = kind.from_parameters(parameters, tolerance)
+        check_reached(machine.checked)
+        return RTBMDistribution._make(machine, "I", torch.float64).log_prob(rows)
+
+    return log_prob
+
+
+@torch.library.custom_op("rtbm::log_prob", mutates_args=())
+def _log_prob(rows: Tensor, parameters: list[Tensor], coupling: str, tolerance: float) -> Tensor:
+    return _log_prob_function(coupling, tolerance)(rows, *parameters).clone()
+
+
+@_log_prob.register_fake
+def _(rows: Tensor, parameters: list[Tensor], coupling: str, tolerance: float) -> Tensor:
+    return rows.new_empty(rows.shape[:-1])
+
+
+@torch.library.custom_op("rtbm::log_prob_gradients", mutates_args=())
+def _gradients(grad: Tensor, rows: Tensor, parameters: list[Tensor], coupling: str, tolerance: float) -> list[Tensor]:
+    pulled = pullback(_log_prob_function(coupling, tolerance), 1 + len(parameters))
+
+    def run() -> list[Tensor]:
+        with torch.no_grad():
+            return [part.clone() for part in pulled(rows, *parameters, grad)]
+
+    with ThreadPoolExecutor(1) as pool:  # inside of an operator, torch switches autograd off for the thread
+        return pool.submit(run).result()
+
+
+@_gradients.register_fake
+def _(grad: Tensor, rows: Tensor, parameters: list[Tensor], coupling: str, tolerance: float) -> list[Tensor]:
+    return [torch.empty_like(part, memory_format=torch.contiguous_format) for part in (rows, *parameters)]
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    rows, parameters, ctx.coupling, ctx.tolerance = inputs
+    ctx.save_for_backward(rows, *parameters)
+
+
+def _backward(ctx: Any, grad: Tensor) -> Any:
+    rows, *parameters = ctx.saved_tensors
+    by_rows, *by_parameters = _gradients(grad, rows, parameters, ctx.coupling, ctx.tolerance)
+    return by_rows, by_parameters, None, None
+
+
+_log_prob.register_autograd(_backward, setup_context=_setup)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import is_regressor
-from sklearn.utils import column_or_1d
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, NotNumbersError, SpikeWarning
 from rtbm.parameters import COUPLINGS
-from rtbm.validation import check_choice, check_integer
+from rtbm.validation import check_choice, check_integer, listed
 
 FEW_VALUES, REPEATS = 10, 5
 """A column is discrete if it has at most FEW_VALUES distinct values, with REPEATS rows a value on average."""
@@ -31,8 +31,6 @@ NEAR_VALUES = 3
 LARGEST_WEIGHT, SMALLEST_WEIGHT = 1e15, 1e-100
 """The largest weight is kept between these by a factor that all weights share, and weights that are smaller than the
 largest by the factor SMALLEST_WEIGHT count as 0. So no sum leaves float64. No fit can tell the difference."""
-NAMED = 10
-"""Messages name at most this many columns."""
 
 
 def check_number(value: Any, name: str, low: float, high: float, strict: bool = False) -> None:
@@ -93,23 +91,58 @@ def check_jobs(n_jobs: Any) -> None:
         raise InvalidInputError(f"n_jobs must be None or an integer other than 0, got {n_jobs!r}")
 
 
+def draw_seed(random_state: Any) -> int:
+    """A seed below 2^31, drawn from None, an integer, or a Generator or RandomState of NumPy, which it advances.
+
+    Examples
+    --------
+    >>> draw_seed(0) == draw_seed(0)
+    True
+    >>> generator = np.random.default_rng(0)
+    >>> draw_seed(generator) == draw_seed(generator)
+    False
+    """
+    if isinstance(random_state, np.random.Generator | np.random.BitGenerator | np.random.SeedSequence):
+        return int(np.random.default_rng(random_state).integers(2**31))
+    try:
+        return int(check_random_state(random_state).randint(2**31))
+    except ValueError:
+        raise InvalidInputError(
+            "random_state must be None, an integer from 0 to 2^32 - 1, or a Generator or RandomState of NumPy, got "
+            f"{random_state!r}"
+        ) from None
+
+
+def to_numpy(array: Any) -> Any:
+    """An array of another library (torch, CuPy, JAX) as one of NumPy; anything else as it is.
+
+    It is a view where the array lies in the memory of the CPU, and one copy where it lies on a GPU.
+
+    Examples
+    --------
+    >>> tensor = torch.zeros(2)
+    >>> bool(np.shares_memory(to_numpy(tensor), tensor.numpy()))
+    True
+    """
+    if isinstance(array, np.ndarray | np.generic) or not hasattr(array, "__dlpack__"):
+        return array
+    tensor = array if isinstance(array, torch.Tensor) else torch.from_dlpack(array)
+    tensor = tensor.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()  # NumPy has no bfloat16
+
+
 def check_weights(sample_weight: Any, X: Floats) -> Floats:
     """The weights (n,) of rows, 1 by default, as far as float64 can hold their sums: see LARGEST_WEIGHT."""
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    weights = _check_sample_weight(to_numpy(sample_weight), X, dtype=np.float64, ensure_non_negative=True)
     largest = weights.max(initial=0.0)
     if largest > 0 and not SMALLEST_WEIGHT <= largest <= LARGEST_WEIGHT:
         weights = weights / largest * np.clip(largest, SMALLEST_WEIGHT, LARGEST_WEIGHT)
     return np.where(weights >= SMALLEST_WEIGHT * weights.max(initial=0.0), weights, 0.0)
 
 
-def listed(names: list[str]) -> str:
-    """Names in a row; the first NAMED of a long list, and the number of the others."""
-    others = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {others} more" if others > 0 else "")
-
-
-def check_rows(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
+def check_rows(estimator: Any, X: Any, *labels: Any, **options: Any) -> Any:
     """`validate_data` of scikit-learn in float64. Errors name the columns that share a name, or hold text or dates."""
+    X, *y = map(to_numpy, (X, *labels))
     tables = {"X": X} | ({"y": y[0]} if y and is_regressor(estimator) else {})
     tables = {argument: check_columns(table, argument) for argument, table in tables.items()}
     try:
@@ -138,6 +171,18 @@ def check_columns(table: Any, argument: str) -> Any:
             if dtype.kind == "O":
                 table[name] = table[name].astype(object).where(table[name].notna(), np.nan)
     return table
+
+
+def table_of_numbers(table: Any) -> Floats:
+    """An array or a data frame in float64. Errors name the columns that hold text or dates."""
+    checked = check_columns(table, "X")
+    try:
+        if hasattr(checked, "isna"):  # pandas, which may hold its NA
+            return checked.to_numpy(dtype=np.float64, na_value=np.nan)
+        return np.asarray(checked, dtype=np.float64)
+    except (TypeError, ValueError):
+        _check_cells(checked, "X")
+        raise
 
 
 def _check_cells(table: Any, argument: str) -> None:
@@ -209,7 +254,8 @@ def warn_of_spikes(x: Floats, names: list[str]) -> None:
         warnings.warn(
             f"X: a density makes spikes of values that repeat, here in {listed(seen)}. The log-likelihood then "
             "measures the spikes, and draws repeat the values. Leave such columns out, fit one density for each value "
-            "of a discrete column, or leave out the rows with a capped value",
+            "of a discrete column, or leave out the rows with a capped value. Densities take such columns with "
+            'atoms="auto" and rounded="auto"',
             SpikeWarning,
             stacklevel=4,
         )

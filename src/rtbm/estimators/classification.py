@@ -7,7 +7,6 @@ import joblib
 import numpy as np
 from scipy.special import log_softmax, logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from rtbm.common import Floats
@@ -19,15 +18,19 @@ from rtbm.estimators.checks import (
     check_weights,
     column_moments,
     distinct_labelled,
+    draw_seed,
     forget,
     keep_arguments,
 )
 from rtbm.estimators.class_densities import ClassDensities, class_tasks
+from rtbm.estimators.density.categories import UNKNOWN, encode_like, learn_levels
+from rtbm.estimators.density.columns import states_of
 from rtbm.estimators.density.folds import fold_numbers
 from rtbm.estimators.density.stacking import stacking_weights
 from rtbm.estimators.parallel import in_parallel, without_warnings
 from rtbm.estimators.progress import counting_bar
-from rtbm.validation import check_integer
+from rtbm.training.mixed import StateTables
+from rtbm.validation import check_choice, check_integer
 
 STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)
 """The inverse regularisations C of logistic regression that are tried. More take longer, and change little."""
@@ -55,6 +58,24 @@ class LogLikelihoods(NamedTuple):
         return LogLikelihoods(*((part - part.mean(axis=-1, keepdims=True))[..., :n_columns] for part in self))
 
 
+class FoldDensities(NamedTuple):
+    """The densities of all classes, fitted to part of the data: of numbers, and tables of columns of categories."""
+
+    numbers: list[int]  # the columns of numbers
+    classes: list[ClassDensities]
+    tables: dict[str, Floats]  # (C, levels) by the numbers of columns of categories
+
+    def log_prob(self, rows: Floats) -> LogLikelihoods:
+        """log P(x|class) of rows (n, d); missing entries count nothing."""
+        parts = zip(*(density.log_prob(rows[:, self.numbers]) for density in self.classes), strict=True)
+        single, joint = (np.stack(part, axis=-1) for part in parts)
+        own = [states_of(rows, {int(i): len(table.T)}).log_prob(np.log(table.T)) for i, table in self.tables.items()]
+        if not own:
+            return LogLikelihoods(single, joint)
+        levels = np.stack(own, axis=1)
+        return LogLikelihoods(np.hstack([single, levels]), joint + levels.sum(axis=1, keepdims=True))
+
+
 class RTBMClassifier(ClassifierMixin, BaseEstimator):
     """A classifier from the densities of classes, weighed by what predicts held-out rows.
 
@@ -69,7 +90,8 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     maximise the log-likelihood of the held-out labels (stacking).
 
     Missing entries are integrated out of the densities. Logistic regression sees the means of the features in their
-    place.
+    place. The density of a column of categories is a table for each class, with a prior of two rows toward the
+    distribution of all classes; logistic regression sees a column of 0 and 1 for each level.
 
     The classifier of the paper, which passes expectations of hidden units to logistic regression, is
     `make_patch_classifier`.
@@ -79,7 +101,10 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     cv : int, splitter or iterable, default=5
         The number of folds, a splitter of scikit-learn, or pairs (training rows, test rows). Every row has to be in one
         test set.
-    random_state : int, RandomState or None, default=None
+    categorical_features : "auto", list, dict or None, default="auto"
+    handle_unknown : "warn", "ignore" or "error", default="warn"
+        Columns of categories, and levels that the fit has not seen, as in `RTBMDensity`.
+    random_state : int, Generator, RandomState or None, default=None
         The same integer gives the same result.
     n_jobs : int, default=None
         The number of densities that are fitted at the same time, through joblib. -1 for all cores.
@@ -94,6 +119,8 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         The weight of each predictor.
     held_out_ : dict
         The mean log-probability of held-out labels by each predictor.
+    categories_ : list
+        The levels of each feature that is a column of categories; None for the others.
     n_features_in_ : int
         The number of features.
 
@@ -108,11 +135,26 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     """
 
     cv: Any
+    categorical_features: Any
+    handle_unknown: str
     random_state: Any
     n_jobs: int | None
     verbose: int
+    categories_: Any
+    classes_: np.ndarray
+    predictor_weights_: dict[str, Any]
+    held_out_: dict[str, Any]
 
-    def __init__(self, *, cv: Any = 5, random_state: Any = None, n_jobs: int | None = None, verbose: int = 0):
+    def __init__(
+        self,
+        *,
+        cv: Any = 5,
+        categorical_features: Any = "auto",
+        handle_unknown: str = "warn",
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ):
         keep_arguments(self, locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -123,13 +165,18 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(self.cv, int | np.integer):
             check_integer(self.cv, "cv", 2)
         check_jobs(self.n_jobs)
+        check_choice(self.handle_unknown, "handle_unknown", UNKNOWN)
         forget(self, "_densities")
-        seed = int(check_random_state(self.random_state).randint(2**31))
+        X, levels = learn_levels(X, self.categorical_features)
+        seed = draw_seed(self.random_state)
         fold = None if isinstance(self.cv, int | np.integer) else fold_numbers(self.cv, X, y)
         if fold is not None and sample_weight is not None:
             fold = fold[check_weights(sample_weight, X) > 0]
         rows, codes, weights, fold = self._split(*check_labelled(self, X, y, sample_weight), fold, seed)
+        self.categories_ = levels or [None] * rows.shape[1]
         self._centre, self._scale = column_moments(rows, weights)
+        discrete = list(self._sizes)
+        self._centre[discrete], self._scale[discrete] = 0.0, 1.0
         rows = self._set_limits(rows)
         densities, known = self._cross_fit(rows, codes, weights, fold, seed)
         counts = np.bincount(codes, weights)
@@ -160,17 +207,23 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
 
     def _cross_fit(
         self, rows: Floats, codes: np.ndarray, weights: Floats, fold: np.ndarray, seed: int
-    ) -> tuple[list[list[ClassDensities]], LogLikelihoods]:
+    ) -> tuple[list[FoldDensities], LogLikelihoods]:
         """Densities without each fold, and the log-likelihoods of all rows from densities that have not seen them.
 
         Rows of fold −1 are in the training data of all folds, so theirs are averages over all densities.
         """
         C, n_folds = len(self.classes_), int(fold.max()) + 1
+        numbers = [i for i in range(rows.shape[1]) if i not in self._sizes]
+
+        def tables(k: int) -> dict[str, Floats]:
+            members = np.where(codes[:, None] == np.arange(C), weights[:, None], 0.0) * (fold != k)[:, None]
+            counts = {i: states_of(rows, {i: size}).count_shares(members) for i, size in self._sizes.items()}
+            return {str(i): StateTables.fit([self._sizes[i]], own).probabilities[0] for i, own in counts.items()}
 
         def calls() -> Iterator[Any]:
             for k in range(n_folds):
                 kept = fold != k
-                for task in class_tasks(rows[kept], codes[kept], weights[kept]):
+                for task in class_tasks(rows[kept][:, numbers], codes[kept], weights[kept]):
                     yield joblib.delayed(ClassDensities.fit)(*task, seed)
 
         for k in range(n_folds):
@@ -181,11 +234,11 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
             for density in in_parallel(self.n_jobs, calls(), threads=True):
                 found.append(density)
                 advance()
-        densities = [found[i : i + C] for i in range(0, len(found), C)]
+        densities = [FoldDensities(numbers, found[k * C : (k + 1) * C], tables(k)) for k in range(n_folds)]
         d, n_joint = rows.shape[1], len(found[0].joint)
         known = LogLikelihoods(np.zeros((len(rows), d, C)), np.zeros((len(rows), n_joint, C)))
         for k in range(n_folds):
-            for part, new in zip(known, _evaluate(densities[k], rows[fold == k]), strict=True):
+            for part, new in zip(known, densities[k].log_prob(rows[fold == k]), strict=True):
                 part[fold == k] = new
         alone = fold < 0
         if alone.any():
@@ -201,10 +254,11 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
 
         held_out = self._bayes(known)
         self._logistic = {}
+        width = self._design(rows).shape[1]
         for name, columns in self._columns(rows, known).items():
             centre, scale = column_moments(columns, weights)
             if len(self.classes_) == 2:
-                scale[rows.shape[1] :] /= 2**0.5  # one column stands for two, and has the penalty of both
+                scale[width:] /= 2**0.5  # one column stands for two, and has the penalty of both
             z = (columns - centre) / scale
             held_out[name], strength = _cross_validated(z, codes, weights, fold, len(self.classes_))
             model = LogisticRegression(C=strength, max_iter=LOGISTIC_ITER).fit(z, codes, weights)
@@ -226,7 +280,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     def _columns(self, rows: Floats, known: LogLikelihoods) -> dict[str, Floats]:
         """What the logistic regressions see, (n, columns) each."""
         single, joint = known.centred()
-        rows = np.nan_to_num(rows)  # the means of the features, where they are missing
+        rows = self._design(rows)
         together = np.hstack([rows, joint.reshape(len(rows), -1)])
         columns = {
             "logistic, features": rows,
@@ -236,9 +290,22 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
             columns["logistic, log-likelihoods"] = np.hstack([together, single.reshape(len(rows), -1)])
         return columns
 
+    def _design(self, rows: Floats) -> Floats:
+        """Features (n, columns) for logistic regression: numbers, with means for gaps, and levels as 0 and 1."""
+        sizes = self._sizes
+        numbers = [i for i in range(rows.shape[1]) if i not in sizes]
+        levels = [rows[:, [i]] == np.arange(size) for i, size in sizes.items()]
+        return np.hstack([np.nan_to_num(rows[:, numbers]), *levels])
+
+    @property
+    def _sizes(self) -> dict[int, int]:
+        """The numbers of levels of columns of categories."""
+        return {i: len(own) for i, own in enumerate(self.categories_) if own is not None}
+
     def predict_log_proba(self, X: Any) -> Floats:
         """The logarithms of the probabilities of the classes (n_samples, n_classes)."""
         check_is_fitted(self)
+        X = encode_like(X, self.categories_, getattr(self, "feature_names_in_", None), self.handle_unknown)
         X = check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
         rows = np.clip((X - self._centre) / self._scale, self._low, self._high)
         known = _average(self._densities, rows)
@@ -268,17 +335,11 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
 
-def _evaluate(densities: list[ClassDensities], rows: Floats) -> LogLikelihoods:
-    """log P(x|class) of rows (n, d) by the densities of all classes."""
-    parts = zip(*(density.log_prob(rows) for density in densities), strict=True)
-    return LogLikelihoods(*(np.stack(part, axis=-1) for part in parts))
-
-
-def _average(densities: list[list[ClassDensities]], rows: Floats) -> LogLikelihoods:
+def _average(densities: list[FoldDensities], rows: Floats) -> LogLikelihoods:
     """The logarithms of likelihoods averaged over the densities of all folds."""
-    total = _evaluate(densities[0], rows)
+    total = densities[0].log_prob(rows)
     for fold in densities[1:]:
-        total = LogLikelihoods(*map(np.logaddexp, total, _evaluate(fold, rows)))
+        total = LogLikelihoods(*map(np.logaddexp, total, fold.log_prob(rows)))
     return LogLikelihoods(*(part - np.log(len(densities)) for part in total))
 
 

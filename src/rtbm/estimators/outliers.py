@@ -1,45 +1,74 @@
 """Outlier detection by density."""
 
-import warnings
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from rtbm.common import Floats
-from rtbm.estimators.checks import check_number, check_rows, check_weights, column_moments, forget, keep_arguments
+from rtbm.estimators.base import Estimator
+from rtbm.estimators.checks import (
+    check_number,
+    check_rows,
+    check_weights,
+    distinct_rows,
+    draw_seed,
+    forget,
+    keep_arguments,
+)
 from rtbm.estimators.density.categories import learn_levels
-from rtbm.estimators.density.committee import RTBMDensityCV, make_density
+from rtbm.estimators.density.committee import OWN_ARGUMENTS, RTBMDensityCV, make_density
+from rtbm.estimators.density.estimator import RTBMDensity
+from rtbm.estimators.explanations import explain
 
-LARGEST_EXCESS = 1 / 3
-"""How much higher the scores of training rows may be than those of new rows, in standard deviations, without a warning.
-At this value two or three times as many new rows as intended are called outliers."""
+DEFAULT: dict[str, Any] = {
+    "candidates": [
+        {"n_hidden": 1, "n_components": 4, "fallback": None, "solver": "em", "max_iter": 30, "n_init": 1, "tol": 1e-4}
+    ],
+    "combine": "single",
+    "margins": "yeo-johnson",
+    "atoms": None,
+}
+"""The density of the default detector: smooth, since a rich one describes outliers among the training rows too."""
+FITTED_ROWS = 1000
+"""The default density is fitted to a random sample of this many rows, and all others are scored as unseen rows. More
+rows take longer, and allow nothing finer: the density is small."""
+FENCE = 1.5
+"""With contamination="auto", outliers lie further below the lower quartile of the scores than FENCE times the distance
+of the quartiles. More calls fewer rows outliers."""
 
 
-class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
+class RTBMOutlierDetector(OutlierMixin, Estimator):
     """Outliers are the rows of lowest density.
 
-    The threshold comes from the scores of training rows. A density with many parameters scores them higher than new
-    rows, and `fit` warns if that matters.
+    The threshold comes from scores of training rows by fits that have not seen them. So the share of new rows, from the
+    source of the training rows, that are called outliers is the share that was asked for. Of the training rows, which
+    the density has seen, `predict` calls somewhat fewer outliers.
 
     Parameters
     ----------
     density : RTBMDensity or RTBMDensityCV, default=None
-        The density to fit; None for a committee, `RTBMDensityCV()`.
-    contamination : float, default=0.1
-        The share of training rows that are called outliers. It sets the threshold `offset_`.
-    random_state : int, RandomState or None, default=None
+        The density to fit. An RTBMDensity becomes a committee of one candidate, whose fits without each of five folds
+        give the threshold. None for a small one: four machines, after a power of each column.
+    contamination : float or "auto", default=0.1
+        The share of rows that are called outliers. It sets the threshold `offset_`. "auto" takes the lower fence of a
+        box plot of the held-out scores, Q1 − 1.5 (Q3 − Q1) with the quartiles Q1 and Q3: there may be no outliers at
+        all, and up to a quarter of the training rows may be outliers before they move the fence much.
+    random_state : int, Generator, RandomState or None, default=None
         The same integer gives the same result. It is passed on to the default density.
     n_jobs : int, default=None
         The number of fits of the default density that run at the same time. -1 for all cores.
 
     Attributes
     ----------
-    density_ : RTBMDensity or RTBMDensityCV
+    density_ : RTBMDensityCV
         The fitted density.
     offset_ : float
         The threshold of `score_samples`.
+    held_out_scores_, held_out_counts_ : (n_rows,), (n_rows,)
+        The scores of distinct training rows by fits that have not seen them, in increasing order, and how often each
+        row counts.
     n_features_in_ : int
         The number of features.
 
@@ -50,10 +79,12 @@ class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
     >>> detector = RTBMOutlierDetector(RTBMDensity(1, random_state=0), contamination=0.05).fit(X)
     >>> detector.predict([[0.0, 0.0], [20.0, 20.0]])
     array([ 1, -1])
+    >>> detector.p_values([[20.0, 20.0]]).round(3)
+    array([0.002])
     """
 
     density: Any
-    contamination: float
+    contamination: float | str
     random_state: Any
     n_jobs: int | None
 
@@ -61,7 +92,7 @@ class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
         self,
         density: Any = None,
         *,
-        contamination: float = 0.1,
+        contamination: float | str = 0.1,
         random_state: Any = None,
         n_jobs: int | None = None,
     ):
@@ -69,39 +100,62 @@ class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the density to X (n_samples, n_features); NaN entries are missing."""
-        check_number(self.contamination, "contamination", 0.0, 0.5, strict=True)
+        if self.contamination != "auto":
+            check_number(self.contamination, 'contamination, if not "auto",', 0.0, 0.5, strict=True)
         forget(self)
         encoded, _ = learn_levels(X, getattr(self.density, "categorical_features", "auto"))
         checked = check_rows(self, encoded, ensure_all_finite="allow-nan", ensure_min_samples=2)
-        density = make_density(self.density, len(checked), random_state=self.random_state, n_jobs=self.n_jobs)
-        self.density_ = density.fit(X, sample_weight=sample_weight)
         weights = check_weights(sample_weight, checked)
-        log_prob = self.density_.score_samples(X)
-        last = np.quantile(log_prob, self.contamination, weights=weights, method="inverted_cdf")
-        self.offset_ = float(np.nextafter(last, np.inf))  # the last outlier lies below
-        counts = (weights > 0) & np.isfinite(log_prob)
-        self._warn_of_optimism(log_prob[counts], weights[counts])
+        seen = weights > 0
+        if self.density is None:
+            seen = self._sample(seen)
+        n_distinct = len(distinct_rows(checked[seen], weights[seen])[0])
+        self.density_ = self._make_density(n_distinct).fit(X, sample_weight=np.where(seen, weights, 0.0))
+        self._keep_scores(X, weights, seen)
+        self.offset_ = self._threshold()
         return self
 
-    def _warn_of_optimism(self, log_prob: Floats, weights: Floats) -> None:
-        """Warn if the scores of training rows are much higher than those of new rows will be.
+    def _make_density(self, n_rows: int) -> RTBMDensityCV:
+        """An unfitted committee. The default one has no atoms, since no score compares atoms and other numbers."""
+        options: dict[str, Any] = {"random_state": self.random_state, "n_jobs": self.n_jobs}
+        if self.density is None:
+            options |= DEFAULT
+        elif type(self.density) is RTBMDensity:
+            own = self.density.get_params()
+            options = {name: own.pop(name) for name in ("random_state", "n_jobs", "verbose", *OWN_ARGUMENTS)}
+            options["candidates"] = [own]
+        else:
+            return make_density(self.density, n_rows)
+        return make_density(None, n_rows, **options)
 
-        The excess is that over the held-out rows of a committee. For other densities it is the number of parameters for
-        each observation, as in the Akaike information criterion.
-        """
-        mean, deviation = (float(part[0]) for part in column_moments(log_prob[:, None], weights))
-        n_observations = max(weights.sum(), weights.sum() ** 2 / (weights**2).sum())  # also if the sum is 1
-        excess = self.density_.n_parameters_ / n_observations
-        if isinstance(self.density_, RTBMDensityCV):
-            excess = mean - float(self.density_.candidate_weights_ @ self.density_.held_out_)
-            excess = 0.0 if self.density_.targets else excess  # they are judged by other scores
-        if excess > LARGEST_EXCESS * deviation:
-            warnings.warn(
-                f"training rows have a log P that is higher by about {excess:.2g} than that of new rows, which is much "
-                f"beside its standard deviation of {deviation:.2g}: new rows will be called outliers more often than "
-                f"contamination={self.contamination:g} says. Fit a smaller density, or collect more rows",
-                stacklevel=3,
-            )
+    def _sample(self, seen: np.ndarray) -> np.ndarray:
+        """At most FITTED_ROWS of the rows that count, at random."""
+        rows = np.flatnonzero(seen)
+        rng = np.random.default_rng(draw_seed(self.random_state))
+        chosen = np.zeros_like(seen)
+        chosen[rng.permutation(rows)[:FITTED_ROWS]] = True
+        return chosen
+
+    def _keep_scores(self, X: Any, weights: Floats, seen: np.ndarray) -> None:
+        """Keep the held-out scores of the committee, and those of rows that its density has not seen."""
+        others = np.flatnonzero((weights > 0) & ~seen)
+        scores, counts = self.density_.held_out_scores_, self.density_.held_out_counts_
+        if len(others):
+            scores = np.concatenate([scores, self.density_.score_samples(X)[others]])
+            counts = np.concatenate([counts, weights[others]])
+        order = scores.argsort(kind="stable")
+        self.held_out_scores_, self.held_out_counts_ = scores[order], counts[order]
+
+    def _threshold(self) -> float:
+        """The score below which rows are outliers."""
+
+        def quantile(share: Any) -> Floats:
+            return np.quantile(self.held_out_scores_, share, weights=self.held_out_counts_, method="inverted_cdf")
+
+        if self.contamination == "auto":
+            low, high = quantile([0.25, 0.75])
+            return float(low - FENCE * (high - low))
+        return float(np.nextafter(quantile(self.contamination), np.inf))  # the last outlier lies below
 
     def score_samples(self, X: Any) -> Floats:
         """log P(x) (n_samples,): the lower, the more abnormal."""
@@ -116,10 +170,57 @@ class RTBMOutlierDetector(OutlierMixin, BaseEstimator):
         """1 for inliers and −1 for outliers (n_samples,)."""
         return np.where(self.decision_function(X) >= 0, 1, -1)
 
+    def p_values(self, X: Any) -> Floats:
+        """The probability (n_samples,) that a row of the source of the training rows is as unusual or more::
+
+            p(x) = (1 + number of training rows with a held-out score ≤ score of x) / (1 + number of training rows)
+
+        The p-values of new rows from this source are uniform, as far as a score by all fits and one by the fits without
+        a row compare: a rule p ≤ α calls a share α of them outliers, whether or not the density fits well. Outliers
+        among the training rows make p-values larger.
+        """
+        scores = self.score_samples(X)
+        below = np.concatenate([[0.0], np.cumsum(self.held_out_counts_)])
+        return (1 + below[np.searchsorted(self.held_out_scores_, scores, side="right")]) / (1 + below[-1])
+
+    def explain(self, X: Any, coverage: float = 0.9) -> Any:
+        """How unusual each cell is given the rest of its row, which other column makes it so, and what would be normal.
+
+        All answers are exact for the fitted density. The time grows with the square of the number of columns, so pass
+        the rows of interest, not the whole table.
+
+        Parameters
+        ----------
+        X : (n_samples, n_features)
+            Rows; NaN entries are unknown.
+        coverage : float, default=0.9
+            The probability of the interval of normal values.
+
+        Returns
+        -------
+        Explanation, or a data frame if X is one.
+            An `Explanation` has an array (n_samples, n_features) for each answer. A data frame has them as columns,
+            after "column" and "value", with one line for each cell: row by row in the order of X, and with the index of
+            X (pandas) or the number of the row in a column "row" (polars, where values of columns of several types are
+            text).
+
+        Examples
+        --------
+        >>> from rtbm import RTBMDensity, RTBMOutlierDetector, datasets
+        >>> X = datasets.correlated_gaussian.sample(500)
+        >>> detector = RTBMOutlierDetector(RTBMDensity(1, random_state=0)).fit(X)
+        >>> found = detector.explain([[1.5, -1.5]])  # each is more ordinary alone; the correlation is 0.8
+        >>> bool((found.alone > 5 * found.p_value).all()), found.partner
+        (True, array([[1, 0]]))
+        """
+        check_is_fitted(self)
+        check_number(coverage, "coverage", 0.0, 1.0, strict=True)
+        return explain(self.density_, X, coverage)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "density_")
+        return hasattr(self, "offset_")

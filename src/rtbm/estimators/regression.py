@@ -3,23 +3,25 @@
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from rtbm.common import Floats
 from rtbm.distributions import ColumnMap
 from rtbm.distributions.arguments import check_probabilities
-from rtbm.distributions.conditional import SMALLEST_TAIL
+from rtbm.distributions.batch import SMALLEST_TAIL
 from rtbm.errors import InvalidInputError, SpikeWarning
+from rtbm.estimators.base import Estimator
 from rtbm.estimators.checks import (
     check_flag,
     check_number,
     check_rows,
+    draw_seed,
     forget,
     is_constant,
     is_frame,
@@ -28,10 +30,11 @@ from rtbm.estimators.checks import (
 )
 from rtbm.estimators.density.categories import encode_like, learn_levels
 from rtbm.estimators.density.committee import make_density
+from rtbm.estimators.density.fitted import in_blocks
 from rtbm.validation import check_integer
 
 
-class RTBMRegressor(RegressorMixin, BaseEstimator):
+class RTBMRegressor(RegressorMixin, Estimator):
     """Probabilistic regression: a density of features and targets together, and its exact conditionals p(y|x).
 
     It predicts means, standard deviations, quantiles, intervals, densities and draws. Missing features are integrated
@@ -47,7 +50,7 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         rows that were held out in the fit. It needs a committee with this one target in `targets`, as the default is;
         other densities are not corrected, nor are tables with categories. Means and standard deviations are those of
         the density.
-    random_state : int, RandomState or None, default=None
+    random_state : int, Generator, RandomState or None, default=None
         The same integer gives the same result. It is passed on to the default density.
     n_jobs : int, default=None
         The number of fits of the default density that run at the same time. -1 for all cores.
@@ -81,6 +84,9 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
     random_state: Any
     n_jobs: int | None
     verbose: int
+    n_targets_: int
+    categories_: Any
+    density_: Any
 
     def __init__(
         self,
@@ -122,7 +128,7 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         joint = np.column_stack([X, targets])
         options = {"random_state": self.random_state, "n_jobs": self.n_jobs, "verbose": self.verbose}
         last = list(range(X.shape[1], joint.shape[1]))
-        density = make_density(self.density, len(joint), targets=last, **options)
+        density = make_density(self.density, len(joint), targets=last, atoms=None, rounded=None, **options)
         self.categories_ = levels or [None] * X.shape[1]
         sizes = {i: range(len(own)) for i, own in enumerate(levels) if own is not None}
         density.set_params(categorical_features=sizes or None)
@@ -130,21 +136,31 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SpikeWarning)  # features may be discrete
             self.density_ = density.fit(joint, sample_weight=sample_weight)
-        self.density_.categories_ = [*self.categories_, *[None] * self.n_targets_]
+        known = [*self.categories_, *[None] * self.n_targets_]
+        self.density_.columns_ = replace(self.density_.columns_, levels=known)
         if hasattr(self, "feature_names_in_"):
             self.density_.set_feature_names([*self.feature_names_in_, *names])
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """E[y|x] (n_samples,) or (n_samples, n_targets), and the standard deviation if `return_std`."""
-        given = self._given(X)
+
+        def moments(rows: Floats) -> Floats:
+            given = self.density_._condition_first(rows)
+            parts = [given.mean, given.variance.clamp(min=0).sqrt()] if return_std else [given.mean]
+            return self._shaped(torch.stack(parts, 1))
+
         with torch.no_grad():
-            mean = self._shaped(given.mean)
-            return (mean, self._shaped(given.variance.clamp(min=0).sqrt())) if return_std else mean
+            found = in_blocks(moments, self._check(X))
+        return (found[:, 0], found[:, 1]) if return_std else found[:, 0]
 
     def predict_quantiles(self, X: Any, quantiles: Sequence[float] | Floats = (0.05, 0.5, 0.95)) -> Floats:
         """Quantiles (n_samples, n_quantiles) of y given x; (n_samples, n_targets, n_quantiles) for several targets."""
-        given, levels = self._given(X), np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+        levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
+        return in_blocks(lambda rows: self._quantiles(rows, levels), self._check(X))
+
+    def _quantiles(self, rows: Floats, levels: Floats) -> Floats:
+        given = self.density_._condition_first(rows)
         with torch.no_grad():
             if self._is_corrected:
                 scores = torch.special.ndtri(check_probabilities(levels, given.device))
@@ -169,12 +185,12 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
             Features.
         n_samples : int, default=1
             The number of draws for each row.
-        random_state : int, RandomState or None, default=0
+        random_state : int, Generator, RandomState or None, default=0
             The same integer gives the same draws.
         """
         check_integer(n_samples, "n_samples", 1)
         given = self._given(X)
-        seed = int(check_random_state(random_state).randint(2**31))
+        seed = draw_seed(random_state)
         generator = torch.Generator(given.device).manual_seed(seed)
         if self._is_corrected:
             shape = (*given.batch_shape, n_samples)
@@ -220,11 +236,15 @@ class RTBMRegressor(RegressorMixin, BaseEstimator):
 
     def _given(self, X: Any) -> Any:
         """The distributions of the targets given the features, one for each row."""
+        rows = self._check(X)
+        return self.density_._condition_first(rows)
+
+    def _check(self, X: Any) -> Floats:
+        """Checked rows, with numbers in the place of levels."""
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", None)
         X = encode_like(X, self.categories_, names, self.density_.handle_unknown)
-        X = check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
-        return self.density_._condition_first(X)
+        return check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
 
     def _shaped(self, result: torch.Tensor, axis: int = -1) -> Floats:
         array = result.cpu().numpy()

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from sklearn import get_config
-from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.data_files import FileRows
 from rtbm.errors import InvalidInputError
+from rtbm.estimators.checks import to_numpy
 from rtbm.training.distributed import (
     all_succeed,
     broadcast_object,
@@ -52,7 +52,10 @@ class Chunk(NamedTuple):
     weights: Floats  # (n,)
 
 
-Prepare = Callable[[Chunk], list[PointBlock]]
+Encode = Callable[[Any], Floats]
+"""Turns a table (n, d), an array or a data frame, into numbers (n, d)."""
+Prepare = Callable[[int, Chunk], list[PointBlock]]
+"""Makes the blocks of a chunk of the part with a number."""
 
 
 class Columns(NamedTuple):
@@ -69,6 +72,14 @@ class Source(ABC):
     columns: Columns
     is_numbered: bool
     """Whether the row numbers of chunks count over all parts, and not within each."""
+
+    @abstractmethod
+    def map_tables(self, function: Callable[[int, Iterable[Any]], Any]) -> list[Any]:
+        """The results of a function of the number of a part and its tables, as they come, for all parts."""
+
+    @abstractmethod
+    def encode(self, function: Encode) -> None:
+        """Set the function that turns tables into numbers."""
 
     @abstractmethod
     def map(self, function: Callable[[int, Iterable[Chunk]], Any]) -> list[Any]:
@@ -121,30 +132,33 @@ def is_source(X: Any) -> bool:
     return not is_array and isinstance(X, Iterable) and not isinstance(X, Mapping | Set)
 
 
-def open_source(X: Any, columns: Sequence[str] | None = None, weights: Any = None) -> "Rows | DaskRows | None":
+def open_source(
+    X: Any, columns: Sequence[str] | None = None, weights: Any = None, labels: Any = None
+) -> "Rows | DaskRows | None":
     """The data of this process, if they are read in blocks; None for data in memory.
 
+    `labels` is the argument `categorical_features`, which Dask collections need to choose columns.
     Processes share a file or a memory map, and have blocks of their own. Their columns must be the same.
     """
     if not is_source(X):
         return None
-    source = all_succeed(lambda: _open(X, columns, weights))
+    source = all_succeed(lambda: _open(X, columns, weights, labels))
     source.columns = _common_columns(source.columns)
     return source
 
 
-def _open(X: Any, columns: Sequence[str] | None, weights: Any) -> "Rows | DaskRows":
+def _open(X: Any, columns: Sequence[str] | None, weights: Any, labels: Any) -> "Rows | DaskRows":
     if columns is not None and not is_path(X):
         raise InvalidInputError("columns is for files: select the columns of other data before the fit")
     if weights is not None and not isinstance(X, np.memmap):
         raise InvalidInputError("sample_weight is for arrays: give blocks as pairs (rows, weights)")
     if is_dask(X):
-        return DaskRows(X)
+        return DaskRows(X, labels)
     rank, world = rank_and_world()
     if is_path(X):
         file = FileRows(X, columns, rank, world)
         found = Columns(file.n_columns, file.names, file.left_out)
-        return Rows(lambda: itertools.starmap(_ones, file.in_order(CHUNK_ROWS)), found, rank, True)
+        return Rows(lambda: ((rows, None) for _, rows in file.in_order(CHUNK_ROWS)), found, rank, file.first)
     if not isinstance(X, np.ndarray):
         return _loader_rows(X)
     if weights is not None and np.shape(weights) != (len(X),):
@@ -156,49 +170,49 @@ def array_rows(X: np.ndarray, weights: Floats | None, rank: int = 0, world: int 
     """The rows of an array, such as a memory map, or the share of one process."""
     share = range(len(X) * rank // world, len(X) * (rank + 1) // world)
 
-    def chunks() -> Iterator[Chunk]:
+    def tables() -> Iterator[tuple[Any, Any]]:
         for begin in share[::CHUNK_ROWS]:
             part = slice(begin, min(begin + CHUNK_ROWS, share.stop))
-            rows = to_floats(X[part])
-            yield Chunk(begin, rows, np.ones(len(rows)) if weights is None else weights[part])
+            yield X[part], None if weights is None else weights[part]
 
-    return Rows(chunks, Columns(X.shape[1]), rank, True)
-
-
-def _ones(begin: int, rows: Floats) -> Chunk:
-    return Chunk(begin, rows, np.ones(len(rows)))
+    return Rows(tables, Columns(X.shape[1]), rank, share.start)
 
 
 def _loader_rows(loader: Any) -> "Rows":
     """The rows of a DataLoader, or of anything that yields blocks each time it is iterated over.
 
-    Its items are arrays or data frames (b, d), or pairs of those and weights (b,). The first one tells the number of
-    columns.
+    Its items are arrays or data frames (b, d), or pairs of those and weights (b,). The first one tells the columns.
     """
     if isinstance(loader, Iterator):
         raise InvalidInputError(
             "X must be something to iterate over once for each pass, such as a list or a DataLoader, got a "
             f"{type(loader).__name__}"
         )
-    first = next(map(_item, loader), None)
-    if first is not None and first[0].ndim != 2:
-        raise InvalidInputError(f"X must give blocks of shape (rows, n_features), got {first[0].shape}")
+    first: Any = next(map(_item, loader), (None, None))[0]
+    shape = tuple(first.shape) if hasattr(first, "shape") else np.shape(first)
+    if first is not None and len(shape) != 2:
+        raise InvalidInputError(f"X must give blocks of shape (rows, n_features), got {shape}")
     rank, world = rank_and_world()
-    columns = Columns(None if first is None else first[0].shape[1])
-    return Rows(lambda: regroup(map(_item, loader)), columns, rank, is_numbered=world == 1)
+    columns = Columns(None) if first is None else Columns(shape[1], _text_names(first))
+    return Rows(lambda: map(_item, loader), columns, rank, 0 if world == 1 else None)
 
 
-def _item(item: Any) -> tuple[Floats, Floats]:
-    """Rows and weights of an item of a loader."""
+def _text_names(table: Any) -> list[str] | None:
+    """The names of the columns of a data frame, if all are text; as scikit-learn."""
+    names = list(getattr(table, "columns", []))
+    return names if names and all(isinstance(name, str) for name in names) else None
+
+
+def _item(item: Any) -> tuple[Any, Any]:
+    """Rows and weights of an item of a loader; None for weights of 1."""
     x, *rest = item if isinstance(item, list | tuple) else (item,)
-    rows = to_floats(x)
-    return rows, to_floats(rest[0]) if rest else np.ones(len(rows))
+    return to_numpy(x), rest[0] if rest else None
 
 
-def regroup(items: Iterable[tuple[Floats, Floats]]) -> Iterator[Chunk]:
-    """Rows and weights of any length as chunks of about CHUNK_ROWS rows, numbered from 0."""
+def regroup(items: Iterable[tuple[Floats, Floats]], first: int = 0) -> Iterator[Chunk]:
+    """Rows and weights of any length as chunks of about CHUNK_ROWS rows, numbered from `first`."""
     held: list[tuple[Floats, Floats]] = []
-    begin, size = 0, 0
+    begin, size = first, 0
 
     def joined() -> Chunk:
         rows, weights = (parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in zip(*held, strict=True))
@@ -228,9 +242,7 @@ def check_shapes(rows: np.ndarray, weights: np.ndarray, width: int | None) -> No
 
 def to_floats(value: Any) -> Floats:
     """An array, a tensor or a data frame in float64."""
-    if isinstance(value, Tensor):
-        return value.detach().cpu().double().numpy()
-    return np.asarray(value, dtype=np.float64)
+    return np.asarray(to_numpy(value), dtype=np.float64)
 
 
 class Rows(Source):
@@ -238,19 +250,36 @@ class Rows(Source):
 
     Parameters
     ----------
-    chunks : function
-        Yields the chunks; called for each pass.
+    tables : function
+        Yields pairs of a table (n, d) and weights (n,), or None for 1; called for each pass.
     columns : Columns
     number : int
         The number of this part.
-    is_numbered : bool
-        See `Source`.
+    first : int or None
+        The number of the first row; None if rows before this part have not been counted.
     """
 
-    def __init__(self, chunks: Callable[[], Iterator[Chunk]], columns: Columns, number: int, is_numbered: bool):
-        self._chunks, self.columns, self._number, self.is_numbered = chunks, columns, number, is_numbered
+    def __init__(
+        self, tables: Callable[[], Iterator[tuple[Any, Any]]], columns: Columns, number: int, first: int | None
+    ):
+        self._tables, self.columns, self._number = tables, columns, number
+        self._first, self.is_numbered = first or 0, first is not None
+        self._encode: Encode = to_floats
         self._prepare: Prepare | None = None
         self._kept: list[list[PointBlock]] | None = None
+
+    def map_tables(self, function: Callable[[int, Iterable[Any]], Any]) -> list[Any]:
+        """The result of a function, in a list."""
+        return [function(self._number, _readable(table for table, _ in self._tables()))]
+
+    def encode(self, function: Encode) -> None:
+        """Set the function that turns tables into numbers."""
+        self._encode = function
+
+    def _chunks(self) -> Iterator[Chunk]:
+        pairs = ((self._encode(table), weights) for table, weights in self._tables())
+        items = ((rows, np.ones(len(rows)) if w is None else to_floats(w)) for rows, w in pairs)
+        return regroup(items, self._first)
 
     def map(self, function: Callable[[int, Iterable[Chunk]], Any]) -> list[Any]:
         """The result of a function, in a list."""
@@ -269,7 +298,7 @@ class Rows(Source):
 
     def keep(self, function: Prepare) -> "Rows":
         """These rows, with all blocks that a function makes of the chunks."""
-        self._kept = list(_readable(map(function, self._chunks())))
+        self._kept = list(_readable(map(partial(function, self._number), self._chunks())))
         return self
 
     def _blocks(self) -> Iterator[list[PointBlock]]:
@@ -279,9 +308,10 @@ class Rows(Source):
             return
         kept: list[list[PointBlock]] | None = []
         size = 0
-        for blocks in _readable(map(self._prepare, self._chunks())):  # type: ignore[arg-type]
+        assert self._prepare is not None
+        for blocks in _readable(map(partial(self._prepare, self._number), self._chunks())):
             yield blocks
-            size += sum(block.points.nbytes + block.weights.nbytes for block in blocks)
+            size += sum(block.n_bytes for block in blocks)
             if kept is not None and size <= _most_kept(blocks):
                 kept.append(blocks)
             else:
@@ -317,6 +347,14 @@ def plain_errors() -> Iterator[None]:
 
 class _Parts(Source):
     """Data in several parts, which are asked as `Rows`."""
+
+    def map_tables(self, function: Callable[[int, Iterable[Any]], Any]) -> list[Any]:
+        """The results of a function for all parts."""
+        return list(itertools.chain(*self._ask("map_tables", function)))
+
+    def encode(self, function: Encode) -> None:
+        """Set the function that turns tables into numbers."""
+        self._ask("encode", function)
 
     def map(self, function: Callable[[int, Iterable[Chunk]], Any]) -> list[Any]:
         """The results of a function for all parts."""
@@ -414,17 +452,22 @@ class DaskRows(_Parts):
 
     is_numbered = False
 
-    def __init__(self, collection: Any):
-        self.columns, collection = _numeric(collection)
+    def __init__(self, collection: Any, labels: Any = None):
+        self.columns, collection = _usable(collection, labels)
         self._client = _dask_client()
         self._parts = list(np.ravel(collection.to_delayed()))
         self._holders: list[str] = []
+        self._encode: Encode = to_floats
         self._prepare: Prepare | None = None
         if self._client is not None:
             self._parts = self._client.compute(self._parts)
             self._wait(self._parts)
             holders = self._client.who_has(self._parts)
             self._holders = [next(iter(holders[part.key])) for part in self._parts]
+
+    def encode(self, function: Encode) -> None:
+        """Set the function that turns tables into numbers."""
+        self._encode = function
 
     def prepare(self, function: Prepare) -> None:
         """Set the function that turns chunks into blocks. Workers make the blocks now, and keep them."""
@@ -439,7 +482,7 @@ class DaskRows(_Parts):
             import dask
 
             call = dask.delayed(_answer)
-            arguments = self.columns, name, argument, self._prepare
+            arguments = self.columns, self._encode, name, argument, self._prepare
             return list(dask.compute(*(call(i, part, *arguments) for i, part in enumerate(self._parts))))
         futures = self._submit(name, argument)
         self._wait(futures)
@@ -447,7 +490,9 @@ class DaskRows(_Parts):
 
     def _submit(self, *question: Any) -> list[Any]:
         return [
-            self._client.submit(_answer, i, part, self.columns, *question, workers=[self._holders[i]], pure=False)
+            self._client.submit(
+                _answer, i, part, self.columns, self._encode, *question, workers=[self._holders[i]], pure=False
+            )
             for i, part in enumerate(self._parts)
         ]
 
@@ -473,34 +518,45 @@ class DaskRows(_Parts):
             raise error
 
 
-def _answer(number: int, part: Any, columns: Columns, name: str, argument: Any, prepare: Prepare | None = None) -> Any:
+def _answer(
+    number: int,
+    part: Any,
+    columns: Columns,
+    encode: Encode,
+    name: str,
+    argument: Any,
+    prepare: Prepare | None = None,
+) -> Any:
     """What a method of `Rows` returns for a partition, which is `Rows` already if a worker keeps its blocks."""
-    chunks = partial(_part_chunks, part, columns.names)
-    rows = part if isinstance(part, Rows) else Rows(chunks, columns, number, is_numbered=False)
+    rows = part
+    if not isinstance(part, Rows):
+        rows = Rows(partial(_part_tables, part), columns, number, None)
+        rows.encode(encode)
     if prepare is not None:
         rows.prepare(prepare)
     return getattr(rows, name)(argument)
 
 
-def _part_chunks(part: Any, names: list[str] | None) -> Iterator[Chunk]:
-    if names is not None and list(map(str, part.columns)) != names:
-        raise InvalidInputError(
-            f"all partitions must have the same columns: expected {', '.join(names)}, got "
-            f"{', '.join(map(str, part.columns))}"
-        )
-    rows = to_floats(part) if names is None else part.to_numpy(dtype=np.float64, na_value=np.nan)
-    return regroup([(rows[:, None] if rows.ndim == 1 else rows, np.ones(len(rows)))])
+def _part_tables(part: Any) -> Iterator[tuple[Any, Any]]:
+    yield part[:, None] if part.ndim == 1 else part, None
 
 
-def _numeric(collection: Any) -> tuple[Columns, Any]:
-    """The numeric columns of a Dask collection: their description, and the collection with these columns."""
+def _usable(collection: Any, labels: Any) -> tuple[Columns, Any]:
+    """The columns of a Dask collection with numbers, or with categories that are asked for, and their description.
+
+    `labels` is the argument `categorical_features`: "auto" takes columns of the dtype category.
+    """
     if hasattr(collection, "columns"):
-        numbers = collection.select_dtypes(include=["number", "bool"])
-        names = [str(name) for name in numbers.columns]
+        own = ["category"] if isinstance(labels, str) and labels == "auto" else []
+        chosen = collection.select_dtypes(include=["number", "bool", *own])
+        named = set() if isinstance(labels, str) or labels is None else set(labels).difference(chosen.columns)
+        if named.intersection(collection.columns):
+            chosen = collection[[name for name in collection.columns if name in named or name in chosen.columns]]
+        names = [str(name) for name in chosen.columns]
         left_out = {str(c): str(collection[c].dtype) for c in collection.columns if str(c) not in names}
         if not names:
-            raise InvalidInputError("X: no column of this Dask data frame holds numbers")
-        return Columns(len(names), names, left_out), numbers
+            raise InvalidInputError("X: no column of this Dask data frame holds numbers or categories")
+        return Columns(len(names), names, left_out), chosen
     if collection.ndim != 2:
         raise InvalidInputError(f"X must be a Dask array of shape (rows, n_features), got {collection.ndim} dimensions")
     return Columns(int(collection.shape[1])), collection.rechunk({1: -1})

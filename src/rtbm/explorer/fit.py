@@ -42,8 +42,8 @@ class FitOptions(NamedTuple):
     def estimator(self) -> RTBMDensity | RTBMDensityCV:
         """The estimator, not fitted yet."""
         if self.is_committee:
-            return RTBMDensityCV(random_state=self.seed)
-        return RTBMDensity(self.n_hidden, n_components=self.n_components, random_state=self.seed)
+            return RTBMDensityCV(atoms=None, random_state=self.seed)
+        return RTBMDensity(self.n_hidden, n_components=self.n_components, atoms=None, random_state=self.seed)
 
 
 def select_columns(table: DataTable, columns: Sequence[str]) -> Floats:

@@ -32,7 +32,6 @@ from rtbm.explorer.style import (
     download,
     empty_source,
     flow,
-    html_table,
     locked,
     make_figure,
     message,
@@ -42,6 +41,7 @@ from rtbm.explorer.style import (
     upload_box,
 )
 from rtbm.explorer.tables import TABLES, DataTable, Opened, csv_bytes, read_upload
+from rtbm.markup import html_table
 from rtbm.output import summary_rows
 from rtbm.plotting import MarginalDensities
 

@@ -29,7 +29,6 @@ from rtbm.explorer.style import (
     Soon,
     empty_source,
     flow,
-    html_table,
     locked,
     make_figure,
     message,
@@ -39,6 +38,7 @@ from rtbm.explorer.style import (
     style_legend,
     with_margin,
 )
+from rtbm.markup import html_table
 
 KINDS = {"the paper's": "paper", "the lattice's": "lattice"}
 """The kinds of parameters by the name that is shown."""

@@ -29,7 +29,6 @@ from rtbm.explorer.style import (
     download,
     empty_source,
     flow,
-    html_table,
     locked,
     make_figure,
     message,
@@ -42,6 +41,7 @@ from rtbm.explorer.style import (
     with_margin,
 )
 from rtbm.explorer.tables import DataTable, read_upload
+from rtbm.markup import html_table
 from rtbm.output import summary_rows
 
 NUMBERED = "(numbers of the rows)"

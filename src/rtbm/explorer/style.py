@@ -147,12 +147,6 @@ def code_block(title: str, *codes: str) -> Any:
     return pn.pane.HTML(f"<h3>{title}</h3>{blocks}", sizing_mode="stretch_width")
 
 
-def html_table(rows: Sequence[tuple[str, str]]) -> str:
-    """Names and values as an HTML table."""
-    cells = "".join(f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>" for name, value in rows)
-    return f"<table>{cells}</table>"
-
-
 def message(text: str) -> str:
     """A message that stands out, as HTML; nothing for an empty text."""
     return f'<div class="message" role="alert">{html.escape(text)}</div>' if text else ""

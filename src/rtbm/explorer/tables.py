@@ -146,6 +146,10 @@ def open_source(source: Any, **text_format: Any) -> Opened:
 
 def _open_model(model: FittedDensity, name: str) -> Opened:
     """A model, without columns that were left out as constant, and draws from it in place of its data."""
+    if any(model.categories_):
+        raise FileError(
+            f"{name}: has columns of categories, and the explorer shows numbers alone: open a marginal of it"
+        )
     kept = np.flatnonzero(np.isnan(model.constants_))
     model = model if len(kept) == model.n_features_in_ else model.marginal(kept)
     rows = np.asarray(model.sample(MODEL_DRAWS, random_state=0), dtype=np.float64)

@@ -2,11 +2,10 @@
 
 Values and first derivatives of single units come from compiled passes. torch.func, torch.compile and graphs of
 derivatives go through plain torch. Dense units depend on the numbers in Q, which torch.func hides. So they are computed
-in a function that it does not look into, and are differentiable in reverse mode.
+in a function that it does not look into, and are differentiable in every mode.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from rtbm.errors import InvalidInputError
 from rtbm.theta import kernels
+from rtbm.theta.derivatives import Opaque, is_transforming
 from rtbm.theta.plan import ThetaPlan
 from rtbm.theta.unit import numba, triton
 from rtbm.theta.unit.torch import unit_derivatives
@@ -57,7 +57,7 @@ def theta_unit(u: Tensor, q: Tensor, phase: str = "I") -> Tensor:
     _check_real(q, "q")
     if q.shape != u.shape[-1:] and not _broadcasts(q.shape, u.shape):
         raise InvalidInputError(f"q must broadcast against u, got shapes {tuple(q.shape)} and {tuple(u.shape)}")
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # both work on plain torch
+    if is_transforming():  # by plain torch
         return -unit_derivatives(u, q, phase, 1)[1].to(u.dtype)
     return _Unit.apply(u, q, phase)
 
@@ -152,7 +152,7 @@ def theta_units(u: Tensor, Q: Tensor, phase: str = "I", tolerance: float = 1e-12
     Returns
     -------
     Tensor (..., g)
-        Of u's type. Differentiable to any order in reverse mode.
+        Of u's type. Differentiable to any order.
 
     Examples
     --------
@@ -179,55 +179,8 @@ def _units(u: Tensor, Q: Tensor, phase: str, tolerance: float) -> Tensor:
         assert mean is not None  # of order 1 there is one
         return -mean.to(u.dtype)
 
-    return _Opaque.apply(expectations, u, Q)
+    return Opaque.apply(expectations, u, Q)
 
 
 # The compiler leaves this function alone. `torch.compiler.disable` would do the same, but imports the compiler at once.
 _units_outside_graphs = torch._disable_dynamo(_units)
-
-
-class _Opaque(torch.autograd.Function):
-    """A function of tensors that looks at their numbers, as the choice of lattice points does.
-
-    torch.func hands such functions its own kinds of tensors, which have no numbers to look at; here they get ordinary
-    ones. Derivatives are functions of the same kind, so they have derivatives too.
-    """
-
-    @staticmethod
-    def forward(function: Callable[..., Any], *inputs: Tensor) -> Any:
-        return function(*(tensor.detach() for tensor in inputs))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.function, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        inputs = ctx.saved_tensors
-        return None, *_Opaque.apply(_pullback(ctx.function, len(inputs)), *inputs, *grads)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], function: Callable[..., Any], *inputs: Tensor) -> Any:
-        results = []
-        for i in range(info.batch_size):
-            single = [x if d is None else x.select(d, i) for x, d in zip(inputs, in_dims[1:], strict=True)]
-            results.append(_Opaque.apply(function, *single))
-        if isinstance(results[0], Tensor):
-            return torch.stack(results), 0
-        return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0,) * len(results[0])
-
-
-def _pullback(function: Callable[..., Any], n_inputs: int) -> Callable[..., Any]:
-    """The vector-Jacobian product of a function, as a function of its inputs and of the vector."""
-
-    def pulled(*arguments: Tensor) -> tuple[Tensor, ...]:
-        create_graph = torch.is_grad_enabled()
-        with torch.enable_grad():
-            inputs = [x if x.requires_grad else x.detach().requires_grad_() for x in arguments[:n_inputs]]
-            output = function(*inputs)
-            return torch.autograd.grad(
-                output, inputs, arguments[n_inputs:], create_graph=create_graph, materialize_grads=True
-            )
-
-    return pulled

@@ -109,7 +109,7 @@ class RTBM(nn.Module):
     @property
     def free(self) -> Free:
         """The parameters as `rtbm.parameters.Free`."""
-        tensors = {name: self.get_parameter(name) for name in Free._fields[:-1]}
+        tensors = {name: getattr(self, name) for name in Free._fields[:-1]}  # also those of torch.func.functional_call
         return Free(**tensors, coupling=self.coupling)
 
     def forward(self) -> distributions.RTBMDistribution:

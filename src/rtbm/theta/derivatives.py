@@ -1,5 +1,6 @@
 """What derivatives need: exact values with derivatives of formulas that round, and compiled passes with gradients."""
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -25,6 +26,11 @@ def wants_graph(*inputs: Tensor) -> bool:
 def in_forward_mode() -> bool:
     """Whether tensors may carry tangents."""
     return forward_ad._current_level >= 0
+
+
+def is_transforming() -> bool:
+    """Whether torch.compile or torch.func follow what is computed."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 class CompiledPass(Protocol):
@@ -118,3 +124,81 @@ class Congruence(torch.autograd.Function):
         """U·grad·Uᵀ, symmetrised."""
         back = ctx.U @ grad @ ctx.U.mT
         return (back + back.mT) / 2, None, None
+
+
+class Opaque(torch.autograd.Function):
+    """A function of tensors that looks at their numbers, as the choice of lattice points does.
+
+    torch.func hands such functions its own kinds of tensors, which have no numbers to look at; here they get ordinary
+    ones. Derivatives are functions of the same kind, so they have derivatives too.
+    """
+
+    @staticmethod
+    def forward(function: Callable[..., Any], *inputs: Tensor) -> Any:
+        """The function of ordinary tensors."""
+        return function(*(tensor.detach() for tensor in inputs))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep the inputs."""
+        ctx.function, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Products with the Jacobian from the left."""
+        inputs = ctx.saved_tensors
+        return None, *Opaque.apply(pullback(ctx.function, len(inputs)), *inputs, *grads)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Any:
+        """The product with the Jacobian J from the right: the derivative of w ↦ Jᵀw, which is linear."""
+        inputs = ctx.saved_tensors
+        given = [torch.zeros_like(x) if t is None else t for x, t in zip(inputs, tangents, strict=True)]
+        return Opaque.apply(_pushforward(ctx.function, len(inputs)), *inputs, *given)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], function: Callable[..., Any], *inputs: Tensor) -> Any:
+        """One call for each entry of the batch."""
+        results = []
+        for i in range(info.batch_size):
+            single = [x if d is None else x.select(d, i) for x, d in zip(inputs, in_dims[1:], strict=True)]
+            results.append(Opaque.apply(function, *single))
+        if isinstance(results[0], Tensor):
+            return torch.stack(results), 0
+        return tuple(torch.stack(parts) for parts in zip(*results, strict=True)), (0,) * len(results[0])
+
+
+def pullback(function: Callable[..., Any], n_inputs: int) -> Callable[..., Any]:
+    """The vector-Jacobian product of a function, as a function of its inputs and of the vector."""
+
+    def pulled(*arguments: Tensor) -> tuple[Tensor, ...]:
+        create_graph = torch.is_grad_enabled()
+        with torch.enable_grad():
+            inputs = [x if x.requires_grad else x.detach().requires_grad_() for x in arguments[:n_inputs]]
+            output = function(*inputs)
+            return torch.autograd.grad(
+                output, inputs, arguments[n_inputs:], create_graph=create_graph, materialize_grads=True
+            )
+
+    return pulled
+
+
+def _pushforward(function: Callable[..., Any], n_inputs: int) -> Callable[..., Any]:
+    """The Jacobian-vector product of a function, as a function of its inputs and of the vectors."""
+
+    def pushed(*arguments: Tensor) -> Any:
+        inputs, tangents = arguments[:n_inputs], arguments[n_inputs:]
+        create_graph = torch.is_grad_enabled()
+        with torch.enable_grad():
+            point = [x if x.requires_grad else x.detach().requires_grad_() for x in inputs]
+            outputs = function(*point)
+            several = outputs if isinstance(outputs, tuple) else (outputs,)
+            weights = [torch.zeros_like(output, requires_grad=True) for output in several]
+            pulled = torch.autograd.grad(several, point, weights, create_graph=True, materialize_grads=True)
+            total = torch.stack([(p * t).sum() for p, t in zip(pulled, tangents, strict=True)]).sum()
+            found = torch.autograd.grad(total, weights, create_graph=create_graph, materialize_grads=True)
+        return found if isinstance(outputs, tuple) else found[0]
+
+    return pushed

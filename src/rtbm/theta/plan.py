@@ -68,6 +68,10 @@ class ThetaPlan:
     ThetaPlan(g=3, phase='I', tolerance=1e-12, blocks=[1, 1, 1], terms=15)
     """
 
+    phase: str
+    tolerance: float
+    diagonal_indices: np.ndarray
+
     def __init__(self, Q: Any, *, phase: str = "I", tolerance: float = 1e-12):
         self.Q = as_real(Q, "Q", finite=False)
         if self.Q.is_inference():

@@ -29,7 +29,7 @@ from rtbm.training.sums.states import sum_far, tabulate
 
 N_HIDDEN = 2
 LEVELS = np.array([RANGE_TAIL, *np.arange(0.05, 1.0, 0.1), 1 - RANGE_TAIL])
-NORMAL_GAPS = np.diff(torch.special.ndtri(torch.from_numpy(LEVELS[1:-1])).numpy())
+NORMAL_GAPS: np.ndarray = np.diff(torch.special.ndtri(torch.from_numpy(LEVELS[1:-1])).numpy())
 """Quantiles of a column from which its start and its prior follow, and the distances of those of a normal distribution,
 as in `coordinates.local_widths`."""
 FAMILY = Dense(1, N_HIDDEN)

@@ -49,6 +49,9 @@ class Likelihood:
         The log of the share of probability that tables omit, instead of `tolerance`: see `Tables`.
     """
 
+    family: Family
+    source: Blocks
+
     def __init__(
         self,
         family: Family,
@@ -72,9 +75,12 @@ class Likelihood:
             return float(sums[0]), sums[1:]
         return evaluation.log_likelihood, evaluation.gradient() if wants_gradient else np.empty(0)
 
-    def evaluate(self, vector: Tensor) -> Evaluation:
-        """The sums over all data, for expectation maximisation. A TooManyTermsError says that tables are too long."""
-        return self._tables.evaluate(_numpy(vector), self.source)
+    def evaluate(self, vector: Tensor, log_tables: Floats | None = None) -> Evaluation:
+        """The sums over all data, for expectation maximisation. A TooManyTermsError says that tables are too long.
+
+        `log_tables` (S, K) are those of discrete columns, see `MixedPass`.
+        """
+        return self._tables.evaluate(_numpy(vector), self.source, log_tables=log_tables)
 
     def log_joint(self, vector: Tensor) -> Tensor:
         """The log of weight times density of each machine (n, K); −∞ for a machine whose parameters leave float64."""

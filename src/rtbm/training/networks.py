@@ -86,6 +86,15 @@ class NetworkObjective:
     tensor([2., 1.], dtype=torch.float64)
     """
 
+    network: nn.Module
+    loss: Loss
+    x: Tensor
+    target: Tensor
+    total: float
+    weights: Tensor
+    alpha: float
+    evaluations: int
+
     def __init__(self, network: nn.Module, loss: Loss, x: Tensor, target: Tensor, weights: Tensor, alpha: float = 0.0):
         self.network, self.loss, self.x, self.target = copy.deepcopy(network), loss, x, target
         self.total = float(weights.sum())

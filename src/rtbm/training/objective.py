@@ -41,6 +41,16 @@ class Objective:
         As in `Likelihood`.
     """
 
+    family: Family
+    source: Blocks
+    prior: Prior
+    total: float
+    device: torch.device
+    x: Tensor
+    weights: Tensor
+    likelihood: Likelihood
+    evaluations: int
+
     def __init__(
         self,
         family: Family,

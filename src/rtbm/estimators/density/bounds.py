@@ -21,6 +21,10 @@ class Contact(NamedTuple):
         """That of both parts of the data together."""
         return Contact(self.counts + other.counts, np.minimum(self.distances, other.distances))
 
+    def subset(self, indices: list[int]) -> "Contact":
+        """That of some features."""
+        return Contact(self.counts[:, indices], self.distances[:, indices])
+
     def warn(self, names: list[str]) -> None:
         """Warn of values on a bound."""
         seen = [f"{name} ({n})" for name, n in zip(names, self.counts.sum(axis=0), strict=True) if n]
@@ -100,6 +104,11 @@ class Bounds(NamedTuple):
             return Contact(np.zeros((2, x.shape[1]), dtype=int), np.full((2, x.shape[1]), np.inf))
         gaps = np.stack([x - self.low, self.high - x])
         return Contact((gaps == 0).sum(axis=1), np.where(gaps > 0, gaps, np.inf).min(axis=1, initial=np.inf))
+
+    def contact_beside(self, contact: Contact, atoms: Sequence[Sequence[float]]) -> Contact:
+        """That of data whose atoms do not count, since no machine describes them."""
+        is_atom = [[end in own for end, own in zip(side, atoms, strict=True)] for side in (self.low, self.high)]
+        return contact._replace(counts=np.where(is_atom, 0, contact.counts))
 
     def closed(self, contact: Contact) -> "Bounds":
         """The same, with bounds closed that data lie on."""

@@ -38,7 +38,7 @@ PREDICTIONS: tuple[dict[str, Any], ...] = (
 )
 """The default candidates for one feature and for several, from smooth and simple to sharp and rich, and those that join
 them for three features or more, for twenty or more, and, with three or more, for targets."""
-EFFORT = {"n_init": 1, "tol": 1e-6}
+EFFORT: dict[str, Any] = {"n_init": 1, "tol": 1e-6}
 """Starts and tolerance of candidates. Averages over folds do not gain from the last digits of a fit."""
 FEW_ROWS = 1000
 """With fewer rows of one or two features, default candidates are not compared with Gaussians. With more, the comparison

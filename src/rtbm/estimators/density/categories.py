@@ -1,22 +1,23 @@
 """Columns of categories: which they are, and their levels as numbers and back."""
 
+import itertools
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import check_columns, is_frame, is_number, listed
+from rtbm.estimators.checks import check_columns, is_frame, is_number, listed, table_of_numbers, to_numpy
+from rtbm.estimators.density.columns import Levels, column_place
+from rtbm.estimators.density.frames import FrameFormat, dates_to_days, format_of
 
 UNKNOWN = ("warn", "ignore", "error")
 """What is done with levels that training data do not have."""
 MAX_LEVELS = 1000
 """A column with more levels than this is no column of categories."""
-
-Levels = list[list[Any] | None]
-"""The levels of each column, in the order of their numbers; None for columns of numbers."""
 
 
 def find_levels(X: Any, asked: Any) -> Levels:
@@ -27,6 +28,78 @@ def find_levels(X: Any, asked: Any) -> Levels:
     >>> find_levels(np.array([[1.0, 7.0], [2.0, 5.0]]), [1])
     [None, [5.0, 7.0]]
     """
+    return merge_levels([SeenLevels.of_table(X, asked)], _column_names(X))
+
+
+class SeenLevels(NamedTuple):
+    """The levels of a column in some of the data."""
+
+    levels: list[Any]
+    is_given: bool  # by the user, or by the dtype of pandas: then they keep their order
+
+    @classmethod
+    def of_table(cls, X: Any, asked: Any, names: Sequence[Any] | None = None) -> dict[int, "SeenLevels"]:
+        """Those of columns of categories in a table, by the numbers of columns; `names` are those of an array."""
+        chosen = _chosen(X, asked, names)
+        return {i: cls._of_cells(_column(X, i), given) for i, given in chosen.items()}
+
+    @classmethod
+    def _of_cells(cls, cells: Any, given: Any) -> "SeenLevels":
+        if given is not None:
+            return cls(list(given), True)
+        if hasattr(getattr(cells, "cat", None), "categories"):
+            return cls(cells.cat.categories.tolist(), True)
+        return cls(list({cell for cell in read_column(cells) if cell is not None}), False)
+
+    def plus(self, other: "SeenLevels") -> "SeenLevels":
+        """Those of both parts."""
+        if self == other:
+            return self
+        return SeenLevels(list({*self.levels, *other.levels}), False)
+
+
+@dataclass(frozen=True)
+class LevelSearch:
+    """A pass over the tables of a part, for the levels of columns of categories.
+
+    `asked` is as in `find_levels`, and `names` those of columns, if the tables are arrays and have any.
+    """
+
+    asked: Any
+    names: Sequence[str] | None
+
+    def __call__(self, number: int, tables: Iterable[Any]) -> tuple[dict[int, SeenLevels], FrameFormat | None]:
+        """The levels by the numbers of columns, and the format of the first table."""
+        found: dict[int, SeenLevels] = {}
+        own = None
+        for table in tables:
+            own = own or format_of(table)
+            for i, seen in SeenLevels.of_table(dates_to_days(table), self.asked, self.names).items():
+                found[i] = found[i].plus(seen) if i in found else seen
+                _check_number(found[i].levels, _column_names(table)[i])
+            if self._is_known(table):
+                break
+        return found, own
+
+    def _is_known(self, table: Any) -> bool:
+        """Whether other tables cannot show more."""
+        if isinstance(self.asked, Mapping):
+            return all(levels is not None for levels in self.asked.values())
+        return self.asked is None or (isinstance(self.asked, str) and not is_frame(table))
+
+
+def merge_levels(parts: Sequence[Mapping[int, SeenLevels]], names: Sequence[Any]) -> Levels:
+    """The levels of all columns from those that parts of the data show, or nothing if no column has any."""
+    together: dict[int, SeenLevels] = {}
+    for i, seen in itertools.chain(*(part.items() for part in parts)):
+        together[i] = together[i].plus(seen) if i in together else seen
+    if not together:
+        return []
+    return [_in_order(together[i], names[i]) if i in together else None for i in range(len(names))]
+
+
+def _chosen(X: Any, asked: Any, names: Sequence[Any] | None) -> dict[int, Any]:
+    """The columns of categories of a table by their numbers, and their levels if the user gives them."""
     chosen: Mapping[Any, Any] = {}
     if isinstance(asked, Mapping):
         chosen = asked
@@ -38,11 +111,13 @@ def find_levels(X: Any, asked: Any) -> Levels:
         raise InvalidInputError(
             f'categorical_features must be "auto", None, a list of columns, or {{column: levels}}, got {asked!r}'
         )
-    if not chosen:
-        return []
-    names = [*X.columns] if is_frame(X) else [*range(count_columns(X))]
-    numbers = {_place(column, names): column for column in chosen}
-    return [_levels(_column(X, i), chosen[numbers[i]], names[i]) if i in numbers else None for i in range(len(names))]
+    known = _column_names(X) if names is None or is_frame(X) else list(names)
+    return {column_place(column, known, "categorical_features"): given for column, given in chosen.items()}
+
+
+def _column_names(X: Any) -> list[Any]:
+    """The names of the columns of a table, or their numbers."""
+    return [*X.columns] if is_frame(X) else [*range(count_columns(X))]
 
 
 def count_columns(X: Any) -> int:
@@ -53,38 +128,46 @@ def count_columns(X: Any) -> int:
     return cells.shape[1] if cells.ndim == 2 else 0
 
 
-def _place(column: Any, names: list[Any]) -> int:
-    if column in names:
-        return names.index(column)
-    if isinstance(column, int | np.integer) and 0 <= column < len(names):
-        return int(column)
-    raise InvalidInputError(f"categorical_features must name columns of X, {names}, got {column!r}")
-
-
-def _levels(cells: Any, given: Any, name: Any) -> list[Any]:
-    found = _read(cells)
-    if given is not None:
-        levels = list(given)
-    elif hasattr(getattr(cells, "cat", None), "categories"):  # pandas, which keeps their order
-        levels = cells.cat.categories.tolist()
-    else:
-        levels = list({cell for cell in found if cell is not None})
-        try:
-            levels.sort()
-        except TypeError:
-            kinds = sorted({type(cell).__name__ for cell in levels})
-            raise InvalidInputError(f"X: column {name} has cells of several types, {listed(kinds)}: use one") from None
+def _in_order(seen: SeenLevels, name: Any) -> list[Any]:
+    """The levels of a column in the order of their numbers."""
+    levels = list(seen.levels)
+    try:
+        levels = levels if seen.is_given else sorted(levels)
+    except TypeError:
+        kinds = sorted({type(cell).__name__ for cell in levels})
+        raise InvalidInputError(f"X: column {name} has cells of several types, {listed(kinds)}: use one") from None
     if not levels:
         raise InvalidInputError(f"X: column {name} has nothing but gaps: leave it out")
+    _check_number(levels, name)
+    return levels
+
+
+def _check_number(levels: list[Any], name: Any) -> None:
     if len(levels) > MAX_LEVELS:
         raise InvalidInputError(
             f"X: column {name} has {len(levels)} levels, more than {MAX_LEVELS}: leave it out, or join rare levels"
         )
-    return levels
+
+
+def code_table(table: Any, levels: Levels, names: list[str] | None) -> Floats:
+    """A table of data in blocks as numbers (n, d): those of levels, and days in the place of dates.
+
+    Frames must have the columns `names`, unless that is None.
+    """
+    if is_frame(table) and names is not None and [str(name) for name in table.columns] != names:
+        raise InvalidInputError(
+            f"all blocks must have the same columns: expected {', '.join(names)}, got "
+            f"{', '.join(map(str, table.columns))}"
+        )
+    table = dates_to_days(table)
+    if any(own is not None for own in levels) and count_columns(table) == len(levels):
+        table = encode(table, levels)
+    return table_of_numbers(table)
 
 
 def learn_levels(X: Any, asked: Any) -> tuple[Any, Levels]:
-    """A table of training data with the numbers of levels in the place of levels, and the levels, as `find_levels`."""
+    """A table of training data with numbers in the place of levels and dates, and the levels, as `find_levels`."""
+    X = dates_to_days(to_numpy(X))
     check_columns(X, "X")
     levels = find_levels(X, asked)
     return encode(X, levels), levels
@@ -95,6 +178,7 @@ def encode_like(X: Any, levels: Levels, names: Any, unknown: str) -> Any:
 
     Columns in another place are told by their names. That they must not be there is up to later checks.
     """
+    X = dates_to_days(to_numpy(X))
     if not any(own is not None for own in levels):
         return X
     if is_frame(X) and names is not None:
@@ -109,7 +193,7 @@ def encode(X: Any, levels: Levels, unknown: str = "error") -> Any:
     for i, own in enumerate(levels):
         if own is not None:
             name = X.columns[i] if is_frame(X) else i
-            numbers[i] = _encode_column(_read(_column(X, i)), own, unknown, name)
+            numbers[i] = _encode_column(read_column(_column(X, i)), own, unknown, name)
     if not numbers:
         return X
     if not is_frame(X):
@@ -150,18 +234,6 @@ def decode(rows: Floats, levels: Levels) -> Any:
     return table
 
 
-def decode_frame(frame: Any, levels: Levels) -> Any:
-    """A frame of numbers with levels in the place of their numbers."""
-    for i, own in enumerate(levels):
-        if own is not None:
-            name, cells = frame.columns[i], _decode_column(frame[frame.columns[i]].to_numpy(), own)
-            if hasattr(frame, "with_columns"):  # polars
-                frame = frame.with_columns(type(frame[name])(name, cells))
-            else:
-                frame[name] = cells
-    return frame
-
-
 def _decode_column(numbers: Floats, levels: list[Any]) -> list[Any]:
     return [None if np.isnan(number) else levels[int(number)] for number in numbers]
 
@@ -170,7 +242,7 @@ def _is_discrete(column: Any) -> bool:
     """Whether a column of pandas or polars holds categories, true and false, or text that is no number."""
     kind = str(column.dtype).split("(")[0].lower()
     if kind in ("object", "string", "str", "utf8"):
-        cells = [cell for cell in _read(column) if cell is not None]
+        cells = [cell for cell in read_column(column) if cell is not None]
         is_text = any(isinstance(cell, str) for cell in cells) and not all(map(is_number, cells))
         return is_text or (bool(cells) and all(isinstance(cell, bool | np.bool_) for cell in cells))
     return kind in ("category", "categorical", "enum", "bool", "boolean")
@@ -180,7 +252,7 @@ def _column(X: Any, i: int) -> Any:
     return X[X.columns[i]] if is_frame(X) else np.asarray(X, dtype=object)[:, i]
 
 
-def _read(cells: Any) -> list[Any]:
+def read_column(cells: Any) -> list[Any]:
     """The cells of a column, None for gaps."""
     values = cells.to_list() if hasattr(cells, "to_list") else list(cells)
     absent = np.asarray(cells.isna(), dtype=bool) if hasattr(cells, "isna") else [_is_gap(value) for value in values]

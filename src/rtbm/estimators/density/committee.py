@@ -6,15 +6,16 @@ from typing import Any, Self
 import joblib
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import check_random_state
 
 from rtbm.common import Floats
+from rtbm.distributions import ColumnMap, MixedDistribution
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
     check_flag,
     check_jobs,
     distinct_labelled,
     distinct_rows,
+    draw_seed,
     forget,
     keep_arguments,
 )
@@ -38,7 +39,16 @@ JUDGED_ROWS = 20_000
 """With more distinct rows, candidates are judged on a sample of this size, and those with a share are fitted to all
 rows. More rows tell candidates apart that differ by less, and take longer."""
 COMBINATIONS = ("auto", "stack", "single")
-OWN_ARGUMENTS = {"phase", "bounds", "margins", "drop_constant", "categorical_features", "handle_unknown"}
+OWN_ARGUMENTS = {
+    "phase",
+    "bounds",
+    "margins",
+    "drop_constant",
+    "categorical_features",
+    "atoms",
+    "rounded",
+    "handle_unknown",
+}
 """Arguments of the committee that no candidate may have."""
 FIRST_FOLDS, FAR_BEHIND, NEAR = 2, 3.0, 2.0
 """After FIRST_FOLDS folds, candidates that are more than FAR_BEHIND standard errors behind the best are dropped, and so
@@ -88,9 +98,11 @@ class RTBMDensityCV(PredictingDensity):
         is not mapped.
     drop_constant : bool, default=False
     categorical_features : "auto", list, dict or None, default="auto"
+    atoms : "auto", dict or None, default="auto"
+    rounded : "auto", list, dict or None, default="auto"
     handle_unknown : "warn", "ignore" or "error", default="warn"
         As in `RTBMDensity`.
-    random_state : int, RandomState or None, default=None
+    random_state : int, Generator, RandomState or None, default=None
         The same integer gives the same result, bit for bit.
     n_jobs : int, default=None
         The number of fits that run at the same time, through joblib and its active backend. -1 for all cores.
@@ -116,6 +128,9 @@ class RTBMDensityCV(PredictingDensity):
         if there are targets): two folds, or all.
     candidate_weights_ : (n_candidates,)
         The share of each candidate.
+    held_out_scores_, held_out_counts_ : (n_judged,), (n_judged,)
+        log P of the distinct rows that judged the candidates by the fits that have not seen them, and the weights of
+        these rows. An average of fits is, on the mean over rows, as much higher than each of them as the scores are.
     is_gaussian_, converged_ : bool
         Whether all fits that have a share were replaced by Gaussians, and whether all of them converged. Fits that have
         not are taken as they are, since cross-validation judges them so.
@@ -134,6 +149,12 @@ class RTBMDensityCV(PredictingDensity):
     (1.0, (2, 1))
     """
 
+    candidates_: list[dict[str, Any]]
+    calibration_: ColumnMap
+    candidate_weights_: Floats
+    margins_: str | None
+    held_out_: Any
+
     def __init__(
         self,
         candidates: Sequence[Mapping[str, Any]] | None = None,
@@ -146,6 +167,8 @@ class RTBMDensityCV(PredictingDensity):
         margins: str | None = "auto",
         drop_constant: bool = False,
         categorical_features: Any = "auto",
+        atoms: Any = "auto",
+        rounded: Any = "auto",
         handle_unknown: str = "warn",
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -162,24 +185,25 @@ class RTBMDensityCV(PredictingDensity):
                 "X: a committee needs all data in memory, as an array: load them or a sample of them, or fit a single "
                 "RTBMDensity, which takes files, blocks and Dask collections of any size"
             )
-        seed = int(check_random_state(self.random_state).randint(2**31))
-        prepared = self._prepare(X, sample_weight)
+        seed = draw_seed(self.random_state)
+        prepared = self._prepare(X, sample_weight, seed, merge=isinstance(self.cv, int | np.integer))
         if not set(self.targets or ()) <= set(range(self.n_features_in_)):
             raise InvalidInputError(f"targets must be numbers below {self.n_features_in_}, got {self.targets!r}")
         rows, number, weights = self._split(*prepared, seed)
-        n, d = len(rows), rows.shape[1] - len(self._sizes)
-        d = max(d, 2) if self._sizes else d  # one column of numbers beside categories needs mixtures
+        kinds, sizes = self._kinds, self._sizes
+        n, d = len(rows), rows.shape[1] - len(sizes)
+        d = max(d, 2) if sizes else d  # one column of numbers beside categories needs mixtures
         self.candidates_ = [dict(c) for c in self.candidates or default_candidates(n, d, bool(self._kept_targets()))]
         everything = rows, weights
         if len(rows) > JUDGED_ROWS:
             sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[:JUDGED_ROWS])
             rows, weights, number = rows[sample], weights[sample], number[sample]
         is_sample = len(rows) < len(everything[0])
-        folds = Folds(rows, weights, number, self._bounds, self._kept_targets(), self._sizes)
+        folds = Folds(rows, weights, number, self._bounds, kinds.places(self._kept_targets()), sizes)
         trial = self._cross_validate(folds, seed)
         self._choose(trial, folds, is_sample)
         self.calibration_ = learn_margin(trial.target_scores(self.candidate_weights_, folds), weights)
-        self._maps = make_maps(self.margins_, self._bounds, *everything, self._sizes)
+        self._maps = make_maps(self.margins_, self._bounds, *everything, sizes)
         points = map_rows(self._maps, everything[0])[0]
         if self.combined_ == "single" or is_sample:
             machines = self._fit_all(points, everything[1], seed)
@@ -187,7 +211,7 @@ class RTBMDensityCV(PredictingDensity):
             machines = trial.fits
         else:  # the same fits with the maps of all rows, since each fold had maps of its own
             again = Trial(None, len(points), len(self.candidates_))
-            folds = Folds(points, weights, number, make_bounds(None, self._names()), [], self._sizes)
+            folds = Folds(points, weights, number, make_bounds(None, self._names()), [], sizes)
             with threads_for(len(points)), without_warnings():
                 self._run(again, folds, np.flatnonzero(self.candidate_weights_).tolist(), range(folds.n_folds), seed)
             machines = again.fits
@@ -220,6 +244,10 @@ class RTBMDensityCV(PredictingDensity):
         self.candidate_weights_ = np.zeros(len(trial.fits))
         self.candidate_weights_[chosen] = shares if single < 0 else np.arange(len(chosen)) == single
         self._behind = float(behind.min() if single < 0 else behind[single])
+        taken = np.flatnonzero(self.candidate_weights_).tolist()
+        parts = (held_out if single < 0 else single_fits).of(taken)
+        self.held_out_scores_ = parts.mixed(self.candidate_weights_[taken]).joint[:, 0]
+        self.held_out_counts_ = weights
 
     def _fit_all(self, points: Floats, weights: Floats, seed: int) -> list[list[RTBMDensity]]:
         """One fit of each candidate that has a share, to all rows."""
@@ -240,6 +268,8 @@ class RTBMDensityCV(PredictingDensity):
             "phase": self.phase,
             "random_state": seed % 2**32,
             "categorical_features": levels or None,
+            "atoms": None,
+            "rounded": None,
         }
         return RTBMDensity(**known | self.candidates_[candidate])
 
@@ -263,7 +293,8 @@ class RTBMDensityCV(PredictingDensity):
         best ones go on.
         """
         n, m, weights = len(folds.rows), len(self.candidates_), folds.weights
-        trials = [Trial(margins, n, m) for margins in self._margins_to_try(folds.rows.shape[1])]
+        has_numbers = folds.rows.shape[1] > len(folds.sizes)
+        trials = [Trial(margins, n, m) for margins in self._margins_to_try(folds.rows.shape[1], has_numbers)]
         for trial in trials:
             n_shapes = SHAPES[trial.margins] * folds.rows.shape[1]
             trial.charge = min(MARGINS_COST * n_shapes, HIGHEST_COST) / weights.sum()
@@ -288,9 +319,10 @@ class RTBMDensityCV(PredictingDensity):
         self.held_out_[trial.promising] = weights @ trial.held_out.of(trial.promising).log_prob / weights.sum()
         return trial
 
-    def _margins_to_try(self, n_features: int) -> list[str | None]:
+    def _margins_to_try(self, n_features: int, has_numbers: bool) -> list[str | None]:
         """The margins that are compared. One feature needs none, since the candidates describe nothing else."""
-        return [self.margins] if self.margins != "auto" else [None] if n_features == 1 else [None, *MARGINS]
+        is_plain = n_features == 1 or not has_numbers
+        return [self.margins] if self.margins != "auto" else [None] if is_plain else [None, *MARGINS]
 
     def _run(
         self,
@@ -323,7 +355,9 @@ class RTBMDensityCV(PredictingDensity):
         """Keep the mixture of all machines whose candidates have a share."""
         pairs = zip(self.candidate_weights_, machines, strict=True)
         taken = [(share / len(fits), fit) for share, fits in pairs if share > 0 for fit in fits]
-        self._set_distribution(average_densities(taken))
+        average = average_densities(taken)
+        is_mixed = isinstance(average, MixedDistribution)
+        self._set_distribution(self._kinds.join(average, self._maps) if is_mixed else average)
         self._warn_of_lost_probability()
         self._set_summary(
             {

@@ -2,46 +2,60 @@
 
 import io
 import math
+import time
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from rtbm.common import PHASES, Floats
-from rtbm.distributions import CategoryColumn, ColumnMap, MixedDistribution, NumberColumn
+from rtbm.distributions import CategoryColumn, ColumnMap, MixedDistribution
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
     check_flag,
     check_number,
     check_search,
     distinct_rows,
+    draw_seed,
     forget,
     keep_arguments,
     split_rows,
-    warn_of_spikes,
 )
-from rtbm.estimators.density.categories import UNKNOWN
+from rtbm.estimators.density.bounds import make_bounds
+from rtbm.estimators.density.categories import UNKNOWN, LevelSearch, code_table, merge_levels
+from rtbm.estimators.density.columns import ColumnKinds, Levels, split_columns, states_of
 from rtbm.estimators.density.fallback import FullDataScore, find_machine, find_simpler, without_outliers
 from rtbm.estimators.density.fitted import component_weights, components
-from rtbm.estimators.density.margins import MARGINS, are_alike, make_maps
+from rtbm.estimators.density.margins import MARGINS, are_alike, make_maps, map_rows
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.standardise import Standardised, like, log_scales, standardise, to_standard
-from rtbm.estimators.density.survey import SAMPLED_ROWS, Support, Survey, fit_blocks, standardise_sample, survey
+from rtbm.estimators.density.survey import (
+    POLISHING_TOL,
+    SAMPLED_ROWS,
+    Preparation,
+    RowKeys,
+    Support,
+    Survey,
+    fit_blocks,
+    split_sample,
+    standardise_sample,
+    survey,
+)
 from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.multistart import Outcome, Report, count_runs, search, task_options
 from rtbm.estimators.progress import progress_bar, watch_of
-from rtbm.estimators.sources import Source, array_rows, open_source, work_on
-from rtbm.training import SOLVERS, Result, likelihood
+from rtbm.estimators.sources import Source, array_rows, open_source, plain_errors, work_on
+from rtbm.training import SOLVERS, ArrayBlocks, Record, Result, likelihood
 from rtbm.training.distributed import gather_objects, is_distributed
 from rtbm.training.families import Density, family_of
 from rtbm.training.likelihood import FAILURES
-from rtbm.training.mixed import Discrete, find_tables
+from rtbm.training.mixed import Discrete, LatentClasses, StateTables
 from rtbm.validation import check_choice
 
 FALLBACKS = ("gaussian", "gaussians")
@@ -49,8 +63,9 @@ EVALUATED_ROWS = 30
 """A fitted density is evaluated on about this many rows, to make sure that it can be."""
 LARGEST_DISTANCE = 1e140
 """Rows that are more standard deviations away than this are out of reach: the square of the distance leaves float64."""
-MIXED_ITERATIONS = 300
-"""The most iterations of fits with categories, if `max_iter` is None."""
+MIXED_ITERATIONS, MIXED_TOL = 300, 1e-5
+"""The most iterations of fits with categories or atoms, if `max_iter` is None, and the least tolerance: near the end,
+steps of EM gain little."""
 MODERATE = 12.0
 """Dense machines whose free parameters are all below this can be evaluated without a trial."""
 
@@ -118,14 +133,23 @@ class RTBMDensity(PredictingDensity):
     categorical_features : "auto", list, dict or None, default="auto"
         Columns of categories, by name or number, or {column: its levels}. Each machine then has a table of their
         probabilities, which EM learns, with a prior of two rows toward the distribution of all rows. "auto" takes the
-        columns of text, categories and booleans of a data frame. There must be a column of numbers too.
+        columns of text, categories and booleans of a data frame. Without columns of
+        numbers, the density is a mixture of tables (latent classes).
+    atoms : "auto", dict or None, default="auto"
+        Numbers that have a probability of their own, {column: values}: zeros, caps, codes for "unknown". Each machine
+        has a probability for each of them, and describes the other numbers. "auto" takes values that at least 3 % of
+        the rows have, and ten times as many as values near them, and values on a bound.
+    rounded : "auto", list, dict or None, default="auto"
+        Columns of rounded numbers or counts, or {column: the width of its cells}. Their values are spread evenly over
+        their cells by the seed, so that the density has no spikes, and `sample` rounds its draws. "auto" takes columns
+        whose values lie on a grid and repeat.
     handle_unknown : "warn", "ignore" or "error", default="warn"
         What is done with levels, after the fit, that it has not seen: they count as gaps, with a warning or without, or
         are an error.
     warm_start : bool, default=False
         Whether `fit` starts at the density of the last fit, if that has the same sizes and is no Gaussian, instead of
         from `n_init` starts. For data in memory.
-    random_state : int, RandomState or None, default=None
+    random_state : int, Generator, RandomState or None, default=None
         The same integer gives the same result, bit for bit.
     n_jobs : int, default=None
         The number of starts that run at the same time, through joblib and its active backend. -1 for all cores.
@@ -171,6 +195,12 @@ class RTBMDensity(PredictingDensity):
     (3, 1)
     """
 
+    results_: list[Result]
+    history_: list[Record]
+    n_features_in_: int
+    columns_: ColumnKinds
+    constants_: Floats
+
     def __init__(
         self,
         n_hidden: int = 2,
@@ -191,6 +221,8 @@ class RTBMDensity(PredictingDensity):
         margins: str | None = None,
         drop_constant: bool = False,
         categorical_features: Any = "auto",
+        atoms: Any = "auto",
+        rounded: Any = "auto",
         handle_unknown: str = "warn",
         warm_start: bool = False,
         random_state: Any = None,
@@ -203,18 +235,18 @@ class RTBMDensity(PredictingDensity):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None, columns: Sequence[str] | None = None) -> Self:
         """Fit the density to data.
 
-        With 20,000 rows or more, all starts run on a sample, and the best one goes on with all data, each step one pass
-        over them (`solver` "lbfgs" or "em"). The result is the same for arrays and for data that are read in blocks,
-        which need not fit into memory. Under torch.distributed each process takes its share of a file or a memory map,
-        or its own blocks, and all end with the same density.
+        With 20,000 rows or more, all starts run on a sample, which also tells what columns are, and the best one goes
+        on with all data, each step one pass over them (`solver` "lbfgs" or "em"). The result is the same for arrays and
+        for data that are read in blocks, which need not fit into memory. Under torch.distributed each process takes its
+        share of a file or a memory map, or its own blocks, and all end with the same density.
 
         Parameters
         ----------
         X : (n_samples, n_features), path, blocks, or Dask array or data frame
             Array or data frame. NaN entries are missing, and are integrated out. In blocks are read: the path of a .npy
-            or Parquet file, a memory map of more than 3·10⁷ numbers, a list of arrays (rows, n_features) or of pairs
-            (rows, weights), anything else that yields those each time it is iterated over, such as a DataLoader, and
-            Dask collections, whose partitions stay on their workers.
+            or Parquet file, a memory map of more than 3·10⁷ numbers, a list of arrays or data frames (rows, n_features)
+            or of pairs (rows, weights), anything else that yields those each time it is iterated over, such as a
+            DataLoader, and Dask collections, whose partitions stay on their workers.
         y : ignored
             For pipelines.
         sample_weight : (n_samples,), default=None
@@ -236,17 +268,26 @@ class RTBMDensity(PredictingDensity):
         forget(self, "_line_density")
         seed = self._seed()
         is_mapped = isinstance(X, np.memmap) and self._needs_memory()
-        source = None if is_mapped else open_source(X, columns, sample_weight)
+        source = None if is_mapped else open_source(X, columns, sample_weight, self.categorical_features)
         if source is not None:
             return self._fit_source(source, seed)
         if columns is not None:
             raise InvalidInputError("columns is for files: select the columns of other data before the fit")
-        rows, weights = self._prepare(X, sample_weight)
-        if len(rows) < SAMPLED_ROWS or self._needs_memory() or self._sizes:
-            self._fit_rows(rows, weights, seed, last)
+        rows, weights, levels = self._read(X, sample_weight)
+        if len(rows) < SAMPLED_ROWS or self._needs_memory():
+            self._fit_rows(*self._prepare_rows(rows, weights, levels, seed), seed, last)
         else:
-            self._fit_blocks(array_rows(rows, weights), seed)
+            with plain_errors():
+                self._fit_blocks(array_rows(rows, weights), levels, seed)
         return self
+
+    def _can_mix(self) -> bool:
+        return (
+            self.coupling == "dense"
+            and self.solver != "cma"
+            and self.validation_fraction is None
+            and self.smoothness == 0
+        )
 
     def _needs_memory(self) -> bool:
         """Whether the parameters need all data in memory."""
@@ -262,7 +303,8 @@ class RTBMDensity(PredictingDensity):
         """
         rows, weights = distinct_rows(rows, weights)
         self._maps = make_maps(self.margins, self._bounds, rows, weights, self._sizes)
-        points, log_slope = self._to_line(rows)
+        points, slopes = map_rows(self._maps, rows)
+        log_slope = slopes.sum(axis=1)
         if self._sizes:
             self._fit_mixed(points, weights, log_slope, seed)
             return
@@ -285,40 +327,85 @@ class RTBMDensity(PredictingDensity):
         self._keep(task, outcome)
 
     def _fit_mixed(self, points: Floats, weights: Floats, log_slope: Floats, seed: int) -> None:
-        """Fit rows with categories by EM."""
+        """Fit rows with categories or atoms by EM."""
+        self._check_can_mix()
+        discrete = states_of(points, self._sizes)
         numbers = [i for i in range(points.shape[1]) if i not in self._sizes]
         if not numbers:
-            raise InvalidInputError("X: all columns are categories: a density needs a column of numbers")
-        if self.coupling != "dense" or self.validation_fraction is not None or self.smoothness > 0:
-            raise InvalidInputError(
-                'X has categories, which need coupling="dense", validation_fraction=None and smoothness=0'
-            )
-        names = [self._names()[i] for i in numbers]
-        inner = points[:, numbers]
+            self._fit_latent_classes(discrete, weights, seed)
+            return
+        inner, names = points[:, numbers], [self._names()[i] for i in numbers]
         data = standardise(inner, weights, log_slope, names, bool(np.isnan(inner).any()))
-        states = np.nan_to_num(points[:, list(self._sizes)], nan=-1.0).astype(np.int64)
-        discrete = Discrete(states, tuple(self._sizes.values()))
-        task = self._task(data, None, seed)
-        solver = SOLVERS["em"](max_iter=int(self.max_iter or MIXED_ITERATIONS), tol=float(self.tol), seed=seed)
-        task = replace(task, solver=solver, discrete=discrete)
+        task = self._task(data, None, seed, discrete)
         with self._progress(count_runs(task)) as report:
             outcome = search(replace(task, report=report))
+        self._keep_mixed(task, outcome, float(weights.sum()))
+
+    def _check_can_mix(self) -> None:
+        if not self._can_mix():
+            raise InvalidInputError(
+                'X has categories or atoms, which need coupling="dense", solver="lbfgs" or "em", '
+                "validation_fraction=None and smoothness=0"
+            )
+
+    @property
+    def _mixed_limits(self) -> tuple[int, float]:
+        """The most iterations and the tolerance of fits with categories or atoms."""
+        return int(self.max_iter or MIXED_ITERATIONS), max(float(self.tol), MIXED_TOL)
+
+    def _keep_mixed(self, task: DensityTask, outcome: Outcome, total: float) -> None:
+        """Undo the standardisation of the best fit with categories or atoms, and keep it."""
+        assert task.discrete is not None
         best = outcome.results[outcome.best]
         self.results_, self.history_ = outcome.results, best.history
-        mixture = self._density(task, best.vector)
-        tables = iter(find_tables(task.family, task.source, discrete, best.vector))
-        columns = [
-            CategoryColumn(torch.from_numpy(next(tables))) if i in self._sizes else NumberColumn()
-            for i in range(points.shape[1])
-        ]
-        self._set_distribution(MixedDistribution(component_weights(mixture), components(mixture), columns))
+        machines, tables = StateTables.of_vector(task.discrete.sizes, task.n_components, best.vector)
+        mixture, n_atoms = self._density(task, machines), sum(map(bool, self._kinds.atoms))
+        columns = split_columns(tables.probabilities, self._sizes, len(self._kept) + n_atoms)
+        density = MixedDistribution(component_weights(mixture), components(mixture), columns)
+        self._set_distribution(self._kinds.join(density, self._maps))
+        self._warn_of_lost_probability()
         known = {
             "n_hidden": task.n_hidden,
             "members": [[task.n_components, 0]],
-            "n_observations": float(weights.sum()),
+            "n_observations": total,
             "is_gaussian": False,
         }
-        self._set_summary(known | outcome.summary(solver.max_iter))
+        self._set_summary(known | outcome.summary(task.solver.max_iter))
+
+    def _fit_latent_classes(self, discrete: Discrete, weights: Floats, seed: int, source: Source | None = None) -> None:
+        """Fit rows of categories alone: a mixture whose components have tables, and no machines.
+
+        If the rows are a sample, with weights of the sum of all, the best fit goes on with all data of a source.
+        """
+        begin, (max_iter, tol), total = time.perf_counter(), self._mixed_limits, float(weights.sum())
+        sample = ArrayBlocks(torch.empty(len(weights), 0).double(), torch.from_numpy(weights), discrete.places)
+        starts = range(self.n_init if self.n_components > 1 else 1)
+        fits = [
+            LatentClasses.random(discrete, weights, self.n_components, seed + i).improved(sample, total, max_iter, tol)
+            for i in starts
+        ]
+        best = max(fits, key=lambda fit: fit.log_prob)
+        if source is not None:
+            best = best.improved(source, total, max_iter, POLISHING_TOL * tol)
+        self.results_, self.history_ = [], []
+        columns = [CategoryColumn(torch.from_numpy(table)) for table in best.tables.probabilities]
+        self._set_distribution(MixedDistribution(np.exp(best.log_weights), [], columns))
+        self._set_summary(
+            {
+                "n_hidden": 0,
+                "members": [[self.n_components, 0]],
+                "n_observations": total,
+                "is_gaussian": False,
+                "solver": "em",
+                "n_init": len(fits),
+                "n_iter": best.n_iter,
+                "converged": best.converged,
+                "reason": "converged" if best.converged else "max_iter",
+                "seconds": time.perf_counter() - begin,
+            }
+        )
+        if source is not None:
+            self.summary_["log_likelihood"] = best.log_prob
 
     @staticmethod
     def _has_sizes(density: Density, task: DensityTask) -> bool:
@@ -330,20 +417,26 @@ class RTBMDensity(PredictingDensity):
 
     def _seed(self) -> int:
         """The seed of everything random, the same in all processes."""
-        return gather_objects(int(check_random_state(self.random_state).randint(2**31)))[0]
+        return gather_objects(draw_seed(self.random_state))[0]
 
     def _fit_source(self, source: Source, seed: int) -> Self:
         """Fit data that are read in blocks. Under torch.distributed the first process leads, and sends the result."""
         self._check_for_source()
+        asked, left_out = self.categorical_features, source.columns.left_out
+        if not isinstance(asked, str) and asked is not None and any(name in left_out for name in asked):
+            raise InvalidInputError(
+                f"categorical_features={asked!r}: text in files that are read in blocks is left out ("
+                f"{', '.join(left_out)}). Load the file, give blocks as data frames, or write its levels as numbers"
+            )
         self.n_features_in_ = int(source.columns.number or 0)
-        self.categories_ = [None] * self.n_features_in_
-        self.constants_ = np.full(self.n_features_in_, np.nan)
         self.set_feature_names(source.columns.names)
-        self._make_bounds()
 
         def work(everything: Source) -> bytes:
-            self._bounds = self._support().closed(everything).bounds
-            self._fit_blocks(everything, seed, warns=True)
+            found = everything.map_tables(LevelSearch(self.categorical_features, source.columns.names))
+            self._frame = next((own for _, own in found if own is not None), None)
+            levels = merge_levels([part for part, _ in found], self._columns()) or [None] * self.n_features_in_
+            everything.encode(partial(code_table, levels=levels, names=source.columns.names))
+            self._fit_blocks(everything, levels, seed)
             return self._state() if is_distributed() else b""
 
         state = work_on(source, work)
@@ -358,38 +451,55 @@ class RTBMDensity(PredictingDensity):
         torch.save({name: value for name, value in self.__dict__.items() if name not in parameters}, buffer)
         return buffer.getvalue()
 
-    def _support(self, found: Survey | None = None) -> Support:
-        """The bounds and maps of the features. Margins are learned from the sample of a survey."""
-        no_rows = np.empty((0, len(self._names()))), np.empty(0)
-        margins, rows = (None, no_rows) if found is None else (self.margins, found.sample[1:])
-        return Support(self._bounds, make_maps(margins, self._bounds, *rows), self._names())
-
-    def _fit_blocks(self, source: Source, seed: int, warns: bool = False) -> None:
+    def _fit_blocks(self, source: Source, levels: Levels, seed: int) -> None:
         """Fit all data of a source after a survey of them. Few rows are fitted as an array.
 
-        If the data were not looked at before, it `warns` of what it finds. Margins take a second survey.
+        The survey tells what columns are. If numbers are mapped, split or spread then, a second one follows.
         """
-        support = self._support()
-        found = survey(source, support, seed)
-        if warns and found.is_all:
-            self._leave_out_constants(found.sample.rows)
-        if warns:
-            warn_of_spikes(found.sample.rows, self._names())
+        self.columns_ = replace(ColumnKinds.plain(len(levels)), levels=levels)
+        self.constants_ = np.full(len(levels), np.nan)
+        bounds = make_bounds(self.bounds, self._columns())
+        support, keys = Support(self._names(), self.columns_, bounds), RowKeys.make(source, seed)
+        found = survey(source, support, keys)
+        _, rows, weights = found.sample
         if found.is_all:
-            rows, weights = self._bounds.inside(found.sample.rows), found.sample.weights
-            self._fit_rows(rows, weights, seed)
+            self._fit_rows(*self._prepare_rows(rows, weights, levels, seed), seed)
             self.summary_["log_likelihood"] = float(weights @ self._log_prob(rows) / weights.sum())
             return
-        if self.margins is not None:
-            support = self._support(found)
-            found = survey(source, support, seed)
-        self._maps = support.maps
-        task = self._task(standardise_sample(found, support), None, seed)
+        support = self._learn_support(found)
+        if not support.is_trivial:
+            found = survey(source, support, keys)
+        rows, weights = split_sample(found, support)
+        if not support.numbers:
+            data = np.empty(0), np.empty((0, 0))
+            source.prepare(Preparation(support, keys, *data, found.total, self.device))
+            self._fit_latent_classes(states_of(rows, self._sizes), weights, seed, source)
+            return
+        discrete = states_of(rows, self._sizes) if self._sizes else None
+        task = self._task(standardise_sample(found, support, rows, weights), None, seed, discrete)
         with self._progress(count_runs(task) + 1) as report:
-            outcome, full = fit_blocks(replace(task, report=report), self.fallback, source, support, found)
-        self._keep(task, outcome, found.total, full)
+            told = replace(task, report=report)
+            outcome, full = fit_blocks(told, self.fallback, source, support, found, keys)
+        if discrete is None:
+            self._keep(task, outcome, found.total, full)
+        else:
+            self._keep_mixed(task, outcome, found.total)
         log_prob = full.gaussian if self.is_gaussian_ else full.log_prob
         self.summary_["log_likelihood"] = log_prob - task.data.log_volume
+
+    def _learn_support(self, found: Survey) -> Support:
+        """What columns are, their bounds and maps, from the sample of a survey."""
+        _, rows, weights = found.sample
+        bounds = self._find_columns(rows, weights, self.columns_.levels)
+        if self._sizes:
+            self._check_can_mix()
+        self._leave_out_constants(rows)
+        contact = bounds.contact_beside(found.contact, self._kinds.atoms)
+        self._bounds, self._maps = bounds.closed(contact), []
+        self._warn_of_values(self._kinds.split(rows)[:, : rows.shape[1]], contact)
+        support = Support(self._names(), self._kinds, self._bounds, self._maps)
+        self._maps = make_maps(self.margins, self._bounds, *split_sample(found, support), self._sizes)
+        return support._replace(maps=self._maps)
 
     def _check_for_source(self) -> None:
         """Check that the parameters suit data that are read in blocks."""
@@ -512,7 +622,13 @@ class RTBMDensity(PredictingDensity):
                 f"n_components={self.n_components}, coupling={self.coupling!r}, solver={self.solver!r}: set it to 0"
             )
 
-    def _task(self, data: Standardised, validation: Standardised | None, seed: int) -> DensityTask:
+    def _task(
+        self, data: Standardised, validation: Standardised | None, seed: int, discrete: Discrete | None = None
+    ) -> DensityTask:
+        options = task_options(self, SOLVERS, seed)
+        if discrete is not None:
+            max_iter, tol = self._mixed_limits
+            options["solver"] = SOLVERS["em"](max_iter=max_iter, tol=tol, seed=seed)
         return DensityTask(
             n_hidden=int(self.n_hidden),
             n_components=self.n_components,
@@ -522,7 +638,8 @@ class RTBMDensity(PredictingDensity):
             validation=validation,
             regularization=self.regularization,
             smoothness=self.smoothness,
-            **task_options(self, SOLVERS, seed),
+            discrete=discrete,
+            **options,
         )
 
 

@@ -2,16 +2,15 @@
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin, clone
-from sklearn.utils import check_random_state
-from sklearn.utils._set_output import ADAPTERS_MANAGER, _get_output_config
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin, clone
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -22,23 +21,28 @@ from rtbm.distributions import (
     DiscreteGaussian,
     MappedDistribution,
     MixedDistribution,
-    RTBMDistribution,
     RTBMMixture,
 )
 from rtbm.distributions.maps import is_trivial
 from rtbm.distributions.missing import missing_patterns
+from rtbm.distributions.mixed import components
 from rtbm.errors import InvalidInputError, TooManyTermsError
+from rtbm.estimators.base import Estimator
 from rtbm.estimators.checks import (
     check_columns,
     check_rows,
     check_weights,
+    draw_seed,
     is_constant,
     is_frame,
     listed,
+    to_numpy,
     warn_of_spikes,
 )
-from rtbm.estimators.density.bounds import Bounds, make_bounds
-from rtbm.estimators.density.categories import Levels, decode, decode_frame, encode, encode_like, learn_levels
+from rtbm.estimators.density.bounds import Bounds, Contact, make_bounds
+from rtbm.estimators.density.categories import decode, encode, encode_like, learn_levels
+from rtbm.estimators.density.columns import ColumnKinds, Levels, find_columns
+from rtbm.estimators.density.frames import FrameFormat, format_of, make_frame, to_days
 from rtbm.estimators.density.margins import count_shapes, map_back, map_rows
 from rtbm.parameters import count
 from rtbm.training import Record
@@ -46,59 +50,101 @@ from rtbm.training.families import Density
 from rtbm.training.likelihood import machine_log_prob
 from rtbm.validation import check_integer
 
+BLOCK_ROWS = 2**17  # rows that methods take at a time
 LARGEST_LOSS = 1e-6
 """More probability than this of values that float64 cannot hold is worth a warning."""
 
 
-class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, BaseEstimator):
+class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, Estimator):
     """The base class of RTBMDensity and RTBMDensityCV: all methods of a fitted density.
 
-    `_line_density` is the density of the features on the real line, where `_maps` take them.
+    `_line_density` is the density of the features on the real line, where `_maps` take them. With categories or atoms
+    it is a MixedDistribution of the features as given, which has the maps in its columns.
     """
 
     phase: str
     bounds: Any
     drop_constant: bool
     categorical_features: Any
+    atoms: Any
+    rounded: Any
     handle_unknown: str
     random_state: Any
-    _line_density: Any  # a Density, or a MixedDistribution if there are categories
+    _line_density: Any
     _module: nn.RTBM | nn.MixtureOfRTBMs | None = None
     _unsaved = ("results_", "_fit_result", "_module")
     history_: list[Record]
     n_features_in_: int
     feature_names_in_: np.ndarray
     constants_: Floats
-    categories_: Levels
+    columns_: ColumnKinds
+    _frame: FrameFormat | None = None
     _bounds: Bounds
     _maps: list[ColumnMap]
+    n_hidden_: int
+    n_parameters_: int
+    n_iter_: int
+    converged_: bool
+    is_gaussian_: bool
+    summary_: dict[str, Any]
     _is_derived = False
 
-    def _prepare(self, X: Any, sample_weight: Any) -> tuple[Floats, Floats]:
-        """The rows (n, d) of checked data, categories as numbers, and their weights (n,).
+    def _prepare(self, X: Any, sample_weight: Any, seed: int, merge: bool = True) -> tuple[Floats, Floats]:
+        """The rows of checked data as `_prepare_rows` returns them, and their weights (n,)."""
+        return self._prepare_rows(*self._read(X, sample_weight), seed, merge)
 
-        Columns with only one value are refused, or left out if `drop_constant`. Bounds are made and checked, and values
-        on them are moved inside.
-        """
+    def _read(self, X: Any, sample_weight: Any) -> tuple[Floats, Floats, Levels]:
+        """Checked rows (n, d) with numbers in the place of levels and dates, their weights (n,), and the levels."""
+        self._frame = format_of(X)
         encoded, levels = learn_levels(X, self.categorical_features)
         X = check_rows(self, encoded, ensure_all_finite="allow-nan", ensure_min_samples=2)
-        self.categories_ = levels or [None] * X.shape[1]
         weights = check_weights(sample_weight, X)
-        X = np.where(weights[:, None] > 0, X, np.nan)
+        return np.where(weights[:, None] > 0, X, np.nan), weights, levels or [None] * X.shape[1]
+
+    def _prepare_rows(
+        self, X: Floats, weights: Floats, levels: Levels, seed: int, merge: bool = True
+    ) -> tuple[Floats, Floats]:
+        """Rows as `ColumnKinds.split` returns them, and their weights (n,).
+
+        Columns with only one value are refused, or left out if `drop_constant`. Bounds are made and checked, and values
+        on them are atoms, or are moved inside. Values of rounded columns are spread over their cells; with `merge`,
+        equal rows are merged first.
+        """
+        bounds, d = self._find_columns(X, weights, levels), X.shape[1]
+        smooth = self.columns_.split(X)[:, :d]
+        bounds = bounds.closed(bounds.contact(smooth))
+        bounds.check(smooth, self._names())
+        self._leave_out_constants(X)
+        self._bounds, kinds, d = bounds.subset(self._kept.tolist()), self._kinds, len(self._kept)
+        self._warn_of_values(smooth[:, self._kept], self._bounds.contact(smooth[:, self._kept]))
+        rows, weights = kinds.spread(X[:, self._kept], weights, (self._bounds.low, self._bounds.high), seed, merge)
+        rows = kinds.split(rows)
+        return np.hstack([self._bounds.inside(rows[:, :d]), rows[:, d:]]), weights
+
+    def _find_columns(self, X: Floats, weights: Floats, levels: Levels) -> Bounds:
+        """Find out what the columns of rows (n, d) are, and return the bounds of those with numbers."""
         self.constants_ = np.full(X.shape[1], np.nan)
         bounds = make_bounds(self.bounds, self._columns())
-        bounds = bounds.without([i for i, own in enumerate(self.categories_) if own is not None])
-        bounds = bounds.closed(bounds.contact(X))
-        bounds.check(X, self._names())
-        self._leave_out_constants(X)
-        self._bounds, rows = bounds.subset(self._kept.tolist()), X[:, self._kept]
-        numbers = [i for i in range(rows.shape[1]) if i not in self._sizes]
-        warn_of_spikes(rows[:, numbers], [self._names()[i] for i in numbers])
-        self._bounds.contact(rows).warn(self._names())
-        return self._bounds.inside(rows), weights
+        bounds = bounds.without([i for i, own in enumerate(levels) if own is not None])
+        atoms = None if self.atoms == "auto" and not self._can_mix() else self.atoms
+        ends = bounds.low, bounds.high
+        self.columns_ = find_columns(X, weights, levels, self._columns(), atoms, self.rounded, ends)
+        return bounds
+
+    def _can_mix(self) -> bool:
+        """Whether the parameters allow categories and atoms."""
+        return True
+
+    def _warn_of_values(self, smooth: Floats, contact: Contact) -> None:
+        """Warn of numbers that repeat, and of those on a bound, in columns that are not known to hold such."""
+        plain = [i for i, own in enumerate(self._kinds.levels) if own is None and self._kinds.cells[i] is None]
+        names = [self._names()[i] for i in plain]
+        warn_of_spikes(smooth[:, plain], names)
+        contact.subset(plain).warn(names)
 
     def _leave_out_constants(self, X: Floats) -> None:
         constant, names = is_constant(X), self._names()
+        constant &= [own is None or len(own) < 2 for own in self.columns_.levels]
         if constant.any() and (not self.drop_constant or constant.all()):
             flat = [name for name, is_flat in zip(names, constant, strict=True) if is_flat]
             remedy = "there is nothing to fit" if constant.all() else "leave it out, or set drop_constant=True"
@@ -106,18 +152,23 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         self.constants_[constant] = np.fmax.reduce(X[:, constant], axis=0)
 
     @property
+    def categories_(self) -> Levels:
+        """The levels of each feature that is a column of categories; None for the others."""
+        return self.columns_.levels
+
+    @property
+    def _kinds(self) -> ColumnKinds:
+        """What the columns are that are kept."""
+        return self.columns_.subset(self._kept.tolist())
+
+    @property
     def _sizes(self) -> dict[int, int]:
-        """The numbers of levels of columns of categories, by their places among the columns that are kept."""
-        levels = [self.categories_[i] for i in self._kept]
-        return {i: len(own) for i, own in enumerate(levels) if own is not None}
+        """The numbers of states of discrete columns, by their places in rows that `_prepare` returns."""
+        return self._kinds.sizes
 
     def _columns(self) -> Sequence[Any]:
         """The names of all columns, or their numbers."""
         return list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
-
-    def _make_bounds(self) -> None:
-        """The bounds of the features that are kept, from those of all."""
-        self._bounds = make_bounds(self.bounds, self._columns()).subset(self._kept.tolist())
 
     @property
     def _kept(self) -> np.ndarray:
@@ -152,11 +203,17 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """Warn if values that float64 cannot tell from a bound, or cannot hold, are likelier than LARGEST_LOSS."""
         if self._bounds.is_trivial:
             return
+        density, numbers = self._line_density, list(range(len(self._maps)))
+        if isinstance(density, MixedDistribution):
+            density = RTBMMixture(density.weights, density.components)
+            numbers = [i for i, own in enumerate(self._kinds.levels) if own is None]
         try:
-            lost = self.distribution_.lost_probability().cpu().numpy()
+            mapped = MappedDistribution(density, [self._maps[i] for i in numbers])
+            lost = mapped.lost_probability().cpu().numpy()
         except TooManyTermsError:  # nobody can tell
             return
-        seen = [f"{n} ({100 * p:.2g} %)" for n, p in zip(self._names(), lost, strict=True) if p > LARGEST_LOSS]
+        names = [self._names()[i] for i in numbers]
+        seen = [f"{n} ({100 * p:.2g} %)" for n, p in zip(names, lost, strict=True) if p > LARGEST_LOSS]
         if seen:
             warnings.warn(
                 "bounds: part of the fitted probability lies nearer to a bound than float64 can tell, or beyond its "
@@ -166,16 +223,22 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
                 stacklevel=4,
             )
 
-    def _mapped(self, density: Density) -> Any:
+    def _mapped(self, density: Any) -> Any:
         """A density on the real line as the density of the features as given."""
-        if isinstance(density, MixedDistribution):
-            return density.with_maps(self._maps)
-        return density if is_trivial(self._maps) else MappedDistribution(density, self._maps)
+        is_done = isinstance(density, MixedDistribution) or is_trivial(self._maps)
+        return density if is_done else MappedDistribution(density, self._maps)
 
     def _to_line(self, X: Floats) -> tuple[Floats, Floats]:
-        """Rows (n, d) on the real line, and the log slopes of the maps (n,), summed over the features."""
-        y, log_slope = map_rows(self._maps, self._bounds.inside(X))
+        """Rows (n, d) where `_line_density` takes them, and the log slopes of the maps (n,), summed over features."""
+        X = self._bounds.inside(X)
+        if isinstance(self._line_density, MixedDistribution):
+            return X, np.zeros(len(X))
+        y, log_slope = map_rows(self._maps, X)
         return y, log_slope.sum(axis=1)
+
+    def _check_bounds(self, X: Floats) -> None:
+        """Check that no values of rows (n, d) are outside of the bounds. Atoms may lie on them."""
+        self._bounds.check(self._kinds.split(X)[:, : X.shape[1]], self._names())
 
     @property
     def module_(self) -> nn.RTBM | nn.MixtureOfRTBMs:
@@ -184,7 +247,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         With `bounds` or `margins` it describes the mapped features, as `distribution_.base` does.
         """
         check_is_fitted(self)
-        self._refuse_categories("module_")
+        if isinstance(self._line_density, MixedDistribution):
+            raise AttributeError("module_ is for tables of numbers, this density has categories or atoms")
         if self._module is None:
             kind: Any = nn.MixtureOfRTBMs if isinstance(self._line_density, RTBMMixture) else nn.RTBM
             self._module = kind.from_distribution(self._line_density)
@@ -198,11 +262,16 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return self._log_prob(self._check(X))
 
     def _log_prob(self, X: Floats) -> Floats:
+        return in_blocks(self._log_prob_of_block, X)
+
+    def _log_prob_of_block(self, X: Floats) -> Floats:
         line, log_slope = self._to_line(X)
         points = torch.from_numpy(line).to(self._line_density.device)
         with torch.no_grad():
             if isinstance(self._line_density, MixedDistribution):
-                log_prob = _mixed_log_prob(self._line_density, points)
+                is_part = self._is_derived
+                density = self._line_density
+                log_prob = density.log_prob(points) if is_part else _log_joint(density, points).logsumexp(1)
             elif self._has_scattered_gaps(points):
                 log_weights = component_weights(self._line_density).log()
                 log_prob = (machine_log_prob(self._line_density, points) + log_weights).logsumexp(1)
@@ -232,12 +301,15 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def sample(self, n_samples: int = 1, random_state: Any = None) -> Any:
         """Independent exact draws (n_samples, n_features); by default they follow `random_state` of the estimator.
 
-        They are an array; or a data frame, if `set_output` asks for it.
+        They are a data frame if the training data were one, or if `set_output` asks for it; else an array. Numbers of
+        rounded columns are those of their cells.
         """
         check_is_fitted(self)
         check_integer(n_samples, "n_samples", 1)
-        draws = self._line_density.sample((n_samples,), generator=self._generator(random_state))
-        return self._framed(self._all_features(map_back(self._maps, draws.double().cpu().numpy())))
+        draws = self._line_density.sample((n_samples,), generator=self._generator(random_state)).double().cpu().numpy()
+        if not isinstance(self._line_density, MixedDistribution):
+            draws = map_back(self._maps, draws)
+        return self._framed(self._all_features(self._kinds.rounded(draws)))
 
     def transform(self, X: Any) -> Floats:
         """The expectations E(h|x) (n_samples, n_hidden · n_components) of the hidden units.
@@ -247,12 +319,12 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """
         self._refuse_categories("transform")
         X = self._check(X)
-        self._bounds.check(X, self._names())
-        return self._hidden_mean(X)
+        self._check_bounds(X)
+        return in_blocks(self._hidden_mean, X)
 
     def _refuse_categories(self, method: str) -> None:
         if isinstance(getattr(self, "_line_density", None), MixedDistribution):
-            raise InvalidInputError(f"{method} is for tables of numbers, this density has categories")
+            raise InvalidInputError(f"{method} is for tables of numbers, this density has categories or atoms")
 
     def _hidden_mean(self, X: Floats) -> Floats:
         points = torch.from_numpy(self._to_line(X)[0])
@@ -298,8 +370,10 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def conditional(self, values: Mapping[Any, Any]) -> Any:
         """The density of the other features, given the values of some: {number or name: value}.
 
-        Numbers give a fitted estimator. Arrays or series of numbers (n,), or a data frame of known columns, give the
-        distributions of all rows at once, with `mean`, `variance`, `log_prob`, `cdf`, `icdf` and `sample`.
+        Numbers, levels and dates give a fitted estimator. A tuple (low, high) is a range of numbers, with None for an
+        open side: it is integrated over by quadrature. Arrays, lists or series of values (n,), or a data frame of known
+        columns, give the distributions of all rows at once, with `mean`, `variance`, `log_prob`, `cdf`, `icdf` and
+        `sample`.
 
         Examples
         --------
@@ -309,6 +383,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         True
         >>> model.conditional({0: [2.0, 0.0, 1.0]}).mean.shape
         torch.Size([3, 1])
+        >>> bool(abs(float(model.conditional({0: (0.0, None)}).distribution_.mean) - 0.65) < 0.1)
+        True
         """
         check_is_fitted(self)
         if is_frame(values):
@@ -318,6 +394,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             raise InvalidInputError(
                 f"values must be a dictionary {{feature: value}} or a data frame, got a {type(values).__name__}"
             )
+        if any(isinstance(value, tuple) for value in values.values()):
+            return self._condition_ranges(values)
         known = {self._index(feature): self._as_numbers(value, feature) for feature, value in values.items()}
         if len(known) < len(values):
             raise InvalidInputError(f"values must name each feature once, got {list(values)}")
@@ -330,16 +408,46 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         rows = np.full((columns[0].size if columns else 1, n_features), np.nan)
         for i, column in zip(known, columns, strict=True):
             rows[:, i] = column.reshape(-1)
-        self._bounds.check(rows, self._names())
+        self._check_bounds(rows)
         if columns and columns[0].ndim:
             return self._condition_rows(rows, list(known))
         line, _ = self._to_line(rows)
         rest = [i for i in range(n_features) if i not in known]
         return self._derived(self._line_density.conditional({i: float(line[0, i]) for i in known}), rest)
 
+    def _condition_ranges(self, values: Mapping[Any, Any]) -> Any:
+        """The density given ranges (low, high) of some features, and then given the values of others."""
+        density = self._line_density
+        if not isinstance(density, MixedDistribution):
+            density = MixedDistribution.of_numbers(density, self._maps)
+        left = list(range(len(self._kept)))
+        for feature, value in values.items():
+            if isinstance(value, tuple):
+                low, high = self._range(value, feature)
+                if len(left) == 1:
+                    raise InvalidInputError(
+                        "values must leave a feature free: box_probability of distribution_ tells it"
+                    )
+                density = density.within(left.index(self._index(feature)), low, high)
+                left.remove(self._index(feature))
+        model = self._derived(density, left)
+        rest = {left.index(self._index(name)): own for name, own in values.items() if not isinstance(own, tuple)}
+        return model.conditional(rest) if rest else model
+
+    def _range(self, value: tuple[Any, ...], feature: Any) -> list[float]:
+        """The ends of a range, infinite where they are None."""
+        if len(value) != 2 or self._kinds.levels[self._index(feature)] is not None:
+            raise InvalidInputError(
+                f"values[{feature!r}]: a tuple is a range (low, high) of a column of numbers, got {value!r}; the "
+                "values of several rows are a list"
+            )
+        open_ends = (-np.inf, np.inf)
+        pairs = zip(value, open_ends, strict=True)
+        return [side if end is None else float(_as_numbers(end, feature)) for end, side in pairs]
+
     def _as_numbers(self, value: Any, feature: Any) -> Floats:
         """A value, or a row of values, of a feature as numbers."""
-        levels = self.categories_[self._kept[self._index(feature)]]
+        levels = self._kinds.levels[self._index(feature)]
         if levels is None:
             return _as_numbers(value, feature)
         cells = np.array(value, dtype=object)
@@ -349,15 +457,20 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def _condition_rows(self, rows: Floats, known: list[int]) -> Any:
         inside = rows.copy()
         inside[:, [i for i in range(rows.shape[1]) if i not in known]] = np.nan
-        self._bounds.check(inside, self._names())
+        self._check_bounds(inside)
         columns = torch.from_numpy(self._bounds.inside(rows)).to(self._line_density.device)
         if not known:
             raise InvalidInputError("X: all features have only one value, so there is nothing to predict from")
-        return self.distribution_.conditional({i: columns[:, i] for i in known})
+        given = self.distribution_.conditional({i: columns[:, i] for i in known})
+        if isinstance(given, MixedDistribution) and not self._is_derived:
+            only = torch.full_like(columns, torch.nan)
+            only[:, known] = columns[:, known]
+            given.set_log_joint(_log_joint(self._line_density, only))
+        return given
 
     def _generator(self, random_state: Any) -> torch.Generator:
-        source = check_random_state(self.random_state if random_state is None else random_state)
-        return torch.Generator(self._line_density.device).manual_seed(int(source.randint(2**31)))
+        seed = draw_seed(self.random_state if random_state is None else random_state)
+        return torch.Generator(self._line_density.device).manual_seed(seed)
 
     def _all_features(self, rows: Floats) -> Floats:
         """Rows with the features that were left out because they have only one value."""
@@ -366,14 +479,19 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return everything
 
     def _framed(self, rows: Floats, given: Any = None) -> Any:
-        """Rows as an array, or as the data frame that `set_output` asks for, with index and names of the rows given."""
-        container = _get_output_config("transform", self)["dense"]
-        if container == "default":
-            return decode(rows, self.categories_)
-        numbered = given.columns if container == "pandas" and is_frame(given) else None  # polars has no such names
+        """Rows as an array, or as a data frame like the rows given, or like the training data if none were given.
+
+        `set_output` may ask for another one. Frames of pandas have index and names of the rows given.
+        """
+        table, library = decode(rows, self.categories_), _get_output_config("transform", self)["dense"]
+        if library == "default":
+            own = self._frame if given is None else format_of(given)
+            if own is None:
+                return table
+            library = own.library
+        numbered = given.columns if library == "pandas" and is_frame(given) else None  # polars has no such names
         names = getattr(self, "feature_names_in_", numbered)
-        frame = ADAPTERS_MANAGER.adapters[container].create_container(rows, given, columns=names)
-        return decode_frame(frame, self.categories_)
+        return make_frame(table, self.categories_, library, self._frame, names, given)
 
     def bic(self, X: Any) -> float:
         """The Bayesian information criterion on data: −2 log-likelihood + log(n) · parameters; lower is better.
@@ -437,12 +555,13 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """The places of one feature, or of several in a list."""
         return [self._index(feature) for feature in (features if is_list(features) else [features])]
 
-    def _derived(self, distribution: Density, indices: list[int]) -> Self:
+    def _derived(self, distribution: Any, indices: list[int]) -> Self:
         """A fitted estimator for some features."""
         model = clone(self)
         model.__dict__.update({name: value for name, value in self.__dict__.items() if name.endswith("_")})
         model.n_features_in_, model.constants_ = len(indices), np.full(len(indices), np.nan)
-        model.categories_ = [self.categories_[self._kept[i]] for i in indices]
+        model.columns_ = self._kinds.subset(indices)
+        model._frame = self._frame and self._frame.subset(self._kept[indices].tolist())
         if hasattr(self, "feature_names_in_"):
             model.feature_names_in_ = self.feature_names_in_[self._kept[indices]]
         model._bounds, model._is_derived = self._bounds.subset(indices), True
@@ -469,6 +588,13 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return tags
 
 
+def in_blocks(answer: Callable[[Floats], Floats], rows: Floats) -> Floats:
+    """The answers (n, ...) to rows (n, d), block by block, so that intermediate results take little memory."""
+    if len(rows) <= BLOCK_ROWS:
+        return answer(rows)
+    return np.concatenate([answer(rows[i : i + BLOCK_ROWS]) for i in range(0, len(rows), BLOCK_ROWS)])
+
+
 def _has_numbers(X: Floats, counted: np.ndarray | None = None) -> np.ndarray:
     """Which rows hold a number. Warn of the number of rows, among `counted`, that hold none."""
     known = np.logical_not(np.isnan(X).all(axis=1))
@@ -489,13 +615,6 @@ def is_list(value: Any) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str)
 
 
-def components(distribution: Any) -> list[RTBMDistribution]:
-    """The machines of a density; those of its base if columns are mapped."""
-    distribution = getattr(distribution, "base", distribution)
-    has_several = isinstance(distribution, RTBMMixture | MixedDistribution)
-    return list(distribution.components) if has_several else [distribution]
-
-
 def component_weights(distribution: Density) -> Tensor:
     """The weights of these machines."""
     one = torch.ones(1, dtype=torch.float64, device=distribution.device)
@@ -509,7 +628,7 @@ def count_parameters(distribution: Density, members: Sequence[tuple[int, int]]) 
         sizes = [count(m.n_visible, m.n_hidden, m.coupling) for m in islice(machines, n_machines)]
         if n_gaussians:
             sizes = [gaussian_size(distribution.n_visible)] * n_gaussians
-        total += sum(size + 1 for size in sizes)
+        total += sum(size + 1 for size in sizes) or n_machines  # without columns of numbers there are no machines
     columns: Sequence[Any] = distribution.columns if isinstance(distribution, MixedDistribution) else []
     return total + sum(c.probabilities[:, 1:].numel() for c in columns if c.probabilities is not None)
 
@@ -519,20 +638,25 @@ def gaussian_size(n_features: int) -> int:
     return n_features + n_features * (n_features + 1) // 2
 
 
-def _mixed_log_prob(density: MixedDistribution, points: Tensor) -> Tensor:
-    """log P (n,) of points (n, d). For a whole density, tables of hidden states serve all gaps in one pass."""
+def _log_joint(density: MixedDistribution, points: Tensor) -> Tensor:
+    """The log of weight times density of each component (n, K) of a whole density, for points (n, d).
+
+    Tables of hidden states serve all gaps in one pass.
+    """
     model = density._model
-    if density._others != list(range(len(model.columns))) or points.is_cuda:
-        return density.log_prob(points)
-    mixture = RTBMMixture(density.weights, density.components)
-    by_numbers = machine_log_prob(mixture, points[:, model.numbers].contiguous())
-    return (model.log_weights + model.log_discrete(points) + by_numbers).logsumexp(1)
+    if points.is_cuda or not model.machines:
+        return model.log_joint(points)
+    line, log_slope = model.line(points)
+    by_numbers = machine_log_prob(RTBMMixture(density.weights, density.components), line.contiguous())
+    return model.log_weights + model.log_discrete(points) + by_numbers + log_slope[:, None]
 
 
 def _as_numbers(value: Any, feature: Any) -> Floats:
-    """A finite number (), or a row of numbers (n,) that may be missing."""
+    """A finite number (), or a row of numbers (n,) that may be missing. Dates become days."""
+    value = to_numpy(value)
     try:
-        array = np.asarray(value, dtype=np.float64)
+        is_date = hasattr(value, "isoformat") or np.asarray(value).dtype.kind == "M"
+        array = to_days(value) if is_date else np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         array = np.array(np.inf)
     if array.ndim > 1 or np.isinf(array).any() or (array.ndim == 0 and np.isnan(array)):

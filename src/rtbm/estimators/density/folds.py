@@ -73,6 +73,9 @@ class Folds(NamedTuple):
 class Trial:
     """Candidates with one kind of margins: their fits without each fold, and log P of the rows of that fold."""
 
+    held_out: HeldOut
+    charge: float
+
     def __init__(self, margins: str | None, n_rows: int, n_candidates: int):
         self.margins = margins
         self.fits: list[list[RTBMDensity]] = [[] for _ in range(n_candidates)]
@@ -201,7 +204,8 @@ def with_spread(part: Floats, rows: Floats, seed: int, discrete: Collection[int]
     """A part of the rows, in which columns that hold only one value there are replaced by random numbers.
 
     These are spread evenly between the smallest and the largest value of all rows. So a column that is constant without
-    a fold has a density of that width, the same for all candidates. Discrete columns stay as they are.
+    a fold has a density of that width, the same for all candidates. Gaps stay, unless all or all but one of the entries
+    are gaps. Discrete columns stay as they are.
 
     Examples
     --------
@@ -218,5 +222,6 @@ def with_spread(part: Floats, rows: Floats, seed: int, discrete: Collection[int]
     ends = np.nanmin(rows[:, flat], axis=0), np.nanmax(rows[:, flat], axis=0)
     spread = np.random.default_rng(seed).uniform(*ends, (len(part), len(flat)))
     part = part.copy()
-    part[:, flat] = np.where(absent[:, flat] & ~absent[:, flat].all(axis=0), np.nan, spread)
+    has_several = (~absent[:, flat]).sum(axis=0) > 1  # one number alone would be constant again
+    part[:, flat] = np.where(absent[:, flat] & has_several, np.nan, spread)
     return part

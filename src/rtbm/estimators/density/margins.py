@@ -14,9 +14,9 @@ from rtbm.estimators.density.bounds import Bounds
 from rtbm.training.columns import FAMILY, ColumnDensities
 from rtbm.training.coordinates import quantiles
 
-SHAPES = {None: 0, "yeo-johnson": 1, "learned": 1 + FAMILY.n_parameters}
+SHAPES: dict[str | None, int] = {None: 0, "yeo-johnson": 1, "learned": 1 + FAMILY.n_parameters}
 """The kinds of margins, and the number of parameters that decide on the shape of a column."""
-MARGINS = tuple(kind for kind in SHAPES if kind is not None)
+MARGINS: tuple[str, ...] = tuple(kind for kind in SHAPES if kind is not None)
 FEWEST_VALUES = 5
 """Columns with fewer distinct values are not mapped: their shape says nothing."""
 PRIOR_ROWS = 4.0
@@ -56,9 +56,10 @@ def make_maps(
 
 
 def map_rows(maps: Sequence[ColumnMap], rows: Floats) -> tuple[Floats, Floats]:
-    """y (n, d) and log dy/dx (n, d) of rows (n, d); NaN entries stay, and count 0."""
+    """y (n, d) and log dy/dx (n, d) of rows (n, d); NaN entries stay, and count 0. Columns without a map stay too."""
     if is_trivial(maps):
         return rows, np.zeros_like(rows)
+    maps = [*maps, *(ColumnMap() for _ in range(rows.shape[1] - len(maps)))]
     y, log_slope = to_line(maps, torch.from_numpy(rows))
     return y.numpy(), log_slope.numpy()
 

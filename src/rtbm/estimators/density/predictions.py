@@ -11,7 +11,7 @@ from rtbm.distributions import CategoryColumn, MixedDistribution, RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import is_frame
-from rtbm.estimators.density.fitted import FittedDensity, is_list
+from rtbm.estimators.density.fitted import FittedDensity, in_blocks, is_list
 from rtbm.training.likelihood import machine_log_prob
 from rtbm.validation import check_choice
 
@@ -48,6 +48,68 @@ class PredictingDensity(FittedDensity):
         with torch.no_grad():
             return self.distribution_.icdf(np.asarray(p, dtype=np.float64))[..., 0].cpu().numpy()
 
+    def cell_probability(self, X: Any, target: Any = None) -> Floats:
+        """The probability (n_samples,) of the cells of rounded columns, together with that of categories and atoms.
+
+        Other numbers are integrated out, as gaps are. The first and the last cell are open, and values beyond those of
+        the training data lie in them. With up to two rounded columns it is as accurate as `cdf`, with more to 1e-4.
+
+        With a target it is the probability of the target's cell, level or atom alone, given the other columns. This is
+        as accurate as `cdf`.
+
+        Parameters
+        ----------
+        X : (n_samples, n_features)
+            Rows.
+        target : int or str, default=None
+            The number or name of a column that is rounded, or has categories or atoms.
+
+        Examples
+        --------
+        >>> from rtbm import RTBMDensity
+        >>> dice = np.random.default_rng(0).integers(1, 7, (600, 1))
+        >>> model = RTBMDensity(2, n_init=1, random_state=0).fit(dice)
+        >>> p = model.cell_probability(np.arange(1.0, 7.0)[:, None])
+        >>> bool(abs(p - 1 / 6).max() < 0.05), round(float(p.sum()), 9)
+        (True, 1.0)
+        """
+        rows = self._check(X)
+        low, high = self._cells(rows)
+        device = self._line_density.device
+        with torch.no_grad():
+            if target is None:
+                density = self._line_density
+                if not isinstance(density, MixedDistribution):
+                    density = MixedDistribution.of_numbers(density, self._maps)
+                corners = (torch.from_numpy(end).to(device) for end in (low, high))
+                return density.box_probability(*corners).cpu().numpy()
+            i = self._index(target)
+            if not np.isfinite([low[:, i], high[:, i]]).any(axis=0).all():
+                raise InvalidInputError(
+                    f"target must be known in each row, and rounded, or on a level or an atom, got {target!r}"
+                )
+            given = self._given(X, target)
+            if self._kinds.levels[i] is not None:
+                levels = torch.from_numpy(rows[:, [i]]).long().to(device)
+                return given.category(0).probs.gather(1, levels)[:, 0].cpu().numpy()
+            ends = (torch.from_numpy(end[:, [i]]).to(device) for end in (np.nextafter(low, -np.inf), high))
+            below, above = map(given.cdf, ends)
+            return (above - below).cpu().numpy()
+
+    def _cells(self, rows: Floats) -> tuple[Floats, Floats]:
+        """The ends (n, d) of the cells of rows: levels and atoms themselves, and infinite for other numbers."""
+        low, high = np.full_like(rows, -np.inf), np.full_like(rows, np.inf)
+        kinds = self._kinds
+        for i, column in enumerate(rows.T):
+            known = ~np.isnan(column)
+            cells = kinds.cells[i]
+            if cells is not None:
+                low[known, i], high[known, i] = cells.ends(column[known])
+            else:
+                known &= np.full(len(column), kinds.levels[i] is not None) | np.isin(column, kinds.atoms[i])
+                low[known, i] = high[known, i] = column[known]
+        return low, high
+
     def predict_mean(self, X: Any, target: Any, return_std: bool = False) -> Any:
         """E[target|other features] (n_samples,), and the standard deviation (n_samples,) if `return_std`.
 
@@ -69,15 +131,22 @@ class PredictingDensity(FittedDensity):
         True
         """
         targets = self._indices(target)
-        if set(targets) & set(self._sizes):
+        if any(self._kinds.levels[i] is not None for i in targets):
             raise InvalidInputError(
                 f"target must be columns of numbers, got {target!r}: predict_proba is for categories"
             )
         places = [sorted(set(targets)).index(i) for i in targets] if is_list(target) else 0
+
+        def moments(rows: Floats) -> Floats:
+            given = self._condition_rows(rows, known)
+            mean = given.mean[:, places]
+            parts = [mean, given.variance[:, places].clamp(min=0).sqrt()] if return_std else [mean]
+            return torch.stack(parts, -1).cpu().numpy()
+
+        rows, known = self._known(X, target)
         with torch.no_grad():
-            given = self._given(X, target)
-            mean = given.mean[:, places].cpu().numpy()
-            return (mean, given.variance[:, places].clamp(min=0).sqrt().cpu().numpy()) if return_std else mean
+            found = in_blocks(moments, rows)
+        return (found[..., 0], found[..., 1]) if return_std else found[..., 0]
 
     def predict_quantiles(self, X: Any, target: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Floats:
         """Quantiles (n_samples, n_quantiles) of one target given the other features; X as for `predict_mean`.
@@ -91,16 +160,26 @@ class PredictingDensity(FittedDensity):
         """
         if is_list(target):
             raise InvalidInputError(f"target must be one feature, got {target!r}: ask for the quantiles of each apart")
+        levels = np.asarray(quantiles, dtype=np.float64)
+
+        def block(rows: Floats) -> Floats:
+            return self._condition_rows(rows, known).icdf(levels)[..., 0].mT.cpu().numpy()
+
+        rows, known = self._known(X, target)
         with torch.no_grad():
-            return self._given(X, target).icdf(np.asarray(quantiles, dtype=np.float64))[..., 0].mT.cpu().numpy()
+            return in_blocks(block, rows)
 
     def _given(self, X: Any, target: Any) -> Any:
         """The distributions of some features given the others, one for each row."""
+        return self._condition_rows(*self._known(X, target))
+
+    def _known(self, X: Any, target: Any) -> tuple[Floats, list[int]]:
+        """Checked rows, and the places of the features that are no targets."""
         targets, rows = self._indices(target), self._check(self._with_all_columns(X))
         known = [i for i in range(rows.shape[1]) if i not in targets]
         if not targets or not known:
             raise InvalidInputError(f"target must name some features, but not all of {self._names()}, got {target!r}")
-        return self._condition_rows(rows, known)
+        return rows, known
 
     def _condition_first(self, X: Floats) -> Any:
         """The distributions of the last columns given the first ones, X (n_samples, n_known)."""
@@ -126,14 +205,16 @@ class PredictingDensity(FittedDensity):
         X : (n_samples, n_features)
             Rows with NaN entries.
         method : "mean" or "sample", default="mean"
-            The mean of the missing entries given the others, or a draw from their joint conditional distribution. A row
-            without numbers gets the mean of the density, or a draw from it.
-        random_state : int, RandomState or None, default=None
+            The mean of missing numbers and the likeliest level of missing categories given the other entries, or a draw
+            from their joint conditional distribution. Draws of rounded columns are rounded. A row without entries gets
+            the mean of the density, or a draw from it.
+        random_state : int, Generator, RandomState or None, default=None
             For repeatable draws. None follows `random_state` of the estimator.
 
         Returns
         -------
-        An array; or, if `set_output` asks for it, a data frame, with the index of X if that is one of pandas.
+        A data frame if X is one, with its index and, as far as the values allow, its dtypes; else an array.
+        `set_output` may ask for either.
 
         Examples
         --------
@@ -142,10 +223,19 @@ class PredictingDensity(FittedDensity):
         >>> model.impute([[2.0, np.nan], [0.0, 1.0]]).shape
         (2, 2)
         """
+        return self._impute(X, method, 1, random_state)[0]
+
+    def _impute(self, X: Any, method: str, n_tables: int, random_state: Any) -> list[Any]:
+        """Several completed tables. Rows with the same gaps, in all of them, are filled in at once."""
         check_choice(method, "method", IMPUTATIONS)
-        everything = self._check_all(X)
-        rows = everything[:, self._kept]
+        everything = np.tile(self._check_all(X), (n_tables, 1))
         generator = self._generator(random_state)
+        completed = in_blocks(lambda rows: self._complete(rows, method, generator), everything)
+        return [self._framed(table, X) for table in np.split(completed, n_tables)]
+
+    def _complete(self, everything: Floats, method: str, generator: torch.Generator) -> Floats:
+        """Rows of all features with gaps filled in."""
+        rows = everything[:, self._kept]
         filled = torch.from_numpy(rows.copy()).to(self._line_density.device)
         with torch.no_grad():
             for index, present, _ in missing_patterns(filled):
@@ -157,8 +247,9 @@ class PredictingDensity(FittedDensity):
                 shape = () if known else (len(index),)
                 values = _centre(given) if method == "mean" else given.sample(shape, generator)
                 filled[index[:, None], torch.tensor(missing)] = values.double()
-        answers = self._all_features(filled.cpu().numpy())
-        return self._framed(np.where(np.isnan(everything), answers, everything), X)
+        answers = filled.cpu().numpy()
+        answers = self._all_features(self._kinds.rounded(answers) if method == "sample" else answers)
+        return np.where(np.isnan(everything), answers, everything)
 
     def predict_proba(self, X: Any, target: Any = None) -> Floats:
         """P(machine|x) (n_samples, n_machines): the responsibilities of the machines of a mixture.
@@ -167,12 +258,14 @@ class PredictingDensity(FittedDensity):
         the other columns; X as for `predict_mean`. NaN entries are integrated out. A single machine has probability 1.
         """
         if target is not None:
-            if self._index(target) not in self._sizes:
+            if self._kinds.levels[self._index(target)] is None:
                 raise InvalidInputError(f"target must be a column of categories, got {target!r}")
             with torch.no_grad():
                 return self._given(X, target).category(0).probs.cpu().numpy()
         self._refuse_categories("predict_proba without a target")
-        rows = self._check(X)
+        return in_blocks(self._responsibilities, self._check(X))
+
+    def _responsibilities(self, rows: Floats) -> Floats:
         line = self._to_line(rows)[0]
         points = torch.from_numpy(line).to(self._line_density.device)
         if not isinstance(self._line_density, RTBMMixture):

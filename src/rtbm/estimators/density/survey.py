@@ -3,21 +3,23 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 
 from rtbm.common import Floats
 from rtbm.distributions import ColumnMap
+from rtbm.distributions.maps import is_trivial
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import LARGEST_WEIGHT, SMALLEST_WEIGHT, distinct_rows
 from rtbm.estimators.density.bounds import Bounds, Contact
+from rtbm.estimators.density.columns import ColumnKinds, mixed_bits, states_of
 from rtbm.estimators.density.fallback import FullDataScore, find_machine, gaussian_vector
 from rtbm.estimators.density.margins import map_rows
 from rtbm.estimators.density.standardise import Standardised, standardise, to_standard
 from rtbm.estimators.density.task import DensityTask
-from rtbm.estimators.multistart import Outcome
+from rtbm.estimators.multistart import Outcome, search
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.sources import Chunk, Source, check_shapes
 from rtbm.training import Monitor, Objective
@@ -37,16 +39,28 @@ influence on the coordinates in which a fit begins."""
 
 
 class Support(NamedTuple):
-    """Checks rows and maps features to the real line."""
+    """Checks rows, codes them as `ColumnKinds.split` does, and maps numbers to the real line."""
 
-    bounds: Bounds
-    maps: list[ColumnMap]
     names: list[str]
+    kinds: ColumnKinds
+    bounds: Bounds
+    maps: list[ColumnMap] | None = None  # None for rows as they are given
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether numbers stay as they are."""
+        is_plain = not any(self.kinds.atoms) and all(own is None for own in self.kinds.cells)
+        return is_plain and self.bounds.is_trivial and is_trivial(self.maps or [])
+
+    @property
+    def numbers(self) -> list[int]:
+        """The columns that hold numbers."""
+        return [i for i, own in enumerate(self.kinds.levels) if own is None]
 
     def counted(self, chunk: Chunk) -> tuple[Floats, Floats, np.ndarray | slice]:
         """The rows of a chunk that count, their weights, and which ones they are.
 
-        Rows of weight 0 and rows without numbers are left out.
+        Rows of weight 0 and rows of which nothing is known are left out.
         """
         rows, weights = chunk.rows, chunk.weights
         check_shapes(rows, weights, len(self.names))
@@ -60,26 +74,22 @@ class Support(NamedTuple):
         kept = slice(None) if counts.all() else counts
         return rows[kept], weights[kept], kept
 
-    def to_line(self, rows: Floats) -> tuple[Floats, Floats]:
-        """Rows on the line (n, d), and their log slopes (n,)."""
-        if not self.bounds.is_trivial:
-            self.bounds.check(rows, self.names)
-            rows = self.bounds.inside(rows)
-        y, log_slope = map_rows(self.maps, rows)
-        return y, log_slope.sum(axis=1)
-
-    def contact(self, number: int, chunks: Iterable[Chunk]) -> Contact:
-        """How the rows of a part touch the bounds."""
-        empty = self.bounds.contact(np.empty((0, len(self.names))))
-        return reduce(Contact.plus, (self.bounds.contact(self.counted(chunk)[0]) for chunk in chunks), empty)
-
-    def closed(self, source: Source) -> "Support":
-        """The same with bounds closed that data lie on, after a pass over the data if there are bounds."""
+    def split(self, rows: Floats, weights: Floats, keys: np.ndarray) -> tuple[Floats, Floats]:
+        """Rows as `ColumnKinds.split` returns them, with rounded numbers spread by keys (n,), and their weights."""
+        if self.maps is None:
+            return rows, weights
+        d = len(self.names)
+        rows, weights = self.kinds.spread(rows, weights, (self.bounds.low, self.bounds.high), keys=keys)
+        rows = self.kinds.split(rows)
         if self.bounds.is_trivial:
-            return self
-        contact = reduce(Contact.plus, source.map(self.contact))
-        contact.warn(self.names)
-        return self._replace(bounds=self.bounds.closed(contact))
+            return rows, weights
+        self.bounds.check(rows[:, :d], self.names)
+        return np.hstack([self.bounds.inside(rows[:, :d]), rows[:, d:]]), weights
+
+    def to_line(self, rows: Floats) -> tuple[Floats, Floats]:
+        """The numbers of split rows on the line, and their log slopes (n,)."""
+        y, log_slope = map_rows(self.maps or [], rows)
+        return y[:, self.numbers], log_slope.sum(axis=1)
 
 
 @dataclass(frozen=True)
@@ -87,17 +97,21 @@ class Preparation:
     """Turns chunks of rows into blocks of standardised points on a device; the weights of all blocks have sum 1."""
 
     support: Support
+    keys: "RowKeys"
     mean: Floats
     root: Floats
     total: float
     device: str | None
 
-    def __call__(self, chunk: Chunk) -> list[PointBlock]:
-        """The blocks of a chunk."""
-        rows, weights, _ = self.support.counted(chunk)
+    def __call__(self, number: int, chunk: Chunk) -> list[PointBlock]:
+        """The blocks of a chunk of a part."""
+        rows, weights, kept = self.support.counted(chunk)
+        rows, weights = self.support.split(rows, weights, self.keys.of(number, chunk)[kept])
         z = np.ascontiguousarray(to_standard(self.support.to_line(rows)[0], self.mean, self.root))
-        x, w = (torch.from_numpy(part).to(self.device or "cpu") for part in (z, weights / self.total))
-        return [block._replace(rows=np.empty(0, dtype=int)) for block in make_blocks(x, w)]  # nobody asks for them
+        sizes, device = self.support.kinds.sizes, self.device or "cpu"
+        x, w = (torch.from_numpy(part).to(device) for part in (z, weights / self.total))
+        places = states_of(rows, sizes).places.to(device) if sizes else None
+        return [block._replace(rows=np.empty(0, dtype=int)) for block in make_blocks(x, w, places)]  # nobody asks
 
 
 class Sample(NamedTuple):
@@ -123,6 +137,7 @@ class Survey(NamedTuple):
     sums: MomentSums
     log_slope: float  # the weighted sum
     has_missing: bool
+    contact: Contact  # of rows as they are given
     sample: Sample
 
     @property
@@ -137,8 +152,29 @@ class Survey(NamedTuple):
             self.sums.plus(other.sums),
             self.log_slope + other.log_slope,
             self.has_missing or other.has_missing,
+            self.contact.plus(other.contact),
             self.sample.plus(other.sample),
         )
+
+
+class RowKeys(NamedTuple):
+    """Random numbers of rows, which depend on nothing but the numbers of rows and the seed."""
+
+    seed: int
+    first: list[int]  # the numbers of the first rows of the parts; empty if chunks are numbered over all parts
+
+    @classmethod
+    def make(cls, source: Source, seed: int) -> Self:
+        """Those of a source, after a pass that counts rows where their numbers are not known."""
+        if source.is_numbered:
+            return cls(seed, [])
+        return cls(seed, np.concatenate([[0], np.cumsum(source.map(count_rows))[:-1]]).astype(int).tolist())
+
+    def of(self, number: int, chunk: Chunk) -> np.ndarray:
+        """The keys (n,) of a chunk of a part."""
+        begin = chunk.begin + (self.first[number] if self.first else 0)
+        z = np.arange(begin, begin + len(chunk.rows), dtype=np.uint64)
+        return mixed_bits(z + np.random.SeedSequence(self.seed).generate_state(1, np.uint64)[0])
 
 
 @dataclass(frozen=True)
@@ -146,37 +182,29 @@ class Surveyor:
     """One pass over the rows of a part: moments on the line, and a random sample."""
 
     support: Support
-    seed: int
-    offsets: list[int]  # the numbers of the first rows of the parts
+    keys: RowKeys
 
     def __call__(self, number: int, chunks: Iterable[Chunk]) -> Survey:
         """The results for one part."""
-        d = len(self.support.names)
+        (d, bounds), n_numbers = (len(self.support.names), self.support.bounds), len(self.support.numbers)
         empty = Sample(np.empty(0, dtype=np.uint64), np.empty((0, d)), np.empty(0))
-        found = Survey(0.0, MomentSums(np.zeros(d), np.zeros((3, d, d))), 0.0, False, empty)
-        offset, last = self.offsets[number] if self.offsets else 0, np.uint64(2**64 - 1)
+        sums = MomentSums(np.zeros(n_numbers), np.zeros((3, n_numbers, n_numbers)))
+        found = Survey(0.0, sums, 0.0, False, bounds.contact(empty.rows), empty)
+        last = np.uint64(2**64 - 1)
         for chunk in chunks:
             rows, weights, kept = self.support.counted(chunk)
             if not len(rows):
                 continue
-            points, log_slope = self.support.to_line(rows)
-            keys = _keys(chunk.begin + offset, len(chunk.rows), self.seed)[kept]
+            keys = self.keys.of(number, chunk)[kept]
             near = keys <= last
             sample = Sample(keys[near], rows[near], weights[near])
-            sums, missing = MomentSums.of(points, weights), bool(np.isnan(rows).any())
-            found = found.plus(Survey(float(weights.sum()), sums, float(weights @ log_slope), missing, sample))
+            contact = bounds.contact(rows)
+            rows, weights = self.support.split(rows, weights, keys)
+            points, log_slope = self.support.to_line(rows)
+            sums, missing = MomentSums.of(points, weights), bool(np.isnan(points).any())
+            found = found.plus(Survey(float(weights.sum()), sums, float(weights @ log_slope), missing, contact, sample))
             last = found.sample.keys.max() if len(found.sample.keys) == SAMPLED_ROWS else last
         return found
-
-
-def _keys(begin: int, n: int, seed: int) -> np.ndarray:
-    """Random numbers (n,) that depend on the numbers of rows and the seed alone (the mixer of SplitMix64)."""
-    z = np.arange(begin, begin + n, dtype=np.uint64)
-    z += np.uint64(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0])
-    for shift, factor in ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53), (33, 1)):
-        z ^= z >> np.uint64(shift)
-        z *= np.uint64(factor)
-    return z
 
 
 def count_rows(number: int, chunks: Iterable[Chunk]) -> int:
@@ -184,17 +212,14 @@ def count_rows(number: int, chunks: Iterable[Chunk]) -> int:
     return sum(len(chunk.rows) for chunk in chunks)
 
 
-def survey(source: Source, support: Support, seed: int) -> Survey:
-    """One pass over a source, after another one that counts rows where their numbers are not known."""
-    offsets = []
-    if not source.is_numbered:
-        offsets = np.concatenate([[0], np.cumsum(source.map(count_rows))[:-1]]).astype(int).tolist()
-    found = reduce(Survey.plus, source.map(Surveyor(support, seed, offsets)))
+def survey(source: Source, support: Support, keys: RowKeys) -> Survey:
+    """One pass over a source."""
+    found = reduce(Survey.plus, source.map(Surveyor(support, keys)))
     if len(found.sample.keys) < 2:
         raise InvalidInputError(f"there are {len(found.sample.keys)} rows of positive weight: at least 2 are needed")
     if found.total < SMALLEST_WEIGHT:
         raise InvalidInputError(f"the weights of all rows have the sum {found.total:g}: multiply them by a number")
-    order = np.lexsort(found.sample.rows.T[::-1])
+    order = np.lexsort([found.sample.keys, *found.sample.rows.T[::-1]])
     return found._replace(sample=Sample(*(part[order] for part in found.sample)))
 
 
@@ -214,16 +239,21 @@ def _rounded(value: Floats, unit: Floats) -> Floats:
     return np.where(unit > 0, np.round(value / np.where(unit > 0, unit, 1.0)) * unit, value)
 
 
-def standardise_sample(found: Survey, support: Support) -> Standardised:
-    """The sample in standard coordinates, with weights of the sum of all.
+def split_sample(found: Survey, support: Support) -> tuple[Floats, Floats]:
+    """The distinct rows of the sample, as `Support.split` returns them, with weights of the sum of all."""
+    rows, weights = distinct_rows(*support.split(found.sample.rows, found.sample.weights, found.sample.keys))
+    return rows, weights * (found.total / weights.sum())
+
+
+def standardise_sample(found: Survey, support: Support, rows: Floats, weights: Floats) -> Standardised:
+    """The sample that `split_sample` returns, in standard coordinates.
 
     Without gaps, the coordinates are those that the moments of all data suggest.
     """
-    rows, weights = distinct_rows(found.sample.rows, found.sample.weights)
-    weights = weights * (found.total / weights.sum())
     known = None if found.has_missing else known_moments(found.sums)
     points, log_slope = support.to_line(rows)
-    data = standardise(points, weights, log_slope, support.names, found.has_missing, known)
+    names = [support.names[i] for i in support.numbers]
+    data = standardise(points, weights, log_slope, names, found.has_missing, known)
     return data._replace(log_volume=_log_volume(found, data.root))
 
 
@@ -236,18 +266,21 @@ def _log_volume(found: Survey, root: Floats) -> float:
 
 
 def fit_blocks(
-    task: DensityTask, fallback: str | None, source: Source, support: Support, found: Survey
+    task: DensityTask, fallback: str | None, source: Source, support: Support, found: Survey, keys: RowKeys
 ) -> tuple[Outcome, FullDataScore]:
     """Run all starts on the sample, and then the best one on all data, each step one pass over them."""
-    data, outcome = task.data, find_machine(task, fallback)
-    source.prepare(Preparation(support, data.mean, data.root, found.total, task.device))
-    objective = Objective(task.family, source, task.prior, found.total, task.device)
+    data, is_mixed = task.data, task.discrete is not None
+    outcome = search(task) if is_mixed else find_machine(task, fallback)
+    source.prepare(Preparation(support, keys, data.mean, data.root, found.total, task.device))
+    objective = task.objective(source, found.total)
     solver = replace(task.solver, tol=POLISHING_TOL * task.solver.tol)
     with threads_for(int(min(found.total, 2**62))):
         final = solver.minimise(objective, outcome.results[outcome.best].vector, _monitor(task))
-        log_prob = objective.likelihood.value(final.vector)
-        gaussian = _gaussian_log_prob(task, objective, found)
-    return outcome.continued(final), FullDataScore(log_prob, gaussian)
+        if is_mixed:
+            full = FullDataScore(objective.evaluate(final.vector)[1].log_likelihood, -np.inf)
+        else:
+            full = FullDataScore(objective.likelihood.value(final.vector), _gaussian_log_prob(task, objective, found))
+    return outcome.continued(final), full
 
 
 def _monitor(task: DensityTask) -> Monitor:

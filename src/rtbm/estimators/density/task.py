@@ -18,7 +18,8 @@ from rtbm.training import ArrayBlocks, Family, Monitor, Objective, Prior, Record
 from rtbm.training.coordinates import local_widths
 from rtbm.training.families.dense import evenly_spaced
 from rtbm.training.likelihood import FAILURES, log_prob
-from rtbm.training.mixed import Discrete, MixedObjective
+from rtbm.training.mixed import Discrete, MixedObjective, StateTables
+from rtbm.training.sums import Blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +53,12 @@ class DensityTask(Task):
         """Whether starts that run at the same time are threads of one process."""
         return self.n_rows <= THREADED_ROWS
 
-    def objective(self) -> Objective:
-        """The objective on the training data."""
+    def objective(self, source: Blocks | None = None, total: float | None = None) -> Objective:
+        """The objective on the training data, or on a source of total weight `total` of which those are a sample."""
+        source = source or self.source
         if self.discrete is not None:
-            return MixedObjective(self.family, self.source, self.prior, self.discrete)
-        return Objective(self.family, self.source, self.prior)
+            return MixedObjective(self.family, source, self.prior, self.discrete.sizes, total, self.device)
+        return Objective(self.family, source, self.prior, total, self.device)
 
     @cached_property
     def prior(self) -> Prior:
@@ -71,7 +73,8 @@ class DensityTask(Task):
     @cached_property
     def source(self) -> ArrayBlocks:
         """The data in blocks, which all starts share."""
-        return ArrayBlocks(self._tensor(self.data.z), self._tensor(self.data.weights))
+        places = None if self.discrete is None else self.discrete.places.to(self.device or "cpu")
+        return ArrayBlocks(self._tensor(self.data.z), self._tensor(self.data.weights), places)
 
     def monitor(self, report: Callable[[Record], None] | None) -> Monitor:
         """A monitor that reports likelihoods in the units of the original data."""
@@ -95,8 +98,15 @@ class DensityTask(Task):
         if index == 0 and self.first is not None:
             return self.first.to(self.device or "cpu")
         labels, binary = self._labels(index), self.smoothness > 0
-        start = start_on(self.data, self.family, index, self.solver.seed, labels, binary)
-        return start.to(self.device or "cpu")
+        start = start_on(self.data, self.family, index, self.solver.seed, labels, binary).to(self.device or "cpu")
+        return start if self.discrete is None else self._tables(labels).vector(start)
+
+    def _tables(self, labels: np.ndarray | None) -> StateTables:
+        """The tables of discrete columns in the clusters of rows with which machines start."""
+        assert self.discrete is not None
+        labels = np.zeros(self.n_rows, dtype=int) if labels is None else labels
+        members = self.data.weights[:, None] * (labels[:, None] == np.arange(self.n_components))
+        return StateTables.fit(self.discrete.sizes, self.discrete.count_shares(members))
 
     def _labels(self, index: int) -> np.ndarray | None:
         if self.n_components == 1:

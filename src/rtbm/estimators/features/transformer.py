@@ -8,7 +8,6 @@ import joblib
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from rtbm.common import Floats
@@ -22,6 +21,7 @@ from rtbm.estimators.checks import (
     column_moments,
     distinct_labelled,
     distinct_rows,
+    draw_seed,
     forget,
     keep_arguments,
     varies,
@@ -72,7 +72,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     n_init : int, default=1
     regularization : float, default=1.0
         As in `RTBMDensity`. Features need fewer starts and a looser tolerance than densities.
-    random_state : int, RandomState or None, default=None
+    random_state : int, Generator, RandomState or None, default=None
         The same integer gives the same result.
     n_jobs : int, default=None
         The number of patches that are fitted at the same time, through joblib. -1 for all cores.
@@ -104,6 +104,10 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     >>> features.get_feature_names_out().tolist()
     ['patch0_h0', 'patch0_h1', 'patch1_h0', 'patch1_h1']
     """
+
+    densities_: list[list[RTBMDensity]]
+    patches_: list[np.ndarray]
+    n_iter_: int
 
     def __init__(
         self,
@@ -155,7 +159,7 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         largest = float(np.abs(X[~np.isnan(X)]).max(initial=0.0))
         if largest > LARGEST_ENTRY:
             raise InvalidInputError(f"X: values of size {largest:.0e}, whose squares leave float64: change the unit")
-        seed = int(check_random_state(self.random_state).randint(2**31))
+        seed = draw_seed(self.random_state)
         options = (self.patch, self.patch_size, X.shape[1], self.image_shape, self.n_patches, seed)
         is_used = varies(X)
         patches = [part[is_used[part]] for part in make_patches(*options)]
@@ -353,4 +357,4 @@ def spread_out(rows: Floats, weights: Floats, mean: Floats, variances: Floats) -
 def _fit_density(options: dict[str, Any], rows: Floats, weights: Floats) -> RTBMDensity:
     """A density, without the warnings that concern a single one."""
     with without_warnings():
-        return RTBMDensity(**options).fit(rows, sample_weight=weights)
+        return RTBMDensity(**options, atoms=None, rounded=None).fit(rows, sample_weight=weights)

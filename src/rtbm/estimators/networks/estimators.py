@@ -1,6 +1,7 @@
 """Networks of theta units as scikit-learn estimators."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -9,14 +10,14 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError
+from rtbm.estimators.base import Estimator
 from rtbm.estimators.checks import (
     check_labelled,
     check_number,
@@ -25,6 +26,7 @@ from rtbm.estimators.checks import (
     check_weights,
     column_moments,
     distinct_rows,
+    draw_seed,
     forget,
     keep_arguments,
     split_classes,
@@ -35,20 +37,32 @@ from rtbm.estimators.networks.task import NetworkRows, NetworkTask, absorb
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.nn.feedforward import ACTIVATIONS
+from rtbm.training import Record, Result
 from rtbm.training.networks import LOSSES, NETWORK_SOLVERS
 from rtbm.validation import check_choice, check_integer, check_parameter_count
 
 INITIALIZATIONS = ("auto", "balanced", "paper")
 PREDICTED_ROWS = 2**16  # rows for which a network predicts at a time
+ALIKE, FAR_APART = 1.2, 3.0
+"""Starts whose loss is within ALIKE times the best count as other answers. `predict` warns where they are FAR_APART
+times as far apart beyond the training data as inside, or as the mean absolute error if that is larger."""
 
 
-class ThetaNet(BaseEstimator):
+class ThetaNet(Estimator):
     """The base class of ThetaNetRegressor and ThetaNetClassifier."""
 
     loss = "squared_error"
     _unsaved = ("results_",)
     n_features_in_: int
     module_: nn.Sequential
+    results_: list[Result]
+    history_: list[Record]
+    layer_sizes_: tuple[int, ...]
+    layer_activations_: tuple[str, ...]
+    n_parameters_: int
+    n_iter_: int
+    converged_: bool
+    loss_: float
 
     def __init__(
         self,
@@ -78,11 +92,14 @@ class ThetaNet(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "module_")
 
-    def _fit(self, X: Floats, target: Floats, weights: Floats) -> None:
-        """Train on checked data: inputs (n, d), targets (n, n_outputs), weights (n,)."""
+    def _fit(self, X: Floats, target: Floats, weights: Floats) -> list[nn.Sequential]:
+        """Train on checked data: inputs (n, d), targets (n, n_outputs), weights (n,).
+
+        Returned are the networks of other starts whose loss is about as small.
+        """
         _refuse_gaps(X)
         d = X.shape[1]
-        seed = int(check_random_state(self.random_state).randint(2**31))
+        seed = draw_seed(self.random_state)
         rows, weights = distinct_rows(np.hstack([X, target]), weights)
         training, held_out = self._split(rows[:, d:], seed)
         centre, scale = column_moments(rows[training, :d], weights[training])
@@ -110,6 +127,8 @@ class ThetaNet(BaseEstimator):
         self.results_, self.history_ = outcome.results, best.history
         known = {"n_parameters": len(best.vector), "n_observations": float(weights[training].sum())}
         self._set_summary(known | outcome.summary(task.solver.max_iter) | {"loss": best.objective})
+        others = [result for i, result in enumerate(outcome.results) if i != outcome.best]
+        return [trained(result.vector) for result in others if result.objective <= ALIKE * best.objective]
 
     def _split(self, target: Floats, seed: int) -> tuple[np.ndarray, np.ndarray]:
         return split_rows(len(target), self.validation_fraction, seed)
@@ -188,12 +207,9 @@ class ThetaNet(BaseEstimator):
         check_is_fitted(self)
         checked = check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
         _refuse_gaps(checked)
-        rows = torch.from_numpy(np.require(checked, requirements="W"))  # torch warns of arrays that cannot be written
         was_training = self.module_.training
         try:
-            with torch.no_grad(), threads_for(len(rows)):
-                network = self.module_.eval()
-                return torch.cat([network(part) for part in rows.split(PREDICTED_ROWS)]).numpy()
+            return _apply(self.module_.eval(), checked)
         finally:
             self.module_.train(was_training)
 
@@ -239,7 +255,7 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
         The number of rows in a batch of "adam"; None for 128.
     learning_rate : float, default=0.01
         The first step size of "adam"; it falls to a hundredth of that.
-    random_state : int, RandomState or None, default=None
+    random_state : int, Generator, RandomState or None, default=None
         The same integer gives the same result, bit for bit.
     n_jobs : int, default=None
         The number of starts that run at the same time, through joblib. -1 for all cores.
@@ -285,18 +301,42 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
         A weight of k equals repeating the row k times; a weight of 0 drops it.
         """
         self._check_parameters()
-        forget(self)
+        forget(self, "_others", "_inside", "_low", "_high")
         options = {"ensure_all_finite": "allow-nan", "multi_output": True, "y_numeric": True, "ensure_min_samples": 2}
         X, y = check_rows(self, X, y, **options)
         weights = check_weights(sample_weight, X)
         self._is_flat = y.ndim == 1
-        self._fit(X, np.asarray(y, dtype=np.float64).reshape(len(X), -1), weights)
+        target = np.asarray(y, dtype=np.float64).reshape(len(X), -1)
+        others = self._fit(X, target, weights)
+        X, target = X[weights > 0], target[weights > 0]
+        outputs = _apply(self.module_, X)
+        apart = [_mean_size(_apply(other, X) - outputs) for other in others]
+        self._inside = np.max([_mean_size(target - outputs), *apart], axis=0)
+        self._others, self._low, self._high = nn.ModuleList(others), X.min(axis=0), X.max(axis=0)
         return self
 
     def predict(self, X: Any) -> Floats:
-        """The predictions (n_samples,), or (n_samples, n_outputs) if y had columns."""
+        """The predictions (n_samples,), or (n_samples, n_outputs) if y had columns.
+
+        A warning says where starts with nearly the same loss disagree beyond the range of the training data.
+        """
         outputs = self._outputs(X)
+        rows = check_rows(self, X, reset=False)
+        beyond = ((rows < self._low) | (rows > self._high)).any(axis=1)
+        if beyond.any():
+            self._warn_of_disagreement(rows[beyond], outputs[beyond])
         return outputs[:, 0] if self._is_flat else outputs
+
+    def _warn_of_disagreement(self, X: Floats, outputs: Floats) -> None:
+        apart = [_mean_size(_apply(other, X) - outputs) for other in self._others]
+        ratio = max((float((each / np.maximum(self._inside, 1e-300)).max()) for each in apart), default=0.0)
+        if ratio > FAR_APART:
+            warnings.warn(
+                f"{len(X)} rows lie beyond the training data, where networks from other starts with about the same "
+                f"loss predict something else: their distance is {ratio:.2g} times that inside (or the training "
+                "error): do not rely on these rows, or fit fewer units to more data",
+                stacklevel=3,
+            )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -340,6 +380,8 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
     >>> bool(model.score(X, y) > 0.95), model.predict_proba(X[:2]).shape
     (True, (2, 3))
     """
+
+    classes_: np.ndarray
 
     def __init__(
         self,
@@ -414,6 +456,18 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
         if outputs.shape[1] == 1:
             return torch.cat([(-outputs).sigmoid(), outputs.sigmoid()], dim=1).numpy()
         return outputs.softmax(dim=1).numpy()
+
+
+def _apply(network: nn.Module, X: Floats) -> Floats:
+    """The outputs (n, n_outputs) of a network for rows X (n, d)."""
+    rows = torch.from_numpy(np.require(X, requirements="W"))  # torch warns of arrays that cannot be written
+    with torch.no_grad(), threads_for(len(rows)):
+        return torch.cat([network(part) for part in rows.split(PREDICTED_ROWS)]).numpy()
+
+
+def _mean_size(x: Floats) -> Floats:
+    """The mean absolute value of each column."""
+    return np.abs(x).mean(axis=0)
 
 
 def _refuse_gaps(X: Floats) -> None:

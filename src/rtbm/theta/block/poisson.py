@@ -32,13 +32,13 @@ from rtbm.theta.lattice import (
 
 
 class Form(NamedTuple):
-    """The matrices of the sum above, as tensors that remember how they came from Q."""
+    """The matrices of the sum above, as tensors that remember how they came from Q. There may be a batch of them."""
 
-    B: Tensor  # (g, g)
-    K: Tensor  # (g, g)
-    G: Tensor  # (g, g), block-diagonal
-    Psi: Tensor  # (g, g), symmetric, couples positive with oscillating coordinates
-    constant: Tensor  # ()
+    B: Tensor  # (..., g, g)
+    K: Tensor  # (..., g, g)
+    G: Tensor  # (..., g, g), block-diagonal
+    Psi: Tensor  # (..., g, g), symmetric, couples positive with oscillating coordinates
+    constant: Tensor  # (...)
 
 
 class Geometry(NamedTuple):
@@ -94,23 +94,23 @@ class Geometry(NamedTuple):
 
 
 def make_form(gram: Tensor, n_osc: int, phase: str) -> Form:
-    """Apply Poisson summation to the oscillating (phase I) or positive (phase II) coordinates of `gram`."""
-    g = gram.shape[0]
+    """Apply Poisson summation to the oscillating (phase I) or positive (phase II) coordinates of `gram` (..., g, g)."""
+    g = gram.shape[-1]
     osc, pos = slice(0, n_osc), slice(n_osc, g)
     t, k = (osc, pos) if phase == "I" else (pos, osc)
     sign = 1.0 if phase == "I" else -1.0
-    factor = torch.linalg.cholesky(gram[t, t])
+    factor = torch.linalg.cholesky(gram[..., t, t])
     inverse = torch.cholesky_inverse(factor) if factor.numel() else factor
-    mix = gram[k, t] @ inverse
+    mix = gram[..., k, t] @ inverse
 
-    B = torch.eye(g, dtype=gram.dtype, device=gram.device)
-    B[t, t], B[k, t] = TWO_PI * inverse, -mix
+    B = torch.eye(g, dtype=gram.dtype, device=gram.device).expand_as(gram).clone()
+    B[..., t, t], B[..., k, t] = TWO_PI * inverse, -mix
     G, K, Psi = (torch.zeros_like(B) for _ in range(3))
-    G[t, t], G[k, k] = TWO_PI**2 * inverse, gram[k, k] - mix @ gram[t, k]
-    K[t, t] = sign * inverse
-    Psi[k, t], Psi[t, k] = -sign * TWO_PI * mix, -sign * TWO_PI * mix.mT
-    constant = 0.5 * len(inverse) * math.log(TWO_PI) - factor.diagonal().log().sum()
-    return Form(B, K, G, Psi, constant)
+    G[..., t, t], G[..., k, k] = TWO_PI**2 * inverse, gram[..., k, k] - mix @ gram[..., t, k]
+    K[..., t, t] = sign * inverse
+    Psi[..., k, t], Psi[..., t, k] = -sign * TWO_PI * mix, -sign * TWO_PI * mix.mT
+    log_root = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return Form(B, K, G, Psi, 0.5 * inverse.shape[-1] * math.log(TWO_PI) - log_root)
 
 
 def make_geometry(Q: Floats, phase: str, tolerance: float) -> Geometry:

@@ -17,6 +17,10 @@ class HiddenFamily:
         The prior on A: exp(−rigidity (tr A − stiffness log det A)).
     """
 
+    row: np.ndarray
+    column: np.ndarray
+    n_scale: int
+
     def __init__(self, states: States, rigidity: float, stiffness: float):
         counts, g = np.diff(states.first), states.delta.shape[1]
         is_state = np.arange(counts.max()) < counts[:, None]

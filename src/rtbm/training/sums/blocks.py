@@ -5,7 +5,6 @@ Points whose gaps few others share make a block of their own, with NaN where an 
 
 import math
 from collections.abc import Callable
-from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -45,6 +44,7 @@ class PointBlock(NamedTuple):
 
     has_gaps: bool = False
     offsets: Any = None  # (n, K): added to the log density of each machine; None for 0
+    places: Any = None  # (n, J): the places of states of discrete columns, see `Discrete`; None without such columns
 
     @property
     def given_offsets(self) -> Any:
@@ -52,13 +52,15 @@ class PointBlock(NamedTuple):
         return np.empty((0, 0)) if self.offsets is None else self.offsets
 
     @property
+    def n_bytes(self) -> int:
+        """The size of the points, weights and places."""
+        parts = (self.points, self.weights, self.places)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    @property
     def is_compiled(self) -> bool:
         """Whether the compiled pass serves these points."""
         return isinstance(self.points, np.ndarray)
-
-    def with_offsets(self, offsets: Any) -> "PointBlock":
-        """The same with offsets, from those (n, K) of all rows that `rows` refers to; None for none."""
-        return self if offsets is None else self._replace(offsets=offsets[self.rows])
 
     def with_gaps(self, n_visible: int) -> Tensor:
         """The points (n, n_visible), NaN where entries are missing."""
@@ -68,12 +70,25 @@ class PointBlock(NamedTuple):
         return x
 
 
-def make_blocks(x: Tensor, weights: Tensor) -> list[PointBlock]:
+def make_blocks(x: Tensor, weights: Tensor, places: Tensor | None = None) -> list[PointBlock]:
     """The blocks of data x (n, d) with weights (n,); NaN entries are missing, and rows without entries are left out.
 
-    For the compiled pass, points are sorted along the first two features. The pass skips states that are far from all
-    points of a small block, and neighbours share more of these states.
+    With discrete columns, whose states are at `places` (n, J), rows without entries are a block too. For the compiled
+    pass, points are sorted along the first two features. The pass skips states that are far from all points of a small
+    block, and neighbours share more of these states.
     """
+    blocks = _make_blocks(x, weights, with_empty=places is not None)
+    if places is None:
+        return blocks
+    return [block._replace(places=places[_rows(block, x.device)]) for block in blocks]
+
+
+def _rows(block: PointBlock, device: torch.device) -> Any:
+    """The row numbers of a block, as an index of tensors."""
+    return block.rows if isinstance(block.rows, slice) else torch.from_numpy(block.rows).to(device)
+
+
+def _make_blocks(x: Tensor, weights: Tensor, with_empty: bool) -> list[PointBlock]:
     patterns = missing_patterns(x)
     if not patterns:
         return [_make_block(slice(None), np.arange(x.shape[1]), x, weights)] if len(x) else []
@@ -81,7 +96,7 @@ def make_blocks(x: Tensor, weights: Tensor) -> list[PointBlock]:
     for rows, present, points in patterns:
         if kernels.AVAILABLE and x.is_cpu and len(rows) < FEW_POINTS and 0 < len(present) < x.shape[1]:
             scattered.append(rows)
-        elif len(present):
+        elif len(present) or with_empty:
             blocks.append(_make_block(rows.cpu().numpy(), present.cpu().numpy(), points, weights[rows]))
     if scattered:
         rows = torch.cat(scattered).sort().values
@@ -97,10 +112,12 @@ def split_patterns(block: PointBlock, chosen: np.ndarray) -> list[PointBlock]:
         _make_block(numbers[rows.numpy()], present.numpy(), points, weights[rows])
         for rows, present, points in missing_patterns(torch.from_numpy(block.points[chosen]))
     ]
-    return [part.with_offsets(block.offsets) for part in parts]
+    return parts if block.offsets is None else [part._replace(offsets=block.offsets[part.rows]) for part in parts]
 
 
 def _make_block(rows: Any, present: np.ndarray, points: Tensor, weights: Tensor) -> PointBlock:
+    if not len(present):
+        return PointBlock(rows, present, points, weights, float(weights.sum()), np.empty(0), np.empty((0, 0)), {})
     total = float(weights.sum())
     mean = (weights @ points) / total
     scatter = torch.zeros_like(mean).repeat(len(mean), 1)
@@ -178,39 +195,31 @@ class ArrayBlocks:
         The data; NaN entries are missing.
     weights : (n,)
         Positive. They are divided by their sum.
+    places : (n, J), default=None
+        The places of states of discrete columns, see `Discrete`.
     """
 
-    def __init__(self, x: Tensor, weights: Tensor):
-        self.x, self.total = x, float(weights.sum())
-        self.offsets: Tensor | None = None
+    x: Tensor
+    total: float
+    weights: Tensor
+
+    def __init__(self, x: Tensor, weights: Tensor, places: Tensor | None = None):
+        self.x, self.total, self._places = x, float(weights.sum()), places
         self.weights = weights / self.total
 
     @cached_property
     def blocks(self) -> list[PointBlock]:
         """The blocks of the data."""
-        return make_blocks(self.x, self.weights)
-
-    def with_offsets(self, offsets: Tensor) -> "ArrayBlocks":
-        """The same data, with offsets (n, K) that are added to the log density of each machine at each point."""
-        result = copy(self)
-        result.offsets = offsets
-        values = offsets if offsets.is_cuda or not kernels.AVAILABLE else offsets.numpy()
-        result.__dict__["blocks"] = [block.with_offsets(values) for block in self.blocks]
-        return result
+        return make_blocks(self.x, self.weights, self._places)
 
     def add(self, function: Pass) -> Floats:
         """The sums of a function over all blocks."""
         return function(self.blocks)
 
     def scatter(self, values: Callable[[PointBlock], Any], empty: Tensor) -> Tensor:
-        """The values of a function of blocks, in the order of the data; `empty` for rows without entries.
-
-        Offsets are added to that.
-        """
+        """The values of a function of blocks, in the order of the data; `empty` for rows without entries."""
         result = empty.repeat(len(self.x), *[1] * empty.ndim)
-        if self.offsets is not None:
-            result = result + self.offsets
         for block in self.blocks:
-            rows = block.rows if isinstance(block.rows, slice) else torch.from_numpy(block.rows).to(self.x.device)
-            result[rows] = torch.as_tensor(values(block)).to(self.x.device)
+            if len(block.present):
+                result[_rows(block, self.x.device)] = torch.as_tensor(values(block)).to(self.x.device)
         return result

@@ -95,20 +95,34 @@ class TablePass(NamedTuple):
 
     def __call__(self, blocks: Iterable[PointBlock]) -> Floats:
         """The vector of the sums over some blocks."""
-        vector = np.zeros(n_sums(*self.machines.F.shape))
+        vector = np.zeros(self.size)
         for block in blocks:
-            if block.has_gaps:
-                vector += self._sum_gaps(block)
-                continue
-            if block.is_compiled and len(block.points) <= numba.CHUNK_POINTS and not self.far_tolerance:
-                numba.sum_block(
-                    block.points, block.weights, block.given_offsets, block.present, block.total, block.mean,
-                    block.scatter, self.machines, self.states, self.log_scales, self.wants_sums, vector,
-                )  # fmt: skip
-                continue
-            view = dense.make_view(self.machines, self.states, block.present)
-            dense.add_sums(self._sum(block, view), self.log_scales, view, self.wants_sums, self.unpack(vector))
+            self.add(block, vector)
         return vector
+
+    @property
+    def size(self) -> int:
+        """The length of the vector."""
+        return int(n_sums(*self.machines.F.shape))
+
+    def add(self, block: PointBlock, vector: Floats, log_joint: Any = None) -> None:
+        """Add the sums over a block to a vector, and fill `log_joint` (n, K), if it is given: see `log_joint`."""
+        if block.has_gaps:
+            vector += self._sum_gaps(block, log_joint)
+        elif (
+            block.is_compiled
+            and len(block.points) <= numba.CHUNK_POINTS
+            and not self.far_tolerance
+            and log_joint is None
+        ):
+            numba.sum_block(
+                block.points, block.weights, block.given_offsets, block.present, block.total, block.mean,
+                block.scatter, self.machines, self.states, self.log_scales, self.wants_sums, vector,
+            )  # fmt: skip
+        else:
+            view = dense.make_view(self.machines, self.states, block.present)
+            sums = self._sum(block, view, log_joint)
+            dense.add_sums(sums, self.log_scales, view, self.wants_sums, self.unpack(vector))
 
     def unpack(self, vector: Floats) -> Sums:
         """The sums in a vector."""
@@ -118,10 +132,7 @@ class TablePass(NamedTuple):
         """The log of weight times density of each machine (n, K) at the points of a block: an array or a tensor."""
         shape = len(block.points), len(self.machines.F)
         values = np.empty(shape) if block.is_compiled else block.points.new_empty(shape)
-        if block.has_gaps:
-            self._replace(wants_sums=False)._sum_gaps(block, values)
-            return values
-        self._sum(block, dense.make_view(self.machines, self.states, block.present), values)
+        self._replace(wants_sums=False).add(block, np.zeros(self.size), values)
         return values
 
     def _sum_gaps(self, block: PointBlock, log_joint: Floats | None = None) -> Floats:
@@ -196,6 +207,7 @@ class Evaluation(NamedTuple):
     machines: Machines
     states: States
     sums: Sums
+    counts: Floats | None = None  # (S + 1, K): those of discrete columns, see `MixedPass`
 
     @property
     def log_likelihood(self) -> float:

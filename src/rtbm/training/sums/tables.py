@@ -11,6 +11,7 @@ from rtbm.theta.real import theta_moments
 from rtbm.training.sums import dense
 from rtbm.training.sums.blocks import Blocks
 from rtbm.training.sums.dense import Machines, States
+from rtbm.training.sums.mixed import MixedPass
 from rtbm.training.sums.passes import Evaluation, TablePass
 from rtbm.training.sums.states import tabulate
 
@@ -60,15 +61,20 @@ class Tables:
         self._room, self._limit = FIRST_ROOM, max_states or (TABLE_STATES if sizes[1] <= 2 else TABLE_STATES_WIDE)
         self._is_limited = False
 
-    def evaluate(self, vector: Floats, source: Blocks, wants_sums: bool = True) -> Evaluation:
+    def evaluate(
+        self, vector: Floats, source: Blocks, wants_sums: bool = True, log_tables: Floats | None = None
+    ) -> Evaluation:
         """One pass over data whose weights have sum 1, or more until the tables are long enough.
 
-        A TooManyTermsError says that theta functions are faster, or that the parameters leave float64.
+        `log_tables` (S, K) are those of discrete columns, see `MixedPass`. A TooManyTermsError says that theta
+        functions are faster, or that the parameters leave float64.
         """
         machines = dense.unpack_machines(vector, *self._sizes)
         for _ in range(4):
             function = self._pass(machines, wants_sums)
-            sums = function.unpack(source.add(function))
+            full = function if log_tables is None else MixedPass(machines.log_weights, log_tables, function)
+            parts = np.split(source.add(full), [function.size])
+            sums = function.unpack(parts[0])
             if not math.isfinite(sums.log_prob[0]):
                 break
             states = function.states
@@ -76,7 +82,8 @@ class Tables:
                 machines.log_weights, states.log_left_out, sums.errors, self._log_scales, self._allowed,
                 math.log(self._tolerance),
             ):  # fmt: skip
-                return Evaluation(machines, states, sums)
+                counts = None if log_tables is None else parts[1].reshape(-1, len(machines.F))
+                return Evaluation(machines, states, sums, counts)
             self._is_limited = bool((self._allowed <= LEAST_OMITTED).any())
         raise TooManyTermsError(math.inf, self._limit)
 
