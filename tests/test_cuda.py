@@ -330,3 +330,37 @@ def test_mixed_tables() -> None:
     assert np.allclose(here.score_samples(rows), there.score_samples(rows), rtol=0, atol=1e-6)
     parts = RTBMDensity(1, **options, device="cuda").fit([rows[:100], rows[100:]])
     assert np.allclose(parts.score_samples(rows), there.score_samples(rows), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("coupling", ["dense", "diagonal"])
+def test_heads_of_networks(coupling: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    head = nn.RTBMHead(3, 2, 2, coupling=coupling, generator=generator)
+    features, targets = torch.randn(200, 3, generator=generator).double(), torch.randn(200, 2, generator=generator)
+    found = []
+    for device in ("cpu", "cuda"):
+        batch = head.to(device)(features.to(device))
+        log_prob = batch.log_prob(targets.to(device))
+        (gradient,) = torch.autograd.grad(log_prob.mean(), head.linear.weight)
+        found.append([log_prob, gradient, batch.mean, batch.covariance_matrix])
+        assert batch.sample().device.type == device
+    for here, there in zip(*found, strict=True):
+        assert torch.allclose(here, there.cpu(), rtol=1e-10, atol=1e-11)
+
+
+def test_draws_with_derivatives() -> None:
+    means = []
+    for device in ("cpu", "cuda"):
+        A, a, F, mean, covariance = (
+            torch.tensor(value, dtype=torch.float64, device=device, requires_grad=True)
+            for value in ([[8.0]], [-4.0], [[2.0], [1.0]], [0.5, -0.5], [[1.0, 0.3], [0.3, 2.0]])
+        )
+        machine = RTBMDistribution.from_lattice(A, a, F, mean, covariance)
+        draws = machine.rsample((20_000,), torch.Generator(device).manual_seed(0))
+        gradients = torch.autograd.grad(draws.square().sum(1).mean(), (A, F, mean, covariance))
+        exact = torch.autograd.grad((machine.mean.square() + machine.variance).sum(), (A, F, mean, covariance))
+        for drawn, expected in zip(gradients, exact, strict=True):
+            assert drawn.device.type == device
+            assert torch.allclose(drawn, expected, rtol=0.1, atol=0.2)
+        means.append(torch.cat([gradient.reshape(-1).cpu() for gradient in gradients]))
+    assert torch.allclose(*means, rtol=0.1, atol=0.2)  # the draws differ
