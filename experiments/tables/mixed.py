@@ -399,7 +399,8 @@ def vine_copula(data: Prepared, seed: int, quick: bool) -> Floats:
     X = filled(rows)
     log_prob = np.fmax(model.logpdf(X), -np.inf)
     for margin, x, gap in zip(model.margins, X.T, gaps.T, strict=False):
-        log_prob[gap] -= np.log(margin.pdf(x[gap]))
+        if gap.any():  # margins take no empty arrays
+            log_prob[gap] -= np.log(margin.pdf(x[gap]))
     return np.array([logsumexp(part) for part in np.split(log_prob, copies.cumsum()[:-1])]) - np.log(copies)
 
 
