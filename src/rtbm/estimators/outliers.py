@@ -26,7 +26,7 @@ DEFAULT: dict[str, Any] = {
     "candidates": [
         {"n_hidden": 1, "n_components": 4, "fallback": None, "solver": "em", "max_iter": 30, "n_init": 1, "tol": 1e-4}
     ],
-    "combine": "stack",
+    "combine": "single",
     "margins": "yeo-johnson",
     "atoms": None,
 }
@@ -40,11 +40,7 @@ of the quartiles. More calls fewer rows outliers."""
 
 
 class RTBMOutlierDetector(OutlierMixin, Estimator):
-    """Outliers are the rows of lowest density, with each column as its map to the real line shows it.
-
-    The score is log P(y), not log P(x) = log P(y) + Σ log dy/dx, where the maps y(x) come from `margins` and `bounds`
-    of the density. So rows in the long tail of a skewed column are as unusual as those in its short one, and a change
-    of units, to logarithms for example, matters little. Without maps both are the same.
+    """Outliers are the rows of lowest density.
 
     The threshold comes from scores of training rows by fits that have not seen them. So the share of new rows, from the
     source of the training rows, that are called outliers is the share that was asked for. Of the training rows, which
@@ -145,7 +141,7 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
         others = np.flatnonzero((weights > 0) & ~seen)
         scores, counts = self.density_.held_out_scores_, self.density_.held_out_counts_
         if len(others):
-            scores = np.concatenate([scores, self.density_._score_on_line(X)[others]])
+            scores = np.concatenate([scores, self.density_.score_samples(X)[others]])
             counts = np.concatenate([counts, weights[others]])
         order = scores.argsort(kind="stable")
         self.held_out_scores_, self.held_out_counts_ = scores[order], counts[order]
@@ -162,9 +158,9 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
         return float(np.nextafter(quantile(self.contamination), np.inf))  # the last outlier lies below
 
     def score_samples(self, X: Any) -> Floats:
-        """log P(y) (n_samples,) of the rows on the real line: the lower, the more abnormal."""
+        """log P(x) (n_samples,): the lower, the more abnormal."""
         check_is_fitted(self)
-        return self.density_._score_on_line(X)
+        return self.density_.score_samples(X)
 
     def decision_function(self, X: Any) -> Floats:
         """`score_samples` less `offset_` (n_samples,): negative for outliers."""

@@ -129,9 +129,8 @@ class RTBMDensityCV(PredictingDensity):
     candidate_weights_ : (n_candidates,)
         The share of each candidate.
     held_out_scores_, held_out_counts_ : (n_judged,), (n_judged,)
-        log P, on the line, of the distinct rows that judged the candidates by the fits that have not seen them, and the
-        weights of these rows. An average of fits is, on the mean over rows, as much higher than each of them as the
-        scores are.
+        log P of the distinct rows that judged the candidates by the fits that have not seen them, and the weights of
+        these rows. An average of fits is, on the mean over rows, as much higher than each of them as the scores are.
     is_gaussian_, converged_ : bool
         Whether all fits that have a share were replaced by Gaussians, and whether all of them converged. Fits that have
         not are taken as they are, since cross-validation judges them so.
@@ -247,7 +246,7 @@ class RTBMDensityCV(PredictingDensity):
         self._behind = float(behind.min() if single < 0 else behind[single])
         taken = np.flatnonzero(self.candidate_weights_).tolist()
         parts = (held_out if single < 0 else single_fits).of(taken)
-        self.held_out_scores_ = parts.mixed(self.candidate_weights_[taken]).joint[:, 0] - trial.log_slopes(folds)
+        self.held_out_scores_ = parts.mixed(self.candidate_weights_[taken]).joint[:, 0]
         self.held_out_counts_ = weights
 
     def _fit_all(self, points: Floats, weights: Floats, seed: int) -> list[list[RTBMDensity]]:

@@ -261,13 +261,6 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """
         return self._log_prob(self._check(X))
 
-    def _score_on_line(self, X: Any) -> Floats:
-        """log P(y) (n_samples,) of the rows y on the line: log P(x) without the slopes of the maps of columns."""
-        X = self._check(X)
-        log_prob, smooth = self._log_prob(X), self._kinds.split(self._bounds.inside(X))[:, : X.shape[1]]
-        slopes = map_rows(self._maps, smooth)[1].sum(axis=1)
-        return log_prob - np.where(np.isneginf(log_prob), 0.0, slopes)  # outside of bounds both are −∞
-
     def _log_prob(self, X: Floats) -> Floats:
         return in_blocks(self._log_prob_of_block, X)
 

@@ -120,14 +120,6 @@ class Trial:
             counted += weights[own].sum()
         return float(total / counted) if counted else 0.0
 
-    def log_slopes(self, folds: Folds) -> Floats:
-        """The log slopes (n,) of the maps without the fold of each row, summed over columns."""
-        slopes = np.zeros(len(folds.rows))
-        for k, judge in self.judges.items():
-            own = folds.number == k
-            slopes[own] = map_rows(judge.maps, folds.rows[own])[1].sum(axis=1)
-        return slopes
-
     def target_scores(self, shares: Floats, folds: Folds) -> Floats:
         """The normal scores Φ⁻¹(F(y|x)) (n,) of the target y given the other columns x.
 
