@@ -24,7 +24,16 @@ from rtbm.estimators.explanations import explain
 
 DEFAULT: dict[str, Any] = {
     "candidates": [
-        {"n_hidden": 1, "n_components": 4, "fallback": None, "solver": "em", "max_iter": 30, "n_init": 1, "tol": 1e-4}
+        {
+            "n_hidden": 1,
+            "n_components": 4,
+            "regularization": 30.0,
+            "fallback": None,
+            "solver": "em",
+            "max_iter": 30,
+            "n_init": 1,
+            "tol": 1e-4,
+        }
     ],
     "combine": "single",
     "margins": "yeo-johnson",
