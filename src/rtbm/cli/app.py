@@ -476,10 +476,12 @@ def _is_large(path: Path | None, chosen: list[str] | None) -> bool:
     """Whether a file is too large for memory, and is read in blocks."""
     if path is None or table_kind(path) not in (".npy", ".parquet"):
         return False
-    from rtbm.data_files import count_numbers
+    from rtbm.data_files import table_size
     from rtbm.estimators.sources import memory_limit
 
-    return count_numbers(path, chosen) * 8 > memory_limit()
+    size = table_size(path)
+    n_columns = size.n_columns if chosen is None else len(chosen)
+    return 8 * size.n_cells * n_columns > memory_limit() * size.n_columns
 
 
 @contextlib.contextmanager

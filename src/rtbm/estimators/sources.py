@@ -158,7 +158,7 @@ def _open(X: Any, columns: Sequence[str] | None, weights: Any, labels: Any) -> "
     if is_path(X):
         file = FileRows(X, columns, rank, world)
         found = Columns(file.n_columns, file.names, file.left_out)
-        return Rows(lambda: ((rows, None) for _, rows in file.in_order(CHUNK_ROWS)), found, rank, file.first)
+        return Rows(lambda: ((rows, None) for rows in file.blocks(CHUNK_ROWS)), found, rank, file.first)
     if not isinstance(X, np.ndarray):
         return _loader_rows(X)
     if weights is not None and np.shape(weights) != (len(X),):
