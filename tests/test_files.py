@@ -190,16 +190,15 @@ def test_text_and_dates_are_left_out_unless_asked_for(tmp_path):
     days = [datetime.date(2024, 1, 1)] * 3
     columns = {"id": ["ann", None, "bob"], "x": ["1", "2.5", None], "day": days, "flag": [True, False, None]}
     pq.write_table(pa.table({**columns, "list": [[1], [2], [3]], "n": [2**60, 1, 2]}), tmp_path / "data.parquet")
-    for table in (read_table(tmp_path / "data.parquet"), FileRows(tmp_path / "data.parquet")):
-        assert table.names == ["x", "flag", "n"]
-        assert {name: reason[:4] for name, reason in table.left_out.items()} == {
-            "id": "text",
-            "day": "date",
-            "list": "list",
-        }
+    table = read_table(tmp_path / "data.parquet")
+    assert table.names == ["x", "flag", "n"]
+    assert {name: why[:4] for name, why in table.left_out.items()} == {"id": "text", "day": "date", "list": "list"}
     rows = read_table(tmp_path / "data.parquet").values
     assert np.array_equal(rows, [[1, 1, 2**60], [2.5, 0, 1], [np.nan, np.nan, 2]], equal_nan=True)
-    assert next(FileRows(tmp_path / "data.parquet").blocks(10)).shape == (3, 3)
+    file = FileRows(tmp_path / "data.parquet", takes_text=False)
+    assert (file.names, file.kinds, file.levels) == (["x", "day", "flag", "n"], {1: "dates"}, {})
+    assert {name: why[:4] for name, why in file.left_out.items()} == {"id": "text", "list": "list"}
+    assert next(file.blocks(10)).tolist()[0] == [1, 19723, 1, 2**60]
     pq.write_table(
         pa.table({"x": ["1", "2", "oops"], "c": pa.array(["a"] * 3).dictionary_encode()}),
         path := tmp_path / "b.parquet",
@@ -208,6 +207,14 @@ def test_text_and_dates_are_left_out_unless_asked_for(tmp_path):
         read_table(path)
     with pytest.raises(FileError, match="row 2, column 'x': 'oops' is not a finite number"):
         FileRows(path)
+    pq.write_table(pa.table({"x": ["1", "2", "oops"], "y": [None, None, "a"]}), path, row_group_size=2)
+    for name, cell in (("x", "oops"), ("y", "a")):  # the first rows tell what columns are
+        with pytest.raises(FileError, match=f"row 2, column '{name}': '{cell}' is not a finite number"):
+            list(FileRows(path, [name]).blocks(2))
+    assert [part.tolist() for part in FileRows(path, ["y"], labels=["y"]).blocks(2)] == [[[None], [None]], [["a"]]]
+    pq.write_table(pa.table({"x": [1.0, 2.0], "c": ["a", "b"]}), path)
+    with pytest.raises(FileError, match="row 0, column 'c': 'a' is not a finite number"):
+        FileRows(path, ["x", "c"], takes_text=False)
 
 
 def test_text_and_dates_are_read_if_asked_for(tmp_path):

@@ -79,6 +79,10 @@ class Choice(NamedTuple):
     """Columns left out, with reasons; None if columns are asked for by name, of which none is left out."""
     labels: Set[str] | None
     """Columns that may mix text and numbers; None if only numbers are read."""
+    takes_text: bool = True
+    """Whether text is read in columns that are no labels."""
+    is_part: bool = False
+    """Whether a table is a part of the rows. Then labels are text whatever their cells are, and all text is kept."""
 
 
 class TableSize(NamedTuple):
@@ -264,11 +268,11 @@ def _words(column: Any) -> tuple[list[Any], np.ndarray] | None:
     return words, np.concatenate([*places, np.empty(0, int)])
 
 
-def _read_cells(column: Any, decimal: str, is_label: bool) -> tuple[np.ndarray, str]:
+def _read_cells(column: Any, decimal: str, is_label: bool, is_part: bool) -> tuple[np.ndarray, str]:
     """The cells of an Arrow column, and what they are: "" for numbers, "text", "dates", or another type.
 
     Dates are days since 1970. Text has None for gaps. In columns of numbers, cells that are none are infinite. A column
-    of labels is text if one of its cells is not a number.
+    of labels is text if one of its cells is not a number, or if the column is a part of all rows.
     """
     import pyarrow as pa
 
@@ -287,7 +291,8 @@ def _read_cells(column: Any, decimal: str, is_label: bool) -> tuple[np.ndarray, 
     numbers = np.array([cell_number(word or "", decimal) for word in words])
     texts = [None if math.isnan(number) else _bare(word) for word, number in zip(words, numbers, strict=True)]
     has_number = any(_resembles_number(text) for text in texts if text is not None)
-    if not np.isinf(numbers).any() or (has_number and not is_label):
+    is_text = is_part or np.isinf(numbers).any() if is_label else np.isinf(numbers).any() and not has_number
+    if not is_text:
         return numbers[places], ""
     days = None if is_label else _to_days(pa.array(texts, pa.string()))
     if days is not None:
@@ -306,13 +311,12 @@ def _to_days(column: Any) -> Floats | None:
     return None
 
 
-def _why_no_categories(cells: np.ndarray) -> str:
-    """Why a column of text is left out; "" if it is not."""
-    known = [cell for cell in cells if cell is not None]
-    n = len(set(known))
-    if n == 1:
-        return "text, one value"
-    return f"text, {n:,} different values" if n > min(MOST_WORDS, len(known) / 2) else ""
+def _why_no_categories(counts: Counter[str | None]) -> str:
+    """Why a column of text, in which each cell occurs so often, is left out; "" if it is not."""
+    n, n_known = len(counts.keys() - {None}), counts.total() - counts[None]
+    if n > MOST_WORDS:
+        return f"text, more than {MOST_WORDS:,} different values"
+    return "text, one value" if n == 1 else f"text, {n} different values" if n > n_known / 2 else ""
 
 
 def _collect(path: Path, table: Any, choice: Choice, decimal: str = ".", hint: str = "") -> FileData:
@@ -322,11 +326,12 @@ def _collect(path: Path, table: Any, choice: Choice, decimal: str = ".", hint: s
     kinds: dict[int, str] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         is_label = labels is not None and name in labels
-        cells, kind = _read_cells(column, decimal, is_label)
-        is_read = not kind or (labels is not None and kind in ("text", "dates"))
+        cells, kind = _read_cells(column, decimal, is_label, choice.is_part)
+        takes_text = is_label or choice.takes_text
+        is_read = not kind or (labels is not None and (kind == "dates" or (kind == "text" and takes_text)))
         reason = "" if is_read else kind
-        if is_read and kind == "text" and not is_label:
-            reason = _why_no_categories(cells)
+        if is_read and kind == "text" and not is_label and not choice.is_part:
+            reason = _why_no_categories(Counter(cells.tolist()))
         elif not kind and name.startswith("Unnamed: ") and np.isnan(cells).all():
             reason = "empty"
         if reason and left_out is not None:
@@ -335,14 +340,19 @@ def _collect(path: Path, table: Any, choice: Choice, decimal: str = ".", hint: s
         if kind and is_read:
             kinds[len(results)] = kind
         results[name] = cells if is_read else np.where(column.is_null(), np.nan, np.inf)
-    if not results:
+    _check_some(path, results, left_out, hint)
+    values = np.stack(list(results.values())).T  # column by column in memory, as data frames are
+    return FileData(values, list(results), left_out or {}, kinds)
+
+
+def _check_some(path: Path, columns: Collection[str], left_out: Mapping[str, str] | None, hint: str = "") -> None:
+    """Raise an error if no column is read."""
+    if not columns:
         raise FileError(
             f"{path}: no column holds numbers; left out: {reasons(left_out)}; name the columns to read{hint}"
             if left_out
             else f"{path}: there are no columns"
         )
-    values = np.stack(list(results.values())).T  # column by column in memory, as data frames are
-    return FileData(values, list(results), left_out or {}, kinds)
 
 
 def _is_infinite(values: np.ndarray) -> np.ndarray:
@@ -580,14 +590,18 @@ class _NpyFile:
         """All rows of the chosen columns."""
         return FileData(self._numbers(slice(0, self.n_rows), choice.columns), choice.columns)
 
-    def numeric_columns(self, choice: Choice) -> list[str]:
-        """The chosen columns, since all are numbers."""
-        return choice.columns
+    def first_rows(self, choice: Choice) -> FileData:
+        """The names of the chosen columns, since all are numbers."""
+        return FileData(np.empty((0, len(choice.columns))), choice.columns)
 
-    def blocks(self, chosen: list[str], first: int, last: int, size: int) -> Iterator[Floats]:
+    def count_texts(self, columns: list[str]) -> dict[str, Counter[str | None]]:
+        """Nothing, since all are numbers."""
+        return {}
+
+    def blocks(self, choice: Choice, first: int, last: int, size: int) -> Iterator[np.ndarray]:
         """The rows from first to last, `size` at a time."""
         for begin in range(first, last, size):
-            yield self._numbers(slice(begin, min(begin + size, last)), chosen)
+            yield self._numbers(slice(begin, min(begin + size, last)), choice.columns)
 
     def _numbers(self, rows: slice, chosen: list[str]) -> Floats:
         array = self._array[rows]
@@ -623,17 +637,25 @@ class _ParquetFile:
             table = self._file.read(columns=self._own(choice.columns))
         return self._collect(table, choice, 0)
 
-    def numeric_columns(self, choice: Choice) -> list[str]:
-        """The chosen columns whose first rows are numbers."""
+    def first_rows(self, choice: Choice) -> FileData:
+        """The first rows of the columns that are read, which tell what columns are."""
         first = next(self._tables(choice.columns, 0, FIRST_ROWS, FIRST_ROWS), None)
-        if first is None:  # there are no rows, or no columns
-            return self.read(choice).names or []
-        return self._collect(first[1], choice, 0).names or []
+        return self.read(choice) if first is None else self._collect(first[1], choice, 0)  # there may be no rows
 
-    def blocks(self, chosen: list[str], first: int, last: int, size: int) -> Iterator[Floats]:
+    def count_texts(self, columns: list[str]) -> dict[str, Counter[str | None]]:
+        """How often each cell of columns of text occurs, None for gaps; counts end beyond MOST_WORDS different ones."""
+        counts: dict[str, Counter[str | None]] = {name: Counter() for name in columns}
+        choice = Choice(columns, None, set(columns), is_part=True)
+        for block in self.blocks(choice, 0, self.n_rows, FIRST_ROWS) if columns else ():
+            for own, cells in zip(counts.values(), block.T, strict=True):
+                if len(own) <= MOST_WORDS + 1:
+                    own.update(cells.tolist())
+        return counts
+
+    def blocks(self, choice: Choice, first: int, last: int, size: int) -> Iterator[np.ndarray]:
         """The rows from first to last, `size` or fewer at a time."""
-        for row, table in self._tables(chosen, first, last, size):
-            yield self._collect(table, Choice(chosen, None, None), row).values
+        for row, table in self._tables(choice.columns, first, last, size):
+            yield self._collect(table, choice, row).values
 
     def _tables(self, chosen: list[str], first: int, last: int, size: int) -> Iterator[tuple[int, Any]]:
         """The rows from first to last as Arrow tables, each with the number of its first row.
@@ -674,16 +696,21 @@ STREAMED_FILES: Mapping[str | None, type[_NpyFile] | type[_ParquetFile]] = {".np
 class FileRows:
     """The rows of a .npy or Parquet file that need not fit into memory.
 
-    Columns are left out as in `read_table`, but the first rows alone decide whether a column is text.
+    Columns are left out as in `read_table`, and dates are days. But the first rows alone decide whether a column is
+    text; then a pass over all rows counts its cells.
 
     Parameters
     ----------
     path : path
         A .npy or .parquet file.
     columns : sequence of str, default=None
-        The columns to read; None for all that hold numbers.
+        The columns to read; None for all.
     rank, world : int, default=0, 1
         The number of this process, and the number of processes, which share the rows.
+    labels : collection of str, default=()
+        Columns whose cells are labels if they are text, though some or all resemble numbers.
+    takes_text : bool, default=True
+        Whether other columns of text are read too.
 
     Attributes
     ----------
@@ -691,29 +718,54 @@ class FileRows:
         The names of the columns.
     left_out : dict
         Columns that are not read, with reasons.
-    n_rows, n_columns : int
-        The number of rows of the file, and of columns that are read.
+    levels : dict
+        The different cells of each column of text, in alphabetical order.
+    kinds : dict
+        "text" and "dates", by the numbers of such columns.
+    n_columns : int
+        The number of columns that are read.
     first : int
         The number of the first row of this process.
     """
 
     names: list[str] | None
     left_out: dict[str, str]
+    levels: dict[str, list[str]]
+    kinds: dict[int, str]
 
-    def __init__(self, path: Any, columns: Sequence[str] | None = None, rank: int = 0, world: int = 1):
+    def __init__(
+        self,
+        path: Any,
+        columns: Sequence[str] | None = None,
+        rank: int = 0,
+        world: int = 1,
+        labels: Collection[str] = (),
+        takes_text: bool = True,
+    ):
         path = existing_table(path)
         if table_kind(path) not in STREAMED_FILES:
             raise FileError(f"{path}: only .npy and .parquet files are read in blocks: convert it, or read it")
         file = self._file = STREAMED_FILES[table_kind(path)](path)
-        choice = _choose(file, columns)
-        self._chosen = file.numeric_columns(choice)
-        self.names, self.left_out = self._chosen if file.has_names else None, choice.left_out or {}
-        self.n_rows, self.n_columns = file.n_rows, len(self._chosen)
+        labels = {printable(name) for name in labels}
+        choice = _choose(file, columns, labels)._replace(takes_text=takes_text, is_part=True)
+        found = file.first_rows(choice)
+        names, self.left_out = found.names or [], dict(found.left_out)
+        counts = file.count_texts([names[i] for i, kind in found.kinds.items() if kind == "text"])
+        for name, own in counts.items():
+            reason = _why_no_categories(own)
+            if reason and columns is None and name not in labels:
+                self.left_out[name] = reason
+        chosen = [name for name in names if name not in self.left_out]
+        _check_some(path, chosen, self.left_out)
+        self.names, self.n_columns = chosen if file.has_names else None, len(chosen)
+        self.levels = {n: sorted(c for c in own if c is not None) for n, own in counts.items() if n in chosen}
+        self.kinds = {chosen.index(names[i]): kind for i, kind in found.kinds.items() if names[i] in chosen}
+        self._choice = Choice(chosen, None, self.levels.keys(), takes_text=False, is_part=True)
         self.first, self._last = (file.n_rows * i // world for i in (rank, rank + 1))
 
-    def blocks(self, size: int) -> Iterator[Floats]:
-        """The share of this process, in order, in blocks of `size` rows or fewer.
+    def blocks(self, size: int) -> Iterator[np.ndarray]:
+        """The share of this process, in order, in blocks of `size` rows or fewer, with text as `read_table` has it.
 
         The shares of the processes differ by at most one row.
         """
-        return self._file.blocks(self._chosen, self.first, self._last, size)
+        return self._file.blocks(self._choice, self.first, self._last, size)
