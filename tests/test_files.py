@@ -146,7 +146,7 @@ def test_columns_are_chosen_by_name_and_the_others_need_not_be_numbers(tmp_path)
         ("a\n1\n2\n1e999\n", "line 4, column 'a' .*'1e999'"),
         ("a,b\n1,2\nx,3\n4,y\n", "line 3, column 'a' .*'x'"),
         ('a,b\n"x\ny",1\nz,oops\n', "line 4, column 'b' .*'oops'"),
-        ("a,b\nann,2024-01-01\nbob,2024-01-02\n", r"no column holds numbers; left out: a \(text\), b \(text\)"),
+        ("a,b\nann,2024-01-01\nbob,2024-01-02\n", r"no column holds numbers; left out: a \(text\), b \(dates\)"),
         ("a b\n1 2\n", r"no column holds numbers; .*say what separates cells if it is not ',' \(--separator"),
         (",\n1,2\n", "first row has only empty cells.*--no-header"),
         ("a\n1_0\n", "'1_0' is not a finite number"),
@@ -182,7 +182,7 @@ def test_one_bad_cell_far_down_is_an_error(tmp_path, cells):
 def test_text_and_dates_are_left_out_unless_asked_for(tmp_path):
     path = write(tmp_path / "data.csv", "id,x,day,y,empty\nann,1,2024-01-01,2,\n,3,2024-01-02,4,\n")
     table = read_table(path)
-    assert (table.names, dict(table.left_out)) == (["x", "y", "empty"], {"id": "text", "day": "text"})
+    assert (table.names, dict(table.left_out)) == (["x", "y", "empty"], {"id": "text", "day": "dates"})
     assert np.array_equal(table.values, [[1, 2, np.nan], [3, 4, np.nan]], equal_nan=True)
     assert column_names(path) == ["id", "x", "day", "y", "empty"]
     with pytest.raises(FileError, match=r"line 2, column 'day' .*'2024-01-01'"):
@@ -190,24 +190,31 @@ def test_text_and_dates_are_left_out_unless_asked_for(tmp_path):
     days = [datetime.date(2024, 1, 1)] * 3
     columns = {"id": ["ann", None, "bob"], "x": ["1", "2.5", None], "day": days, "flag": [True, False, None]}
     pq.write_table(pa.table({**columns, "list": [[1], [2], [3]], "n": [2**60, 1, 2]}), tmp_path / "data.parquet")
-    for table in (read_table(tmp_path / "data.parquet"), FileRows(tmp_path / "data.parquet")):
-        assert table.names == ["x", "flag", "n"]
-        assert {name: reason[:4] for name, reason in table.left_out.items()} == {
-            "id": "text",
-            "day": "date",
-            "list": "list",
-        }
+    table = read_table(tmp_path / "data.parquet")
+    assert table.names == ["x", "flag", "n"]
+    assert {name: why[:4] for name, why in table.left_out.items()} == {"id": "text", "day": "date", "list": "list"}
     rows = read_table(tmp_path / "data.parquet").values
     assert np.array_equal(rows, [[1, 1, 2**60], [2.5, 0, 1], [np.nan, np.nan, 2]], equal_nan=True)
-    assert next(FileRows(tmp_path / "data.parquet").in_order(10))[1].shape == (3, 3)
+    file = FileRows(tmp_path / "data.parquet", takes_text=False)
+    assert (file.names, file.kinds, file.levels) == (["x", "day", "flag", "n"], {1: "dates"}, {})
+    assert {name: why[:4] for name, why in file.left_out.items()} == {"id": "text", "list": "list"}
+    assert next(file.blocks(10)).tolist()[0] == [1, 19723, 1, 2**60]
     pq.write_table(
         pa.table({"x": ["1", "2", "oops"], "c": pa.array(["a"] * 3).dictionary_encode()}),
         path := tmp_path / "b.parquet",
     )
     with pytest.raises(FileError, match="row 2, column 'x': 'oops' is not a finite number"):
         read_table(path)
-    with pytest.raises(FileError, match="first rows, row 2, column 'x': 'oops' is not a finite number"):
+    with pytest.raises(FileError, match="row 2, column 'x': 'oops' is not a finite number"):
         FileRows(path)
+    pq.write_table(pa.table({"x": ["1", "2", "oops"], "y": [None, None, "a"]}), path, row_group_size=2)
+    for name, cell in (("x", "oops"), ("y", "a")):  # the first rows tell what columns are
+        with pytest.raises(FileError, match=f"row 2, column '{name}': '{cell}' is not a finite number"):
+            list(FileRows(path, [name]).blocks(2))
+    assert [part.tolist() for part in FileRows(path, ["y"], labels=["y"]).blocks(2)] == [[[None], [None]], [["a"]]]
+    pq.write_table(pa.table({"x": [1.0, 2.0], "c": ["a", "b"]}), path)
+    with pytest.raises(FileError, match="row 0, column 'c': 'a' is not a finite number"):
+        FileRows(path, ["x", "c"], takes_text=False)
 
 
 def test_text_and_dates_are_read_if_asked_for(tmp_path):
@@ -247,9 +254,9 @@ def test_delimiters_at_the_ends_of_lines_make_no_column(tmp_path):
 
 
 def test_large_text_with_newlines_in_quotes(tmp_path):
-    rows = "".join(f'"name {i}\nof two lines",{i}\n' for i in range(500))
-    table = read_table(write(tmp_path / "data.csv", f"name,x\n{rows}"), block_bytes=1000)
-    assert table.values[:, 0].tolist() == list(range(500))
+    rows = "".join(f'"name {i}\nof two lines",{i}\n' for i in range(300_000))  # more than a block
+    table = read_table(write(tmp_path / "data.csv", f"name,x\n{rows}"))
+    assert table.values[:, 0].tolist() == list(range(300_000))
     assert table.left_out == {"name": "text"}
 
 
@@ -276,7 +283,7 @@ def test_the_index_in_parquet_is_no_feature(tmp_path, name, stored):
         assert table.names == ["x", "y"]
         assert table.left_out == {stored: INDEX}
     assert np.array_equal(read_table(path).values, FRAME)
-    assert next(FileRows(path).in_order(10))[1].tolist() == FRAME.to_numpy().tolist()
+    assert next(FileRows(path).blocks(10)).tolist() == FRAME.to_numpy().tolist()
     assert read_table(path, [stored, "x"]).values.tolist() == [[7, 1], [9, 2]]
     assert FileRows(path, [stored]).names == [stored]
     FRAME.to_parquet(path)
@@ -476,11 +483,12 @@ def test_processes_share_the_rows_of_a_file(tmp_path, kind):
         np.save(path, np.column_stack([values, -values]))
     else:
         pq.write_table(pa.table({"x": values, "y": -values}), path, row_group_size=7)
-    shares = [list(FileRows(path, None, rank, 3).in_order(4)) for rank in range(3)]
-    rows = np.concatenate([part for share in shares for _, part in share])
+    shares = [list(FileRows(path, None, rank, 3).blocks(4)) for rank in range(3)]
+    rows = np.concatenate([part for share in shares for part in share])
     assert np.array_equal(rows, np.column_stack([values, -values]))
-    assert all(part[0, 0] == begin and len(part) <= 4 for share in shares for begin, part in share)
+    assert all(len(part) <= 4 for share in shares for part in share)
+    assert [share[0][0, 0] for share in shares] == [FileRows(path, None, rank, 3).first for rank in range(3)]
     chosen = FileRows(path, ["1" if kind == "npy" else "y"])
-    assert next(chosen.in_order(50))[1].shape[1] == 1
+    assert next(chosen.blocks(50)).shape[1] == 1
     with pytest.raises(FileError, match="read in blocks"):
         FileRows(write(tmp_path / "data.csv", "1\n"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn import config_context
 
-from rtbm import InvalidInputError, RTBMDensity
+from rtbm import FileError, InvalidInputError, RTBMDensity
 from test_sources import two_processes
 
 WORKER = Path(__file__).with_name("mixed_worker.py")
@@ -131,15 +131,50 @@ def test_wrong_tables_are_explained(change, options, message):
         density(**options).fit([FEW[:100], change(FEW[100:])])
 
 
-def test_codes_in_files_are_categories_and_text_is_not(tmp_path):
+def test_codes_in_files_are_categories_and_text_that_is_not_named_is_left_out(tmp_path):
     table = FEW.assign(code=FEW["city"].map({"Bern": 0.0, "Oslo": 1.0, "Rome": 2.0}))[["x", "code", "city"]]
     table.to_parquet(tmp_path / "t.parquet")
     model = density(categorical_features=["code"]).fit(tmp_path / "t.parquet")
     assert model.categories_ == [None, [0.0, 1.0, 2.0]]
+    assert model.summary_["left_out"] == {"city": "text"}
     numbers = table[["x", "code"]].to_numpy()
     assert_same(model.set_feature_names(None), density(categorical_features=[1]).fit(numbers), numbers)
-    with pytest.raises(InvalidInputError, match=r"'city'.*text"):
-        density(categorical_features=["city"]).fit(tmp_path / "t.parquet")
+    assert density(categorical_features=None).fit(tmp_path / "t.parquet").categories_ == [None, None]
+
+
+@pytest.mark.filterwarnings("ignore:the solver")
+@pytest.mark.parametrize("kind", ["string", "dictionary"])
+def test_text_in_a_file_gives_the_fit_of_the_frame(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("rtbm.estimators.sources.CHUNK_ROWS", 5000)
+    table = TABLE[["x", "city", "age"]].sort_values("city", ignore_index=True)
+    day = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(len(table)) % 97, "D")
+    table = table.assign(day=day, one="a", who=[f"p{i}" for i in range(len(table))])
+    stored = table.astype({"city": "category"}) if kind == "dictionary" else table
+    stored.to_parquet(tmp_path / "t.parquet", row_group_size=4000, index=False)
+    options = {"rounded": ["age"], "max_iter": 10}
+    model = density(**options).fit(tmp_path / "t.parquet")
+    assert model.summary_["left_out"] == {"one": "text, one value", "who": "text, more than 1,000 different values"}
+    rows = table[["x", "city", "age", "day"]]
+    assert_same(model, density(**options).fit(rows), rows)
+    few = rows.sample(400, random_state=0)
+    few.to_parquet(tmp_path / "few.parquet", index=False)
+    assert_same(density(**options).fit(tmp_path / "few.parquet"), density(**options).fit(few), few)
+
+
+@pytest.mark.filterwarnings("ignore:the solver")
+def test_labels_and_given_levels_in_a_file(tmp_path):
+    codes = FEW["city"].map({"Bern": "007", "Oslo": "12", "Rome": "V7"})
+    table = FEW[["x", "flag"]].assign(code=codes.sort_values().to_numpy())
+    table.to_parquet(tmp_path / "t.parquet", row_group_size=60)
+    for asked in (["code", "flag"], {"code": ["V7", "12", "007"], "flag": [False, True]}):
+        model = density(categorical_features=asked).fit(tmp_path / "t.parquet")
+        assert_same(model, density(categorical_features=asked).fit(table), table)
+    with pytest.raises(FileError, match=r"row \d+, column 'code': 'V7' is not a finite number"):
+        density().fit(tmp_path / "t.parquet")
+    many = pd.DataFrame({"x": np.arange(1200.0), "name": [f"n{i}" for i in range(1200)]})
+    many.to_parquet(tmp_path / "many.parquet")
+    with pytest.raises(InvalidInputError, match="column name has 1200 levels, more than 1000"):
+        density(categorical_features=["name"]).fit(tmp_path / "many.parquet")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -139,7 +139,7 @@ def fit(
         typer.Option(
             "--stream",
             help="Read the file (.npy, .parquet) in blocks, again in each step, with --solver lbfgs or em; by "
-            "default if it holds more than 3·10⁷ numbers. Text and dates are left out.",
+            "default if it holds more than 3·10⁷ numbers.",
         ),
     ] = False,
     jobs: Annotated[int | None, typer.Option(help="Starts that run at the same time (-1: one for each core).")] = None,
@@ -178,8 +178,6 @@ def fit(
     stream = stream or ((solver or "lbfgs") in STREAMED_SOLVERS and not cv and _is_large(data, chosen))
     if cv and (options or stream):
         raise typer.BadParameter("a committee takes no options of a single fit", param_hint="--cv")
-    if stream and labels:
-        raise typer.BadParameter("a file that is read in blocks has numbers alone", param_hint="--categorical")
     import numpy as np
 
     from rtbm.data_files import FileData, FileRows, read_table
@@ -192,18 +190,19 @@ def fit(
     with process_group(device):
         rank, world = rank_and_world()
         if stream:
-            file = FileRows(data, chosen)
-            found = FileData(np.empty((0, file.n_columns)), file.names)
+            file = FileRows(data, chosen, labels=labels)
+            found = FileData(np.empty((0, file.n_columns)), file.names, file.left_out, file.kinds)
         else:
             is_file = data is not None
             found = read_table(data, chosen, text=labels, **text_format) if is_file else FileData(gamma.sample(), None)
         n_columns = found.values.shape[1]
         categories = {column_number(name, found.names, n_columns) for name in labels}
         categories |= {i for i, kind in found.kinds.items() if kind == "text"}
+        names = found.names or [str(i) for i in range(n_columns)]
         shared: Any = {
             "phase": phase,
             "bounds": bounds_of(limits, found.names, n_columns),
-            "categorical_features": sorted(categories) or "auto",
+            "categorical_features": [names[i] if stream and found.names else i for i in sorted(categories)] or "auto",
             "drop_constant": drop_constant,
             "n_jobs": jobs,
             "random_state": seed,
@@ -220,9 +219,8 @@ def fit(
                 model.fit(found.values)
             model.summary_["log_likelihood"] = model.score(found.values)
             model.set_feature_names(found.names)
-            names = found.names or [str(i) for i in range(n_columns)]
-            model.summary_["left_out"] = dict(found.left_out)
-            model.summary_["dates"] = [names[i] for i, kind in found.kinds.items() if kind == "dates"]
+        model.summary_["left_out"] = dict(found.left_out)
+        model.summary_["dates"] = [names[i] for i, kind in found.kinds.items() if kind == "dates"]
         if rank > 0:  # the first process prints and writes
             return
         save(model, output)
@@ -476,10 +474,12 @@ def _is_large(path: Path | None, chosen: list[str] | None) -> bool:
     """Whether a file is too large for memory, and is read in blocks."""
     if path is None or table_kind(path) not in (".npy", ".parquet"):
         return False
-    from rtbm.data_files import count_numbers
+    from rtbm.data_files import table_size
     from rtbm.estimators.sources import memory_limit
 
-    return count_numbers(path, chosen) * 8 > memory_limit()
+    size = table_size(path)
+    n_columns = size.n_columns if chosen is None else len(chosen)
+    return 8 * size.n_cells * n_columns > memory_limit() * size.n_columns
 
 
 @contextlib.contextmanager

@@ -64,6 +64,8 @@ class Columns(NamedTuple):
     number: int | None  # None if there are no rows
     names: list[str] | None = None
     left_out: Mapping[str, str] = {}
+    levels: Mapping[str, list[str]] = {}
+    """The levels of columns of text, if they are known already."""
 
 
 class Source(ABC):
@@ -137,7 +139,7 @@ def open_source(
 ) -> "Rows | DaskRows | None":
     """The data of this process, if they are read in blocks; None for data in memory.
 
-    `labels` is the argument `categorical_features`, which Dask collections need to choose columns.
+    `labels` is the argument `categorical_features`, which files and Dask collections need to choose columns.
     Processes share a file or a memory map, and have blocks of their own. Their columns must be the same.
     """
     if not is_source(X):
@@ -156,9 +158,11 @@ def _open(X: Any, columns: Sequence[str] | None, weights: Any, labels: Any) -> "
         return DaskRows(X, labels)
     rank, world = rank_and_world()
     if is_path(X):
-        file = FileRows(X, columns, rank, world)
-        found = Columns(file.n_columns, file.names, file.left_out)
-        return Rows(lambda: ((rows, None) for _, rows in file.in_order(CHUNK_ROWS)), found, rank, file.first)
+        takes_text = isinstance(labels, str) and labels == "auto"
+        named = [name for name in labels if isinstance(name, str)] if isinstance(labels, Mapping | list | tuple) else []
+        file = FileRows(X, columns, rank, world, named, takes_text)
+        found = Columns(file.n_columns, file.names, file.left_out, file.levels)
+        return Rows(lambda: ((rows, None) for rows in file.blocks(CHUNK_ROWS)), found, rank, file.first)
     if not isinstance(X, np.ndarray):
         return _loader_rows(X)
     if weights is not None and np.shape(weights) != (len(X),):

@@ -12,7 +12,7 @@ from sklearn import datasets as sklearn_datasets
 
 from rtbm import datasets
 from rtbm.common import Floats
-from rtbm.data_files import Limits, read_table
+from rtbm.data_files import TableSize, read_table, table_size
 from rtbm.errors import FileError
 from rtbm.estimators.density.fitted import FittedDensity
 from rtbm.paths import TABLE_SUFFIXES, printable, table_kind
@@ -20,7 +20,7 @@ from rtbm.persistence import load
 
 UPLOAD_MB = 20
 """Largest file that the page takes, in megabytes. It is held in memory, in each session."""
-UPLOAD_LIMITS = Limits(n_bytes=50_000_000, n_cells=5_000_000, n_columns=1000)
+UPLOAD_LIMITS = TableSize(n_bytes=50_000_000, n_cells=5_000_000, n_columns=1000)
 """The most that an upload may hold when it is unpacked. Larger tables make the page slow."""
 MODEL_DRAWS = 2000
 """Draws from a model that stand for its data in pictures, if only the model is known."""
@@ -82,11 +82,11 @@ def numbered(rows: Floats) -> list[str]:
     return [str(i) for i in range(rows.shape[1])]
 
 
-def file_table(path: Path, shown: str | None = None, limits: Limits | None = None, **text_format: Any) -> DataTable:
+def file_table(path: Path, shown: str | None = None, **text_format: Any) -> DataTable:
     """The table in a file; `shown` is its name in code."""
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always")
-        found = read_table(path, limits=limits, **text_format)
+        found = read_table(path, **text_format)
     shown = shown or str(path)
     notes = [str(doubt.message).replace(str(path), shown) for doubt in doubts]
     said = {name: value for name, value in text_format.items() if value not in (None, ".")}
@@ -115,7 +115,11 @@ def read_upload(name: str, content: bytes | str) -> DataTable:
         path = Path(folder) / name
         path.write_bytes(content)
         try:
-            return file_table(path, name, UPLOAD_LIMITS)
+            size = table_size(path, UPLOAD_LIMITS)
+            for title, number, most in zip(("bytes", "cells", "columns"), size, UPLOAD_LIMITS, strict=True):
+                if number > most:
+                    raise FileError(f"{name}: holds more than {most:,} {title}")
+            return file_table(path, name)
         except FileError as error:
             raise FileError(str(error).replace(str(path), name)) from None
 

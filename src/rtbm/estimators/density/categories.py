@@ -76,7 +76,7 @@ class LevelSearch:
             own = own or format_of(table)
             for i, seen in SeenLevels.of_table(dates_to_days(table), self.asked, self.names).items():
                 found[i] = found[i].plus(seen) if i in found else seen
-                _check_number(found[i].levels, _column_names(table)[i])
+                _check_number(found[i].levels, (self.names or _column_names(table))[i])
             if self._is_known(table):
                 break
         return found, own

@@ -253,7 +253,7 @@ class RTBMDensity(PredictingDensity):
             How often each row counts: a weight of 0 is as if the row were absent, 2 as if it were there twice. The sum
             of the weights is the number of observations that the prior is compared with. For arrays and memory maps.
         columns : sequence of str, default=None
-            The columns of a file to read; by default all that hold numbers.
+            The columns of a file to read; by default all with numbers, dates or levels.
 
         Examples
         --------
@@ -422,17 +422,16 @@ class RTBMDensity(PredictingDensity):
     def _fit_source(self, source: Source, seed: int) -> Self:
         """Fit data that are read in blocks. Under torch.distributed the first process leads, and sends the result."""
         self._check_for_source()
-        asked, left_out = self.categorical_features, source.columns.left_out
-        if not isinstance(asked, str) and asked is not None and any(name in left_out for name in asked):
-            raise InvalidInputError(
-                f"categorical_features={asked!r}: text in files that are read in blocks is left out ("
-                f"{', '.join(left_out)}). Load the file, give blocks as data frames, or write its levels as numbers"
-            )
+        asked, known = self.categorical_features, source.columns.levels
+        if known and isinstance(asked, list | tuple):
+            asked = {column: known.get(column) for column in asked}
+        elif known and isinstance(asked, str):
+            asked = known
         self.n_features_in_ = int(source.columns.number or 0)
         self.set_feature_names(source.columns.names)
 
         def work(everything: Source) -> bytes:
-            found = everything.map_tables(LevelSearch(self.categorical_features, source.columns.names))
+            found = everything.map_tables(LevelSearch(asked, source.columns.names))
             self._frame = next((own for _, own in found if own is not None), None)
             levels = merge_levels([part for part, _ in found], self._columns()) or [None] * self.n_features_in_
             everything.encode(partial(code_table, levels=levels, names=source.columns.names))

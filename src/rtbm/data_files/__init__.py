@@ -1,0 +1,214 @@
+"""Tables in files: CSV, Parquet and .npy, read at once or a block at a time.
+
+Which columns of CSV and Parquet files are numbers:
+
+- A column is text if it has cells and none of them resembles a number. Text and dates are left out, unless they are
+  asked for (`text` of `read_table`): text is then read as it is, and dates are days since the beginning of 1970.
+- A column with a number must hold only numbers. Any other cell is a FileError that names it, so that a typing error in
+  one cell never drops a column.
+- true and false are the numbers 1 and 0.
+- The index of a data frame is left out: the columns that the metadata of a Parquet file calls index, and the columns
+  without a name at the beginning of a CSV file. A column without a name is called "Unnamed: 0", with its position, as
+  pandas does. If it has no cells either, as delimiters at the ends of lines make it, it is left out.
+
+In names of columns, blanks replace control characters, with a warning.
+
+A column that is asked for is never left out. If it holds anything else than what is read, that is an error.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from rtbm.data_files.cells import (
+    Choice,
+    FileData,
+    TableSize,
+    cell_number,
+    check_some,
+    file_errors,
+    reasons,
+    why_left_out,
+)
+from rtbm.data_files.csv_file import CSV_ERROR, CsvFile, csv_size
+from rtbm.data_files.npy_file import NpyFile
+from rtbm.data_files.parquet_file import ParquetFile
+from rtbm.errors import FileError
+from rtbm.paths import existing_table, printable, table_kind
+
+# pyarrow is imported in the functions that use it, so that arrays and .npy files do not wait for it.
+
+__all__ = ["FileData", "FileRows", "TableSize", "cell_number", "column_names", "read_table", "reasons", "table_size"]
+
+_Table = CsvFile | NpyFile | ParquetFile
+STREAMED_FILES: Mapping[str | None, type[NpyFile] | type[ParquetFile]] = {".npy": NpyFile, ".parquet": ParquetFile}
+"""The files that can be read a block at a time, by their ending."""
+
+
+def read_table(
+    path: Any,
+    columns: Sequence[str] | None = None,
+    header: bool | None = None,
+    *,
+    separator: str | None = None,
+    decimal: str = ".",
+    text: bool | Collection[str] = False,
+) -> FileData:
+    """Read a table from a .csv (.tsv, .txt; .gz, .bz2, .zst of these), .parquet or .npy file.
+
+    Parameters
+    ----------
+    path : path
+        The ending of the name tells the format.
+    columns : sequence of str
+        Names of columns to read, in this order; or their numbers, from 0, where there are no names.
+    header : bool
+        Whether a CSV file begins with names. By default it does if its first row is not all numbers. It also does, with
+        a warning, if that row is 0, 1, 2, … in order, or holds different integers above columns with fractions.
+    separator : str
+        What separates the cells of a CSV file; " " stands for any run of blanks. By default a semicolon or a tab if the
+        first line has one outside of quotes, else a comma, or blanks in a .txt file without commas.
+    decimal : "." or ",", default="."
+        The decimal point of a CSV file. With "," a comma is never taken for the separator.
+    text : bool or collection of str, default=False
+        Whether to read text too, and dates as days since the beginning of 1970. Text with more than 1,000 different
+        cells, or in which more than half of the cells differ, is left out, and so is text that is always the same. A
+        collection names columns that may mix text and numbers: they are text if one of their cells is not a number.
+
+    Returns
+    -------
+    FileData
+        Missing cells are NaN. Text, dates and the index of a data frame are left out. Anything else that is not a
+        finite number is a FileError with its row and column.
+    """
+    file = _open_table(path, header, separator, decimal)
+    labels = None if text is False else set() if text is True else {printable(name) for name in text}
+    found = file.read(_choose(file, columns, labels))
+    return found if file.has_names else found._replace(names=None)
+
+
+def column_names(
+    path: Any, header: bool | None = None, *, separator: str | None = None, decimal: str = "."
+) -> list[str] | None:
+    """The names of all columns of a file; None if it has none."""
+    file = _open_table(path, header, separator, decimal)
+    return file.columns if file.has_names else None
+
+
+def table_size(path: Any, most: TableSize | None = None) -> TableSize:
+    """The size of a table before it is read, of which a CSV file has about as many cells.
+
+    A CSV file is unpacked no further than to more bytes or cells than `most`, and then has no columns here.
+    """
+    path = existing_table(path)
+    if table_kind(path) not in STREAMED_FILES:
+        return csv_size(path, most)
+    file = STREAMED_FILES[table_kind(path)](path)
+    return TableSize(file.n_bytes, file.n_rows * len(file.columns), len(file.columns))
+
+
+def _open_table(path: Any, header: bool | None, separator: str | None, decimal: str) -> _Table:
+    path = existing_table(path)
+    if table_kind(path) in STREAMED_FILES:
+        return STREAMED_FILES[table_kind(path)](path)
+    with file_errors(path, CSV_ERROR):
+        file = CsvFile(path, separator, decimal)
+        file.find_names(header)
+        return file
+
+
+def _choose(file: _Table, columns: Sequence[str] | None, labels: Set[str] | None = None) -> Choice:
+    """The columns to read: those that are asked for, or all but the index of a data frame."""
+    repeated = sorted({name for part in (file.columns, columns or ()) for name, n in Counter(part).items() if n > 1})
+    if repeated:
+        raise FileError(
+            f"{file.path}: columns must have different names, got {', '.join(map(repr, repeated))} more than once"
+        )
+    if columns is None:
+        kept = [name for name in file.columns if name not in file.index]
+        return Choice(kept, dict.fromkeys(file.index, "index of a data frame"), labels)
+    chosen = [printable(name) for name in columns]
+    missing = sorted(set(chosen).difference(file.columns))
+    if missing:
+        raise FileError(f"{file.path}: no column {', '.join(map(repr, missing))}; there are {', '.join(file.columns)}")
+    return Choice(chosen, None, labels)
+
+
+class FileRows:
+    """The rows of a .npy or Parquet file that need not fit into memory.
+
+    Columns are left out as in `read_table`, and dates are days. But the first rows alone decide whether a column is
+    text; then a pass over all rows counts its cells.
+
+    Parameters
+    ----------
+    path : path
+        A .npy or .parquet file.
+    columns : sequence of str, default=None
+        The columns to read; None for all.
+    rank, world : int, default=0, 1
+        The number of this process, and the number of processes, which share the rows.
+    labels : collection of str, default=()
+        Columns whose cells are labels if they are text, though some or all resemble numbers.
+    takes_text : bool, default=True
+        Whether other columns of text are read too.
+
+    Attributes
+    ----------
+    names : list of str or None
+        The names of the columns.
+    left_out : dict
+        Columns that are not read, with reasons.
+    levels : dict
+        The different cells of each column of text, in alphabetical order.
+    kinds : dict
+        "text" and "dates", by the numbers of such columns.
+    n_columns : int
+        The number of columns that are read.
+    first : int
+        The number of the first row of this process.
+    """
+
+    names: list[str] | None
+    left_out: dict[str, str]
+    levels: dict[str, list[str]]
+    kinds: dict[int, str]
+
+    def __init__(
+        self,
+        path: Any,
+        columns: Sequence[str] | None = None,
+        rank: int = 0,
+        world: int = 1,
+        labels: Collection[str] = (),
+        takes_text: bool = True,
+    ):
+        path = existing_table(path)
+        if table_kind(path) not in STREAMED_FILES:
+            raise FileError(f"{path}: only .npy and .parquet files are read in blocks: convert it, or read it")
+        file = self._file = STREAMED_FILES[table_kind(path)](path)
+        labels = {printable(name) for name in labels}
+        choice = _choose(file, columns, labels)._replace(takes_text=takes_text, is_part=True)
+        found = file.first_rows(choice)
+        names, self.left_out = found.names or [], dict(found.left_out)
+        counts = file.count_texts([names[i] for i, kind in found.kinds.items() if kind == "text"])
+        for name, own in counts.items():
+            reason = why_left_out(own)
+            if reason and columns is None and name not in labels:
+                self.left_out[name] = reason
+        chosen = [name for name in names if name not in self.left_out]
+        check_some(path, chosen, self.left_out)
+        self.names, self.n_columns = chosen if file.has_names else None, len(chosen)
+        self.levels = {n: sorted(c for c in own if c is not None) for n, own in counts.items() if n in chosen}
+        self.kinds = {chosen.index(names[i]): kind for i, kind in found.kinds.items() if names[i] in chosen}
+        self._choice = Choice(chosen, None, self.levels.keys(), takes_text=False, is_part=True)
+        self.first, self._last = (file.n_rows * i // world for i in (rank, rank + 1))
+
+    def blocks(self, size: int) -> Iterator[np.ndarray]:
+        """The share of this process, in order, in blocks of `size` rows or fewer, with text as `read_table` has it.
+
+        The shares of the processes differ by at most one row.
+        """
+        return self._file.blocks(self._choice, self.first, self._last, size)

@@ -1,0 +1,248 @@
+"""What cells of files are: numbers, text or dates; which columns are read; and errors that name a cell or a file."""
+
+import contextlib
+import csv
+import itertools
+import math
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rtbm.common import Floats
+from rtbm.errors import FileError
+from rtbm.paths import printable
+
+MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none")
+"""Cells of a CSV file, in upper or lower case, that are read as NaN; other words make a column text."""
+BOOLEAN_WORDS = {"true": 1.0, "false": 0.0}
+"""Cells, in upper or lower case, that are read as numbers."""
+TEXT_TYPES = ("string", "large_string", "string_view")
+"""Arrow's names of types of text."""
+DAY = 86_400_000_000  # microseconds
+MOST_WORDS = 1000
+"""A column of text with more different cells than this, or in which more than half of the cells differ, is left out:
+it holds names or identifiers. Estimators refuse more levels than this."""
+NAMED_CELLS = 5
+"""Cells of a first row that a message names."""
+
+
+class FileData(NamedTuple):
+    """A table (n, d), the names of its columns (None if the file has none), and columns left out, with reasons.
+
+    The table holds numbers. With columns of text it holds objects: numbers, texts, and None for gaps in text. `kinds`
+    are "text" and "dates", by the numbers of such columns.
+    """
+
+    values: np.ndarray
+    names: list[str] | None
+    left_out: Mapping[str, str] = MappingProxyType({})
+    kinds: Mapping[int, str] = MappingProxyType({})
+
+
+class Choice(NamedTuple):
+    """The columns to read, and whether to read text and dates too."""
+
+    columns: list[str]
+    left_out: dict[str, str] | None
+    """Columns left out, with reasons; None if columns are asked for by name, of which none is left out."""
+    labels: Set[str] | None
+    """Columns that may mix text and numbers; None if only numbers are read."""
+    takes_text: bool = True
+    """Whether text is read in columns that are no labels."""
+    is_part: bool = False
+    """Whether a table is a part of the rows. Then labels are text whatever their cells are, and all text is kept."""
+
+
+class TableSize(NamedTuple):
+    """The bytes of a table, unpacked, and the numbers of its cells and columns."""
+
+    n_bytes: int
+    n_cells: int
+    n_columns: int
+
+
+@contextlib.contextmanager
+def file_errors(path: Path, reason: str) -> Iterator[None]:
+    """Raise errors of a library that reads a file as a FileError."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise FileError(f"{path}: not text in UTF-8: save it in that encoding") from None
+    except (csv.Error, OSError, ArrowException) as error:
+        raise FileError(f"{path}: {reason} ({error})") from None
+
+
+def printable_names(path: Path, names: Sequence[str]) -> list[str]:
+    """Names of columns without control characters; a warning if there are any."""
+    kept = [printable(name) for name in names]
+    changed = [repr(new) for old, new in zip(names, kept, strict=True) if old != new]
+    if changed:
+        warnings.warn(
+            f"{path}: blanks replace control characters in names of columns: {first_of(changed)}", stacklevel=2
+        )
+    return kept
+
+
+def first_of(cells: Sequence[str]) -> str:
+    """Cells in words, but not many of them."""
+    return ", ".join(cells[:NAMED_CELLS]) + ", …" * (len(cells) > NAMED_CELLS)
+
+
+def reasons(left_out: Mapping[str, str]) -> str:
+    """Columns that were left out, with their reasons, in words."""
+    return ", ".join(f"{name} ({reason})" for name, reason in left_out.items())
+
+
+def _bare(cell: str) -> str:
+    return cell.strip().strip('"')  # quotes are still there if blanks precede them
+
+
+def cell_number(cell: str, decimal: str = ".") -> float:
+    """A cell as a number: NaN if it is missing, infinity if it is not a finite number."""
+    word = _bare(cell).lower()
+    if word in MISSING_WORDS:
+        return math.nan
+    if word in BOOLEAN_WORDS:
+        return BOOLEAN_WORDS[word]
+    if decimal == ",":
+        word = word.replace(".", "?").replace(",", ".")
+    try:
+        return float(word.replace("_", "?"))  # Python would read 1_0 as 10
+    except ValueError:
+        return math.inf
+
+
+def resembles_number(cell: str) -> bool:
+    """Whether a cell is a number, even an infinite one, or one in another notation such as 1,5 or 1,000.50 or 1_000."""
+    try:
+        float(_bare(cell).replace(",", ""))
+    except ValueError:
+        return math.isfinite(cell_number(cell))
+    return True
+
+
+def _words(column: Any) -> tuple[list[Any], np.ndarray] | None:
+    """The different cells of an Arrow column of text, and the places (n,) of all cells among them; None for others.
+
+    The place of a gap is one behind the last.
+    """
+    import pyarrow as pa
+
+    is_dictionary = pa.types.is_dictionary(column.type)
+    if str(column.type.value_type if is_dictionary else column.type) not in TEXT_TYPES:
+        return None
+    # one copy of each text: a file may repeat a long one many times
+    column = (column if is_dictionary else column.dictionary_encode()).unify_dictionaries()
+    words = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
+    places = [chunk.indices.fill_null(len(words)).to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    return words, np.concatenate([*places, np.empty(0, int)])
+
+
+def _read_cells(column: Any, decimal: str, is_label: bool, is_part: bool) -> tuple[np.ndarray, str]:
+    """The cells of an Arrow column, and what they are: "" for numbers, "text", "dates", or another type.
+
+    Dates are days since 1970. Text has None for gaps. In columns of numbers, cells that are none are infinite. A column
+    of labels is text if one of its cells is not a number, or if the column is a part of all rows.
+    """
+    import pyarrow as pa
+
+    found = _words(column)
+    if found is None:
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        days = _to_days(column) if pa.types.is_temporal(column.type) else None
+        if days is not None:
+            return days, "dates"
+        try:
+            return column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64, copy=False), ""
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return np.full(len(column), np.inf), str(column.type)
+    words, places = [*found[0], None], found[1]
+    numbers = np.array([cell_number(word or "", decimal) for word in words])
+    texts = [None if math.isnan(number) else _bare(word) for word, number in zip(words, numbers, strict=True)]
+    has_number = any(resembles_number(text) for text in texts if text is not None)
+    is_text = is_part or np.isinf(numbers).any() if is_label else np.isinf(numbers).any() and not has_number
+    if not is_text:
+        return numbers[places], ""
+    days = None if is_label else _to_days(pa.array(texts, pa.string()))
+    if days is not None:
+        return days[places], "dates"
+    return np.array(texts, dtype=object)[places], "text"
+
+
+def _to_days(column: Any) -> Floats | None:
+    """Days since the beginning of 1970 of Arrow's dates, or of text in their ISO format; None if a cell is neither."""
+    import pyarrow as pa
+
+    for unit, zone in itertools.product(("us", "ns"), (None, "UTC")):  # text may have the digits of nanoseconds
+        with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            stamps = column.cast(pa.timestamp(unit, zone), safe=False).to_numpy(zero_copy_only=False)
+            return np.where(np.isnat(stamps), np.nan, stamps.astype("datetime64[us]").astype(np.int64) / DAY)
+    return None
+
+
+def why_left_out(counts: Counter[str | None]) -> str:
+    """Why a column of text, in which each cell occurs so often, is left out; "" if it is not."""
+    n, n_known = len(counts.keys() - {None}), counts.total() - counts[None]
+    if n > MOST_WORDS:
+        return f"text, more than {MOST_WORDS:,} different values"
+    return "text, one value" if n == 1 else f"text, {n} different values" if n > n_known / 2 else ""
+
+
+def read_columns(path: Path, table: Any, choice: Choice, decimal: str = ".", hint: str = "") -> FileData:
+    """The columns of an Arrow table that are read. The others are added to those left out."""
+    left_out, labels = choice.left_out, choice.labels
+    results: dict[str, np.ndarray] = {}
+    kinds: dict[int, str] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        is_label = labels is not None and name in labels
+        cells, kind = _read_cells(column, decimal, is_label, choice.is_part)
+        takes_text = is_label or choice.takes_text
+        is_read = not kind or (labels is not None and (kind == "dates" or (kind == "text" and takes_text)))
+        reason = "" if is_read else kind
+        if is_read and kind == "text" and not is_label and not choice.is_part:
+            reason = why_left_out(Counter(cells.tolist()))
+        elif name.startswith("Unnamed: ") and not kind and not choice.is_part and np.isnan(cells).all():
+            reason = "empty"
+        if reason and left_out is not None:
+            left_out[name] = reason
+            continue
+        if kind and is_read:
+            kinds[len(results)] = kind
+        results[name] = cells if is_read else np.where(column.is_null(), np.nan, np.inf)
+    check_some(path, results, left_out, hint)
+    values = np.stack(list(results.values())).T  # column by column in memory, as data frames are
+    return FileData(values, list(results), left_out or {}, kinds)
+
+
+def check_some(path: Path, columns: Collection[str], left_out: Mapping[str, str] | None, hint: str = "") -> None:
+    """Raise an error if no column is read."""
+    if not columns:
+        raise FileError(
+            f"{path}: no column holds numbers; left out: {reasons(left_out)}; name the columns to read{hint}"
+            if left_out
+            else f"{path}: there are no columns"
+        )
+
+
+def is_infinite(values: np.ndarray) -> np.ndarray:
+    """Which numbers (n, d) are infinite, among which there may be text."""
+    return np.isinf(values) if values.dtype != object else (values == np.inf) | (values == -np.inf)
+
+
+def check_finite(path: Path, values: np.ndarray, names: Sequence[str], cells: Sequence[Any], first: int) -> None:
+    """Raise an error for the first infinite number; cells[column][row] is the cell of the file, from row `first` on."""
+    bad = is_infinite(values)
+    if bad.any():
+        row, column = map(int, np.argwhere(bad)[0])
+        raise FileError(
+            f"{path}: row {first + row}, column {names[column]}: {str(cells[column][row])!r} is not a finite number; "
+            "choose other columns"
+        )
