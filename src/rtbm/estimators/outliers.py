@@ -59,7 +59,7 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
     ----------
     density : RTBMDensity or RTBMDensityCV, default=None
         The density to fit. An RTBMDensity becomes a committee of one candidate, whose fits without each of five folds
-        give the threshold. None for a small one: four machines, after a power of each column.
+        give the threshold. None for a smooth one: four machines with a heavy prior, after a power of each column.
     contamination : float or "auto", default=0.1
         The share of rows that are called outliers. It sets the threshold `offset_`. "auto" takes the lower fence of a
         box plot of the held-out scores, Q1 − 1.5 (Q3 − Q1) with the quartiles Q1 and Q3: there may be no outliers at
