@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from sklearn.base import clone
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import KFold
 
@@ -38,14 +37,6 @@ def test_a_committee_is_a_density(model):
     assert np.isclose(model.cdf([[60.0]])[0], 1)
     assert model.transform([[5.0]]).shape[1] == len(model.get_feature_names_out())
     assert np.isfinite(model.bic(v[9000:9100]))
-
-
-def test_the_same_seed_gives_the_same_committee(gamma):
-    model = RTBMDensityCV(SHORT, cv=3, random_state=0).fit(gamma)
-    again = clone(model).set_params(n_jobs=2).fit(gamma[::-1])
-    assert np.array_equal(again.score_samples(gamma), model.score_samples(gamma))
-    other = clone(model).set_params(random_state=1).fit(gamma)
-    assert not np.array_equal(other.score_samples(gamma), model.score_samples(gamma))
 
 
 def test_a_gaussian_loses_where_there_is_structure():
@@ -152,14 +143,6 @@ def test_default_candidates_can_be_fitted(candidates):
 def test_wrong_arguments(options, message, gamma):
     with pytest.raises(InvalidInputError, match=message):
         RTBMDensityCV(**options).fit(gamma)
-
-
-def test_nothing_is_left_of_an_earlier_fit(gamma):
-    model = RTBMDensityCV(TWO[:1], cv=2, random_state=0).fit(gamma)
-    with pytest.raises(InvalidInputError):
-        model.set_params(cv=300).fit(gamma)
-    assert not hasattr(model, "distribution_")
-    assert not hasattr(model, "candidate_weights_")
 
 
 def test_a_committee_tells_about_its_fits(gamma):

