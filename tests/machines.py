@@ -14,6 +14,7 @@ from rtbm import MappedDistribution, RTBMDistribution, RTBMMixture
 from rtbm.distributions import Interval
 from rtbm.parameters import Lattice
 from rtbm.theta.lattice import cholesky, enumerate_points
+from rtbm.training import Family
 from tolerances import LOG_PROB, ROUNDINGS
 
 mpmath = pytest.importorskip("mpmath")
@@ -108,6 +109,17 @@ def _energy(A: Floats, a: Floats, h: mpmath.matrix) -> mpmath.mpf:
 def _quadratic(covariance: Floats, v: Floats, F: Floats, mean: Floats, h: mpmath.matrix) -> mpmath.mpf:
     rest = mpmath.matrix(v.tolist()) - mpmath.matrix(mean.tolist()) - mpmath.matrix(F.tolist()) * h
     return (rest.T * mpmath.lu_solve(mpmath.matrix(covariance.tolist()), rest))[0] / 2
+
+
+def exact_likelihood(
+    family: Family, vector: torch.Tensor, x: torch.Tensor, weights: torch.Tensor
+) -> tuple[float, Floats, torch.Tensor]:
+    """Σ weights·log P by theta functions, its gradient by autograd, and log P (n,) itself."""
+    free = vector.clone().requires_grad_()
+    log_prob = family.distribution(free).log_prob(x)
+    value = weights @ log_prob
+    (gradient,) = torch.autograd.grad(value, free)
+    return float(value.detach()), gradient.numpy(), log_prob.detach()
 
 
 def rounding_bound(terms: Callable[..., Sequence[torch.Tensor]], parameters: Iterable[Any]) -> torch.Tensor:
