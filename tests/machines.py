@@ -22,6 +22,10 @@ mpmath = pytest.importorskip("mpmath")
 D = torch.float64
 
 
+def tensor(*values: Any) -> torch.Tensor:
+    return torch.tensor(values, dtype=D)
+
+
 def bounded(base: Any, low: Sequence[float], high: Sequence[float]) -> MappedDistribution:
     """The distribution of columns with bounds, whose logarithms or logits have the density `base`."""
     return MappedDistribution(base, [Interval(*ends) for ends in zip(low, high, strict=True)])

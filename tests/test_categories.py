@@ -123,13 +123,6 @@ def test_levels_that_the_fit_has_not_seen(model):
         model.conditional({"city": "Paris"})
 
 
-def test_weights_repeat_rows():
-    table = make_table(120)
-    twice = quick().fit(pd.concat([table, table]))
-    weighted = quick().fit(table, sample_weight=np.full(120, 2.0))
-    assert np.allclose(twice.score_samples(table), weighted.score_samples(table), atol=1e-6)
-
-
 def test_models_are_saved(model, tmp_path):
     save(model, tmp_path / "cities.rtbm")
     again = load(tmp_path / "cities.rtbm")

@@ -271,6 +271,98 @@ def test_wrong_inputs_are_refused_and_a_failed_fit_leaves_nothing_behind(name):
         model.fit(X, y, sample_weight=np.where(np.arange(len(X)) > 2, 1, -1))
 
 
+SETTINGS = {
+    "machine": [
+        ({"n_hidden": 0}, "n_hidden"),
+        ({"n_hidden": "many"}, "n_hidden"),
+        ({"n_components": 1.5}, "n_components"),
+        ({"coupling": "sparse"}, "coupling"),
+        ({"phase": "III"}, "phase"),
+        ({"solver": "sgd"}, "solver"),
+        ({"n_init": 0}, "n_init"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"tol": -1.0}, "tol"),
+        ({"regularization": -1}, "regularization"),
+        ({"regularization": float("nan")}, "regularization"),
+        ({"validation_fraction": 1.0}, "validation_fraction"),
+        ({"fallback": "normal"}, "fallback"),
+        ({"solver": "em", "coupling": "diagonal"}, "em"),
+        ({"smoothness": 1.0, "n_components": 2}, "smoothness=1"),
+        ({"smoothness": 1.0, "n_hidden": 2, "coupling": "diagonal"}, "smoothness=1"),
+        ({"smoothness": 1.0, "solver": "em"}, "smoothness=1"),
+    ],
+    "committee": [
+        ({"candidates": []}, "candidates must be None or a list"),
+        ({"candidates": {"n_hidden": 2}}, "candidates must be None or a list"),
+        ({"candidates": [{"hiden": 2}]}, "got {'hiden': 2}"),
+        ({"candidates": [3]}, "got 3"),
+        ({"candidates": [{"n_hidden": 1, "bounds": (0, None)}]}, "without .*bounds"),
+        ({"cv": 1}, "cv"),
+        ({"combine": "best"}, "combine"),
+        ({"n_jobs": 0}, "n_jobs"),
+        ({"cv": 300}, "600 distinct rows"),
+        ({"targets": "1"}, "targets must be"),
+        ({"targets": [2]}, "targets must be"),
+        ({"targets": [-1]}, "targets must be"),
+        ({"targets": 1}, "targets must be"),
+    ],
+    "features": [
+        ({"patch": "rings"}, "patch must be one of"),
+        ({"patch": []}, "patch must be a name or a list"),
+        ({"patch": [[0, 2]]}, r"patch\[0\] must be a list of different feature numbers from 0 to 1"),
+        ({"patch": [[0, 1], [1, 1]]}, r"patch\[1\] must be"),
+        ({"patch": [[]]}, r"patch\[0\] must be"),
+        ({"patch": [0, 1]}, r"patch\[0\] must be"),
+        ({"patch_size": 0}, "patch_size must be an integer of at least 1"),
+        ({"patch": "blocks"}, "needs image_shape"),
+        ({"patch": "blocks", "image_shape": (2, 3)}, "has 6 pixels, and X has 2 features"),
+        ({"patch": "blocks", "image_shape": 4}, "image_shape must be two integers"),
+        ({"patch": "blocks", "image_shape": (1, 2), "patch_size": (1, 2, 3)}, "patch_size must be two integers"),
+        ({"n_patches": 3}, 'n_patches is for patch="random"'),
+        ({"patch": "random", "n_patches": 0}, "n_patches must be an integer"),
+        ({"features": "means"}, "features must be one of"),
+        ({"supervised": "yes"}, "supervised must be True or False"),
+        ({"n_hidden": 0}, "n_hidden must be an integer"),
+        ({"coupling": "sparse"}, "coupling must be one of"),
+        ({"tol": -1.0}, "tol must be a number"),
+        ({"n_jobs": 0}, "n_jobs must be"),
+    ],
+    "classifier": [({"cv": 1}, "cv"), ({"n_jobs": 0}, "n_jobs"), ({"cv": 500}, "cv")],
+    "theta regressor": [
+        ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes"),
+        ({"hidden_layer_sizes": None}, "hidden_layer_sizes"),
+        ({"hidden_layer_sizes": (n for n in (2, 2))}, "hidden_layer_sizes"),
+        ({"activation": "sigmoid"}, "activation"),
+        ({"activation": ("theta", "theta")}, "activation"),
+        ({"activation": None}, "activation"),
+        ({"output_activation": "softmax"}, "output_activation"),
+        ({"coupling": "sparse"}, "coupling"),
+        ({"initialization": "xavier"}, "initialization"),
+        ({"solver": "sgd"}, "solver"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"n_init": 0}, "n_init"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"alpha": np.inf}, "alpha"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"dropout": 0.5}, "dropout needs solver='adam'"),
+        ({"dropout": 1.5, "solver": "adam"}, "dropout"),
+        ({"validation_fraction": 1.0}, "validation_fraction"),
+        ({"device": "gpu"}, "device"),
+        ({"device": "meta"}, "device"),
+        ({"n_jobs": 0}, "n_jobs"),
+    ],
+    "theta classifier": [({"loss": "hinge"}, "loss")],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"), [(name, *case) for name, cases in SETTINGS.items() for case in cases]
+)
+def test_wrong_settings_are_named(name, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ESTIMATORS[name]().set_params(**options).fit(*table(name))
+
+
 LATE = {
     "machine": lambda model, X, y: model.set_params(bounds=(100, None)).fit(np.hstack([X, X[:, :1] ** 2])),
     "committee": lambda model, X, y: model.set_params(cv=300).fit(X),

@@ -126,25 +126,6 @@ def test_default_candidates_can_be_fitted(candidates):
         assert np.isfinite(RTBMDensity(**{**EFFORT, **candidate, "max_iter": 1}).fit(X).score(X))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"candidates": []}, "candidates must be None or a list"),
-        ({"candidates": {"n_hidden": 2}}, "candidates must be None or a list"),
-        ({"candidates": [{"hiden": 2}]}, "got {'hiden': 2}"),
-        ({"candidates": [3]}, "got 3"),
-        ({"candidates": [{"n_hidden": 1, "bounds": (0, None)}]}, "without .*bounds"),
-        ({"cv": 1}, "cv"),
-        ({"combine": "best"}, "combine"),
-        ({"n_jobs": 0}, "n_jobs"),
-        ({"cv": 300}, "600 distinct rows"),
-    ],
-)
-def test_wrong_arguments(options, message, gamma):
-    with pytest.raises(InvalidInputError, match=message):
-        RTBMDensityCV(**options).fit(gamma)
-
-
 def test_a_committee_tells_about_its_fits(gamma):
     hasty = RTBMDensityCV([{"n_hidden": 2, "n_init": 1, "max_iter": 1, "fallback": None}], cv=2).fit(gamma)
     assert (hasty.converged_, hasty.n_iter_, hasty.is_gaussian_) == (False, 1, False)
@@ -193,12 +174,6 @@ def test_a_smooth_machine_has_flat_tops_and_sharp_edges():
     assert unevenness(smooth) < 0.75 * unevenness(rough)
     assert smooth.score(others) > rough.score(others)
     assert np.exp(smooth.score_samples([[-5.6], [5.6]])).max() < 0.01
-
-
-@pytest.mark.parametrize("options", [{"n_components": 2}, {"coupling": "diagonal"}, {"solver": "em"}])
-def test_smoothness_is_for_one_dense_machine(options, gamma):
-    with pytest.raises(InvalidInputError, match="smoothness=1"):
-        RTBMDensity(2, smoothness=1.0, **options).fit(gamma)
 
 
 def test_splitters_and_pairs_of_rows(gamma):
@@ -261,12 +236,6 @@ def test_weights_for_targets_maximise_their_likelihood():
     others = rng.dirichlet(np.ones(3), 200)
     assert shares.sum() == pytest.approx(1)
     assert value(shares) >= max(map(value, others)) - 1e-6
-
-
-@pytest.mark.parametrize("targets", ["1", [2], [-1], 1])
-def test_wrong_targets(targets):
-    with pytest.raises(InvalidInputError, match="targets must be"):
-        RTBMDensityCV(targets=targets).fit(np.random.default_rng(0).normal(size=(50, 2)))
 
 
 def test_a_committee_says_how_long_it_will_take(capsys):

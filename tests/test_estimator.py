@@ -237,30 +237,6 @@ def test_progress_is_shown_when_asked_for(capsys):
     assert "all data" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n_hidden": 0}, "n_hidden"),
-        ({"n_hidden": "many"}, "n_hidden"),
-        ({"n_components": 1.5}, "n_components"),
-        ({"coupling": "sparse"}, "coupling"),
-        ({"phase": "III"}, "phase"),
-        ({"solver": "sgd"}, "solver"),
-        ({"n_init": 0}, "n_init"),
-        ({"max_iter": 0}, "max_iter"),
-        ({"tol": -1.0}, "tol"),
-        ({"regularization": -1}, "regularization"),
-        ({"regularization": float("nan")}, "regularization"),
-        ({"validation_fraction": 1.0}, "validation_fraction"),
-        ({"fallback": "normal"}, "fallback"),
-        ({"solver": "em", "coupling": "diagonal"}, "em"),
-    ],
-)
-def test_wrong_settings_are_named(options, message):
-    with pytest.raises(InvalidInputError, match=message):
-        RTBMDensity(**{"n_init": 1, **options}).fit(GAMMA)
-
-
 def test_wrong_data_are_explained():
     with pytest.raises(NotFittedError):
         RTBMDensity().score(GAMMA)

@@ -56,35 +56,6 @@ def test_random_patches_use_features_equally_often():
     assert not all(np.array_equal(a, b) for a, b in zip(patches, other, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"patch": "rings"}, "patch must be one of"),
-        ({"patch": []}, "patch must be a name or a list"),
-        ({"patch": [[0, 4]]}, r"patch\[0\] must be a list of different feature numbers from 0 to 3"),
-        ({"patch": [[0, 1], [2, 2]]}, r"patch\[1\] must be"),
-        ({"patch": [[]]}, r"patch\[0\] must be"),
-        ({"patch": [0, 1]}, r"patch\[0\] must be"),
-        ({"patch_size": 0}, "patch_size must be an integer of at least 1"),
-        ({"patch": "blocks"}, "needs image_shape"),
-        ({"patch": "blocks", "image_shape": (2, 3)}, "has 6 pixels, and X has 4 features"),
-        ({"patch": "blocks", "image_shape": 4}, "image_shape must be two integers"),
-        ({"patch": "blocks", "image_shape": (2, 2), "patch_size": (1, 2, 3)}, "patch_size must be two integers"),
-        ({"n_patches": 3}, 'n_patches is for patch="random"'),
-        ({"patch": "random", "n_patches": 0}, "n_patches must be an integer"),
-        ({"features": "means"}, "features must be one of"),
-        ({"supervised": "yes"}, "supervised must be True or False"),
-        ({"n_hidden": 0}, "n_hidden must be an integer"),
-        ({"coupling": "sparse"}, "coupling must be one of"),
-        ({"tol": -1.0}, "tol must be a number"),
-        ({"n_jobs": 0}, "n_jobs must be"),
-    ],
-)
-def test_wrong_parameters_are_named(options, message, iris):
-    with pytest.raises(InvalidInputError, match=message):
-        RTBMFeatures(**options).fit(*iris)
-
-
 # Features
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.integrate import quad
 
-from machines import bounded
+from machines import bounded, tensor
 from rtbm import (
     InvalidInputError,
     MappedDistribution,
@@ -204,10 +204,6 @@ def test_draws_stay_strictly_inside_of_bounds():
         draws = RTBMDensity(2, n_init=2, **QUICK).fit(X).sample(2000)
     assert draws.min() > 0
     assert draws.max() < 1
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 POWER = YeoJohnson(0.4, 1.0, 2.0)

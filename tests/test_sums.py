@@ -224,20 +224,6 @@ def test_the_sums_of_parts_add_up():
         assert np.allclose(part, sum(others), rtol=0, atol=ROUNDINGS * EPSILON * 400 * largest)
 
 
-def test_weights_are_repetitions():
-    family = make_family(2, 2)
-    x, vector = points(50, 2, 0, 0.2), random_vector(family, 1)
-    x = x[~x.isnan().all(1)]
-    counts = torch.arange(len(x)) % 3
-    repeated = x.repeat_interleave(counts, 0)
-    kept = counts > 0
-    one = likelihood_of(family, x[kept], counts[kept].double() / len(repeated)).with_gradient(vector)
-    other = likelihood_of(family, repeated, torch.full((len(repeated),), 1 / len(repeated), dtype=torch.float64))
-    value, gradient = other.with_gradient(vector)
-    assert abs(one[0] - value) < TOLERANCE
-    assert np.allclose(one[1], gradient, rtol=0, atol=1e-7)
-
-
 def test_extreme_parameters_are_survived_or_refused():
     family = make_family(1, 1)
     x, w = points(50, 1, 0), weights(50, 0)
