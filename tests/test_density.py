@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -89,28 +90,25 @@ def test_both_phases_give_one_density(n_visible: int, n_hidden: int, is_diagonal
         assert torch.allclose(mine, given_part, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("n_hidden", [1, 2, 3])
-@given(data=st.data())
-@settings(max_examples=15)
-def test_integral_is_one_in_one_dimension(n_hidden: int, data: st.DataObject) -> None:
-    machine = RTBMDistribution.from_lattice(*data.draw(lattices(1, n_hidden, smallest=-3.0, finest=-4.0)))
-    assert abs(float(integral(machine)) - 1) <= INTEGRAL
+INTEGRABLE = {
+    **{f"a line, {g} units": (lattices(1, g, smallest=-3.0, finest=-4.0), "I", 15) for g in (1, 2, 3)},
+    **{f"a plane, {g} units": (lattices(2, g, smallest=-1.0, finest=-1.5), "I", 8) for g in (1, 2)},
+    **{f"a line, {g} units, phase II": (waves(1, g, g == 5), "II", 10) for g in (2, 5)},
+}
+"""Parameters, phase and number of examples."""
 
 
-@pytest.mark.parametrize("n_hidden", [1, 2])
-@given(data=st.data())
-@settings(max_examples=8)
-def test_integral_is_one_in_two_dimensions(n_hidden: int, data: st.DataObject) -> None:
-    machine = RTBMDistribution.from_lattice(*data.draw(lattices(2, n_hidden, smallest=-1.0, finest=-1.5)))
-    assert abs(float(integral(machine)) - 1) <= INTEGRAL
+@pytest.mark.parametrize("kind", INTEGRABLE)
+def test_integrals_are_one(kind: str) -> None:
+    parameters, phase, examples = INTEGRABLE[kind]
+    make = RTBMDistribution.from_lattice if phase == "I" else partial(RTBMDistribution, phase="II")
 
+    @settings(max_examples=examples)
+    @given(parameters)
+    def check(drawn: tuple[Floats, ...]) -> None:
+        assert abs(float(integral(make(*drawn))) - 1) <= INTEGRAL
 
-@pytest.mark.parametrize("is_diagonal", [False, True])
-@given(data=st.data())
-@settings(max_examples=10)
-def test_integral_is_one_in_the_second_phase(is_diagonal: bool, data: st.DataObject) -> None:
-    machine = RTBMDistribution(*data.draw(waves(1, 5 if is_diagonal else 2, is_diagonal)), phase="II")
-    assert abs(float(integral(machine)) - 1) <= INTEGRAL
+    check()
 
 
 @pytest.mark.parametrize("small", [1e-4, 1e-6, 1e-8, 1e-10])

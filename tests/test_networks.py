@@ -7,9 +7,6 @@ import pytest
 import torch
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch.nn.utils import vector_to_parameters
 
 from rtbm import InvalidInputError, ThetaNetClassifier, ThetaNetRegressor
@@ -136,14 +133,6 @@ def test_probabilities(loss, n_classes):
     assert np.array_equal(model.classes_[p.argmax(axis=1)], model.predict(X))
     assert model.score(X, y) > 0.9
     assert model.decision_function(X).shape == ((len(X),) if n_classes == 2 else (len(X), 3))
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_pipelines_and_grids():
-    X, y = IRIS
-    grid = GridSearchCV(quick_classifier(max_iter=5), {"alpha": [0.1, 10.0]}, cv=2).fit(X[::3], y[::3])
-    assert grid.best_params_["alpha"] in (0.1, 10.0)
-    assert make_pipeline(StandardScaler(), quick(max_iter=3)).fit(T, NOISY).predict(T).shape == (150,)
 
 
 def test_errors_that_depend_on_the_data():
