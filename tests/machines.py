@@ -85,17 +85,32 @@ def diagonal(n_visible: int, n_hidden: int, seed: int = 0, phase: str = "II") ->
     return machine.to_phase(phase)
 
 
-def exact_log_prob(lattice: Lattice, v: Floats) -> float:
-    """log Σ_h P(h) N(v; mean + Fh, covariance) for one v, by brute force in 40 digits."""
+def exact_log_prob(lattice: Lattice, v: Floats) -> list[float]:
+    """log Σ_h P(h) N(v; mean + Fh, covariance) for rows v (n, Nv), by brute force in 40 digits."""
     A, a, F, mean, covariance = (np.asarray(part.detach()) for part in lattice)
     T = np.linalg.inv(covariance)
     posterior = A + F.T @ T @ F
-    centre = np.linalg.solve(posterior, F.T @ T @ (v - mean) - a)
     with mpmath.workdps(40):
-        joint = _sum(posterior, centre, lambda h: _energy(A, a, h) + _quadratic(covariance, v, F, mean, h))
-        prior = _sum(A, -np.linalg.solve(A, a), lambda h: _energy(A, a, h))
-        log_volume = mpmath.log(mpmath.det(2 * mpmath.pi * mpmath.matrix(covariance.tolist()))) / 2
-        return float(joint - prior - log_volume)
+        A_exact, a_exact, F_exact, mean_exact, exact = (
+            mpmath.matrix(part.tolist()) for part in (A, a, F, mean, covariance)
+        )
+        precision, log_volume = mpmath.inverse(exact), mpmath.log(mpmath.det(2 * mpmath.pi * exact)) / 2
+
+        def energy(h: mpmath.matrix) -> mpmath.mpf:
+            return (h.T * A_exact * h)[0] / 2 + (a_exact.T * h)[0]
+
+        def joint_energy(h: mpmath.matrix, difference: mpmath.matrix) -> mpmath.mpf:
+            rest = difference - F_exact * h
+            return energy(h) + (rest.T * precision * rest)[0] / 2
+
+        prior = _sum(A, -np.linalg.solve(A, a), energy)
+        results = []
+        for row in v:
+            centre = np.linalg.solve(posterior, F.T @ T @ (row - mean) - a)
+            difference = mpmath.matrix(row.tolist()) - mean_exact
+            joint = _sum(posterior, centre, partial(joint_energy, difference=difference))
+            results.append(float(joint - prior - log_volume))
+    return results
 
 
 def _sum(form: Floats, centre: Floats, energy) -> mpmath.mpf:
@@ -104,15 +119,6 @@ def _sum(form: Floats, centre: Floats, energy) -> mpmath.mpf:
     energies = [energy(mpmath.matrix(h.tolist())) for h in points]
     lowest = min(energies)
     return mpmath.log(mpmath.fsum(mpmath.exp(lowest - e) for e in energies)) - lowest
-
-
-def _energy(A: Floats, a: Floats, h: mpmath.matrix) -> mpmath.mpf:
-    return (h.T * mpmath.matrix(A.tolist()) * h)[0] / 2 + (mpmath.matrix(a.tolist()).T * h)[0]
-
-
-def _quadratic(covariance: Floats, v: Floats, F: Floats, mean: Floats, h: mpmath.matrix) -> mpmath.mpf:
-    rest = mpmath.matrix(v.tolist()) - mpmath.matrix(mean.tolist()) - mpmath.matrix(F.tolist()) * h
-    return (rest.T * mpmath.lu_solve(mpmath.matrix(covariance.tolist()), rest))[0] / 2
 
 
 def exact_likelihood(
