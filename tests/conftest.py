@@ -20,3 +20,10 @@ def chromium():
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def set_threads():
+    """torch.set_num_threads, and one thread again after the test."""
+    yield torch.set_num_threads
+    torch.set_num_threads(1)

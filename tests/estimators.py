@@ -1,5 +1,8 @@
 """Every public estimator with quick settings, data that all of them take, and everything that they predict."""
 
+import re
+from typing import Any
+
 import numpy as np
 
 import rtbm
@@ -17,6 +20,13 @@ ESTIMATORS = {
     "theta regressor": lambda: rtbm.ThetaNetRegressor((2,), n_init=1, solver="lbfgs", random_state=0),
     "theta classifier": lambda: rtbm.ThetaNetClassifier((2,), n_init=1, solver="lbfgs", random_state=0),
 }
+
+
+def quick(n_hidden: int = 1, **options: Any) -> rtbm.RTBMDensity:
+    """A machine that is fitted from one start."""
+    return rtbm.RTBMDensity(n_hidden, **{"n_init": 1, "random_state": 0, **options})
+
+
 METHODS = ("score_samples", "transform", "predict", "predict_proba", "decision_function")
 
 
@@ -31,3 +41,14 @@ def table(name, n=60, seed=0):
 def outputs(model, X):
     """What a fitted estimator says about rows, by the name of the method."""
     return {method: np.asarray(getattr(model, method)(X)) for method in METHODS if hasattr(model, method)}
+
+
+def knowledge(model: Any) -> dict[str, str]:
+    """Everything public that a fitted estimator, or the last step of a pipeline, knows about its fit, as text.
+
+    Numbers of NumPy are shown as those of Python, and addresses of memory are left out.
+    """
+    last = model[-1] if hasattr(model, "steps") else model
+    names = [name for name in dir(last) if name.endswith("_") and not name.startswith("_") and hasattr(last, name)]
+    values = {"parameters": model.get_params(), **{name: getattr(last, name) for name in names}}
+    return {name: re.sub(r"np\.\w+\(([^()]*)\)| at 0x\w+", r"\1", repr(value)) for name, value in values.items()}

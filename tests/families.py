@@ -1,9 +1,13 @@
 """Families of theta functions to draw from: wide spectra, skewed bases, boundary points, large arguments."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+from rtbm import ThetaPlan
 
 Floats = NDArray[np.float64]
 PHASES = ("I", "II")
@@ -51,6 +55,23 @@ def problems(draw: st.DrawFn, g: int) -> tuple[Floats, Floats, str]:
     else:
         z = np.pi * rng.integers(-3, 4, g)
     return z, Q, phase
+
+
+def evaluator(plan: ThetaPlan, name: str) -> Any:
+    """One of the ways to the sum of a plan with one block."""
+    ((_, block),) = plan.blocks
+    return block.evaluators[name]
+
+
+def make_omega(rng: np.random.Generator, g: int, small: float = 0.0, large: float = 0.0) -> NDArray[np.complex128]:
+    """Im Ω of size 10^small, and Re Ω of size 10^large."""
+    X, Y = rng.normal(size=(2, g, g))
+    return 10.0**large * (X + X.T) + 1j * 10.0**small * (Y @ Y.T + 0.1 * np.eye(g))
+
+
+def make_z(rng: np.random.Generator, omega: NDArray[np.complex128], periods: float = 1.0) -> NDArray[np.complex128]:
+    """Ωp + q with p and q of size `periods`, but for the real part of Ω."""
+    return periods * (rng.normal(size=len(omega)) + 1j * (omega.imag @ rng.normal(size=len(omega))))
 
 
 def typical(g: int, seed: int = 0, scale: float = 1.0) -> Floats:

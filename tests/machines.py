@@ -14,11 +14,16 @@ from rtbm import MappedDistribution, RTBMDistribution, RTBMMixture
 from rtbm.distributions import Interval
 from rtbm.parameters import Lattice
 from rtbm.theta.lattice import cholesky, enumerate_points
+from rtbm.training import Family
 from tolerances import LOG_PROB, ROUNDINGS
 
 mpmath = pytest.importorskip("mpmath")
 
 D = torch.float64
+
+
+def tensor(*values: Any) -> torch.Tensor:
+    return torch.tensor(values, dtype=D)
 
 
 def bounded(base: Any, low: Sequence[float], high: Sequence[float]) -> MappedDistribution:
@@ -80,17 +85,32 @@ def diagonal(n_visible: int, n_hidden: int, seed: int = 0, phase: str = "II") ->
     return machine.to_phase(phase)
 
 
-def exact_log_prob(lattice: Lattice, v: Floats) -> float:
-    """log Σ_h P(h) N(v; mean + Fh, covariance) for one v, by brute force in 40 digits."""
+def exact_log_prob(lattice: Lattice, v: Floats) -> list[float]:
+    """log Σ_h P(h) N(v; mean + Fh, covariance) for rows v (n, Nv), by brute force in 40 digits."""
     A, a, F, mean, covariance = (np.asarray(part.detach()) for part in lattice)
     T = np.linalg.inv(covariance)
     posterior = A + F.T @ T @ F
-    centre = np.linalg.solve(posterior, F.T @ T @ (v - mean) - a)
     with mpmath.workdps(40):
-        joint = _sum(posterior, centre, lambda h: _energy(A, a, h) + _quadratic(covariance, v, F, mean, h))
-        prior = _sum(A, -np.linalg.solve(A, a), lambda h: _energy(A, a, h))
-        log_volume = mpmath.log(mpmath.det(2 * mpmath.pi * mpmath.matrix(covariance.tolist()))) / 2
-        return float(joint - prior - log_volume)
+        A_exact, a_exact, F_exact, mean_exact, exact = (
+            mpmath.matrix(part.tolist()) for part in (A, a, F, mean, covariance)
+        )
+        precision, log_volume = mpmath.inverse(exact), mpmath.log(mpmath.det(2 * mpmath.pi * exact)) / 2
+
+        def energy(h: mpmath.matrix) -> mpmath.mpf:
+            return (h.T * A_exact * h)[0] / 2 + (a_exact.T * h)[0]
+
+        def joint_energy(h: mpmath.matrix, difference: mpmath.matrix) -> mpmath.mpf:
+            rest = difference - F_exact * h
+            return energy(h) + (rest.T * precision * rest)[0] / 2
+
+        prior = _sum(A, -np.linalg.solve(A, a), energy)
+        results = []
+        for row in v:
+            centre = np.linalg.solve(posterior, F.T @ T @ (row - mean) - a)
+            difference = mpmath.matrix(row.tolist()) - mean_exact
+            joint = _sum(posterior, centre, partial(joint_energy, difference=difference))
+            results.append(float(joint - prior - log_volume))
+    return results
 
 
 def _sum(form: Floats, centre: Floats, energy) -> mpmath.mpf:
@@ -101,13 +121,15 @@ def _sum(form: Floats, centre: Floats, energy) -> mpmath.mpf:
     return mpmath.log(mpmath.fsum(mpmath.exp(lowest - e) for e in energies)) - lowest
 
 
-def _energy(A: Floats, a: Floats, h: mpmath.matrix) -> mpmath.mpf:
-    return (h.T * mpmath.matrix(A.tolist()) * h)[0] / 2 + (mpmath.matrix(a.tolist()).T * h)[0]
-
-
-def _quadratic(covariance: Floats, v: Floats, F: Floats, mean: Floats, h: mpmath.matrix) -> mpmath.mpf:
-    rest = mpmath.matrix(v.tolist()) - mpmath.matrix(mean.tolist()) - mpmath.matrix(F.tolist()) * h
-    return (rest.T * mpmath.lu_solve(mpmath.matrix(covariance.tolist()), rest))[0] / 2
+def exact_likelihood(
+    family: Family, vector: torch.Tensor, x: torch.Tensor, weights: torch.Tensor
+) -> tuple[float, Floats, torch.Tensor]:
+    """Σ weights·log P by theta functions, its gradient by autograd, and log P (n,) itself."""
+    free = vector.clone().requires_grad_()
+    log_prob = family.distribution(free).log_prob(x)
+    value = weights @ log_prob
+    (gradient,) = torch.autograd.grad(value, free)
+    return float(value.detach()), gradient.numpy(), log_prob.detach()
 
 
 def rounding_bound(terms: Callable[..., Sequence[torch.Tensor]], parameters: Iterable[Any]) -> torch.Tensor:

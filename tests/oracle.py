@@ -109,6 +109,16 @@ def rounded(matrix: "flint.acb_mat") -> NDArray[np.complex128]:
     return np.array(values).reshape(matrix.nrows(), matrix.ncols())
 
 
+def flint_all(z: NDArray, omega: NDArray) -> tuple[float, NDArray[np.complex128]]:
+    """u = πyᵀ(Im Ω)⁻¹y with y = Im z, and θ_ab(z|Ω)·exp(−u) (4^g,) in the order of acb_theta_all."""
+    with precision(2000):
+        y = flint_matrix(z.imag)
+        u = flint.acb.pi() * (y.transpose() * flint_matrix(omega.imag).solve(y))[0, 0]
+        values = [value * (-u).exp() for value in flint_matrix(omega).theta(flint_matrix(z)).entries()]
+        assert all(value.rad() < 1e-18 * max(1.0, abs(complex(value.mid()))) for value in values)
+        return float(u.real.mid()), np.array([complex(value.mid()) for value in values])
+
+
 def flint_part(z: NDArray, omega: NDArray, alpha: Floats, beta: Floats, derivative: NDArray | None = None) -> complex:
     """θ[α,β](z|Ω)·exp(−u) for any α, by θ[α,β](z) = exp(2πi(½αᵀΩα + α·(z+β))) θ(z + β + Ωα) in FLINT's arithmetic.
 

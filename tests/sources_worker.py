@@ -1,4 +1,4 @@
-"""One of two processes that fit together; started by torchrun from test_sources."""
+"""One of two processes that fit together; started by torchrun from test_sources and test_mixed_sources."""
 
 import os
 import sys
@@ -47,18 +47,36 @@ class Dying(list):
         return super().__iter__()
 
 
+def fit_rows(kind: str, source: str, rank: int):
+    """The objective and one score of a machine."""
+    if kind in ("fail", "die"):
+        from sklearn import set_config
+
+        set_config(working_memory=0)  # blocks are read again in each step
+    model = RTBMDensity(2, n_init=2, random_state=0).fit(share(kind, source, rank))
+    return [model.history_[-1].objective, model.score([[7.0]])]
+
+
+def fit_table(kind: str, rank: int):
+    """The scores of a table with categories."""
+    from test_mixed_sources import FEW, TABLE, density
+
+    table = FEW if kind == "few" else TABLE
+    if kind == "text":  # levels of several types in the second process
+        own = [table[:100]] if rank == 0 else [table[:100].assign(city=7)]
+    else:
+        own = [table[:40], table[40:200]] if rank == 0 else [table[200:]]
+    return density().fit(own).score_samples(table)
+
+
 def main(kind: str, source: str, output: str) -> None:
+    """Fit, and write down what was found, or the error."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
-    model = RTBMDensity(2, n_init=2, random_state=0)
     try:
-        if kind in ("fail", "die"):
-            from sklearn import set_config
-
-            set_config(working_memory=0)  # blocks are read again in each step
-        model.fit(share(kind, source, rank))
-        np.save(f"{output}.{rank}.npy", [model.history_[-1].objective, model.score([[7.0]])])
+        found = fit_table(kind, rank) if source == "table" else fit_rows(kind, source, rank)
+        np.save(f"{output}.{rank}.npy", found)
     except Exception as error:
         Path(f"{output}.{rank}.txt").write_text(f"{type(error).__name__}: {error}")
         os._exit(1)

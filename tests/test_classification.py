@@ -154,13 +154,6 @@ def test_folds_may_be_given():
         quick(cv=KFold(3)).fit(X, y)  # the rows are sorted by class
 
 
-@pytest.mark.parametrize(("options", "message"), [({"cv": 1}, "cv"), ({"n_jobs": 0}, "n_jobs"), ({"cv": 500}, "cv")])
-def test_bad_parameters(options, message):
-    X, y = load_iris(return_X_y=True)
-    with pytest.raises(InvalidInputError, match=message):
-        quick(**options).fit(X, y)
-
-
 def mixed_rows(n, seed):
     """Colours that depend on the class, alone or together with a number, with gaps, and labels."""
     rng = np.random.default_rng(seed)

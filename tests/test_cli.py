@@ -324,7 +324,7 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path):
 def test_models_and_data_must_match(tmp_path, plane):
     run("fit", plane, "-o", tmp_path / "m.rtbm", *QUICK)
     np.save(tmp_path / "three.npy", np.zeros((5, 3)))
-    result = process("score", tmp_path / "m.rtbm", tmp_path / "three.npy")
+    result = command("score", tmp_path / "m.rtbm", tmp_path / "three.npy")
     assert result.returncode == 1
     assert "has 3 columns, and the model 2" in result.stderr
     rtbm.save(rtbm.load(tmp_path / "m.rtbm").distribution_, tmp_path / "d.rtbm")

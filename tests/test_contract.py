@@ -14,7 +14,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import rtbm
-from estimators import ESTIMATORS, outputs, table
+from estimators import ESTIMATORS, knowledge, outputs, table
 from rtbm import InvalidInputError
 
 WEIGHTED = {
@@ -22,6 +22,8 @@ WEIGHTED = {
     "machine by L-BFGS": lambda: rtbm.RTBMDensity(2, n_init=2, random_state=0),
     "machine by EM": lambda: rtbm.RTBMDensity(2, solver="em", n_init=2, random_state=0),
     "machine by CMA-ES": lambda: rtbm.RTBMDensity(2, solver="cma", max_iter=5, random_state=0),
+    "machine with margins": lambda: rtbm.RTBMDensity(1, margins="learned", n_init=1, random_state=0),
+    "machine with power margins": lambda: rtbm.RTBMDensity(1, margins="yeo-johnson", n_init=1, random_state=0),
     "machine with validation": lambda: rtbm.RTBMDensity(1, validation_fraction=0.2, fallback=None, random_state=0),
     "committee of two": lambda: rtbm.RTBMDensityCV(
         [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_components": 2, "n_init": 1, "max_iter": 15}],
@@ -102,14 +104,6 @@ def test_weights_are_repetitions_and_zero_is_absence(name, share_missing):
     assert_same(name, outputs(absent, X), expected, 1e-6)
 
 
-@every_estimator
-def test_the_same_seed_gives_the_same_result(name):
-    X, y = table(name)
-    first, second = (ESTIMATORS[name]().fit(X, y) for _ in range(2))
-    for method, values in outputs(first, X).items():
-        np.testing.assert_array_equal(outputs(second, X)[method], values)
-
-
 def generators():
     """Everything of NumPy that random numbers come from."""
     return {
@@ -120,12 +114,45 @@ def generators():
     }
 
 
-@every_estimator
-def test_random_numbers_may_come_from_a_generator(name):
+SEVERAL_STARTS = {
+    "mixture with validation": lambda: rtbm.RTBMDensity(
+        1, n_components=2, n_init=4, validation_fraction=0.2, n_iter_no_change=5, fallback=None, random_state=0
+    ),
+    "committee of two": WEIGHTED["committee of two"],
+    "mixtures of random patches": lambda: rtbm.RTBMFeatures(
+        1, patch="random", patch_size=1, n_patches=3, n_components=2, random_state=0
+    ),
+    "theta regressor with validation": lambda: rtbm.ThetaNetRegressor(
+        (3,), n_init=4, validation_fraction=0.2, max_iter=10, random_state=0
+    ),
+    "theta regressor with dropout": lambda: rtbm.ThetaNetRegressor(
+        (3,), solver="adam", dropout=0.2, n_init=2, max_iter=3, random_state=0
+    ),
+    "theta regressor by CMA-ES": lambda: rtbm.ThetaNetRegressor(
+        (3,), solver="cma", n_init=2, max_iter=3, random_state=0
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", [*ESTIMATORS, *SEVERAL_STARTS])
+def test_the_seed_decides_everything(name):
+    """An integer or a generator gives one result, in one process or two. Global generators are left alone."""
     X, y = table(name)
-    first, second = (ESTIMATORS[name]().set_params(random_state=np.random.default_rng(3)).fit(X, y) for _ in range(2))
-    for method, values in outputs(first, X).items():
-        np.testing.assert_array_equal(outputs(second, X)[method], values)
+    before = torch.get_rng_state().numpy(), np.random.get_state()  # noqa: NPY002
+    make = {**ESTIMATORS, **SEVERAL_STARTS}[name]
+    for seed in (lambda: 0, lambda: np.random.default_rng(3)):
+        first, second = (outputs(make().set_params(random_state=seed()).fit(X, y), X) for _ in range(2))
+        for method, values in first.items():
+            np.testing.assert_array_equal(second[method], values)
+    np.testing.assert_equal((torch.get_rng_state().numpy(), np.random.get_state()), before)  # noqa: NPY002
+    if name in SEVERAL_STARTS:
+        one, parallel, other = (
+            outputs(make().set_params(**o).fit(X, y), X) for o in ({}, {"n_jobs": 2}, {"random_state": 4})
+        )
+        for method, values in one.items():
+            np.testing.assert_allclose(parallel[method], values, rtol=1e-12 if "patches" in name else 0, atol=0)
+        assert not all(np.array_equal(other[method], values) for method, values in one.items())
 
 
 @pytest.mark.parametrize("kind", list(generators()))
@@ -142,6 +169,8 @@ def test_draws_come_from_anything_of_numpy_and_advance_generators(kind):
         first, second = draw(source), draw(source)
         np.testing.assert_array_equal(first, draw(generators()[kind]))
         assert np.array_equal(first, second) == (kind == "seed sequence")
+    np.testing.assert_array_equal(model.sample(5), model.sample(5))
+    assert not np.array_equal(model.sample(5, random_state=7), model.sample(5, random_state=8))
 
 
 @pytest.mark.parametrize("seed", ["seven", -1, 1.5])
@@ -242,6 +271,125 @@ def test_wrong_inputs_are_refused_and_a_failed_fit_leaves_nothing_behind(name):
         model.fit(X, y, sample_weight=np.where(np.arange(len(X)) > 2, 1, -1))
 
 
+SETTINGS = {
+    "machine": [
+        ({"n_hidden": 0}, "n_hidden"),
+        ({"n_hidden": "many"}, "n_hidden"),
+        ({"n_components": 1.5}, "n_components"),
+        ({"coupling": "sparse"}, "coupling"),
+        ({"phase": "III"}, "phase"),
+        ({"solver": "sgd"}, "solver"),
+        ({"n_init": 0}, "n_init"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"tol": -1.0}, "tol"),
+        ({"regularization": -1}, "regularization"),
+        ({"regularization": float("nan")}, "regularization"),
+        ({"validation_fraction": 1.0}, "validation_fraction"),
+        ({"fallback": "normal"}, "fallback"),
+        ({"solver": "em", "coupling": "diagonal"}, "em"),
+        ({"smoothness": 1.0, "n_components": 2}, "smoothness=1"),
+        ({"smoothness": 1.0, "n_hidden": 2, "coupling": "diagonal"}, "smoothness=1"),
+        ({"smoothness": 1.0, "solver": "em"}, "smoothness=1"),
+    ],
+    "committee": [
+        ({"candidates": []}, "candidates must be None or a list"),
+        ({"candidates": {"n_hidden": 2}}, "candidates must be None or a list"),
+        ({"candidates": [{"hiden": 2}]}, "got {'hiden': 2}"),
+        ({"candidates": [3]}, "got 3"),
+        ({"candidates": [{"n_hidden": 1, "bounds": (0, None)}]}, "without .*bounds"),
+        ({"cv": 1}, "cv"),
+        ({"combine": "best"}, "combine"),
+        ({"n_jobs": 0}, "n_jobs"),
+        ({"cv": 300}, "600 distinct rows"),
+        ({"targets": "1"}, "targets must be"),
+        ({"targets": [2]}, "targets must be"),
+        ({"targets": [-1]}, "targets must be"),
+        ({"targets": 1}, "targets must be"),
+    ],
+    "features": [
+        ({"patch": "rings"}, "patch must be one of"),
+        ({"patch": []}, "patch must be a name or a list"),
+        ({"patch": [[0, 2]]}, r"patch\[0\] must be a list of different feature numbers from 0 to 1"),
+        ({"patch": [[0, 1], [1, 1]]}, r"patch\[1\] must be"),
+        ({"patch": [[]]}, r"patch\[0\] must be"),
+        ({"patch": [0, 1]}, r"patch\[0\] must be"),
+        ({"patch_size": 0}, "patch_size must be an integer of at least 1"),
+        ({"patch": "blocks"}, "needs image_shape"),
+        ({"patch": "blocks", "image_shape": (2, 3)}, "has 6 pixels, and X has 2 features"),
+        ({"patch": "blocks", "image_shape": 4}, "image_shape must be two integers"),
+        ({"patch": "blocks", "image_shape": (1, 2), "patch_size": (1, 2, 3)}, "patch_size must be two integers"),
+        ({"n_patches": 3}, 'n_patches is for patch="random"'),
+        ({"patch": "random", "n_patches": 0}, "n_patches must be an integer"),
+        ({"features": "means"}, "features must be one of"),
+        ({"supervised": "yes"}, "supervised must be True or False"),
+        ({"n_hidden": 0}, "n_hidden must be an integer"),
+        ({"coupling": "sparse"}, "coupling must be one of"),
+        ({"tol": -1.0}, "tol must be a number"),
+        ({"n_jobs": 0}, "n_jobs must be"),
+    ],
+    "classifier": [({"cv": 1}, "cv"), ({"n_jobs": 0}, "n_jobs"), ({"cv": 500}, "cv")],
+    "theta regressor": [
+        ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes"),
+        ({"hidden_layer_sizes": None}, "hidden_layer_sizes"),
+        ({"hidden_layer_sizes": (n for n in (2, 2))}, "hidden_layer_sizes"),
+        ({"activation": "sigmoid"}, "activation"),
+        ({"activation": ("theta", "theta")}, "activation"),
+        ({"activation": None}, "activation"),
+        ({"output_activation": "softmax"}, "output_activation"),
+        ({"coupling": "sparse"}, "coupling"),
+        ({"initialization": "xavier"}, "initialization"),
+        ({"solver": "sgd"}, "solver"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"n_init": 0}, "n_init"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"alpha": np.inf}, "alpha"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"dropout": 0.5}, "dropout needs solver='adam'"),
+        ({"dropout": 1.5, "solver": "adam"}, "dropout"),
+        ({"validation_fraction": 1.0}, "validation_fraction"),
+        ({"device": "gpu"}, "device"),
+        ({"device": "meta"}, "device"),
+        ({"n_jobs": 0}, "n_jobs"),
+    ],
+    "theta classifier": [({"loss": "hinge"}, "loss")],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"), [(name, *case) for name, cases in SETTINGS.items() for case in cases]
+)
+def test_wrong_settings_are_named(name, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ESTIMATORS[name]().set_params(**options).fit(*table(name))
+
+
+LATE = {
+    "machine": lambda model, X, y: model.set_params(bounds=(100, None)).fit(np.hstack([X, X[:, :1] ** 2])),
+    "committee": lambda model, X, y: model.set_params(cv=300).fit(X),
+    "features": lambda model, X, y: model.fit(np.ones((10, 4))),
+    "classifier": lambda model, X, y: model.fit(X, np.zeros(len(X))),
+    "regressor": lambda model, X, y: model.fit(X, np.ones(len(X))),
+    "outlier detector": lambda model, X, y: model.fit(np.ones((10, 4))),
+    "imputer": lambda model, X, y: model.fit(np.ones((10, 4))),
+    "theta classifier": lambda model, X, y: model.fit(X, np.zeros(len(X))),
+}
+
+
+OF_ROWS = ("columns_", "constants_")
+"""What densities know of the rows alone."""
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_fit_that_fails_after_the_checks_of_the_rows_leaves_nothing_behind(name):
+    X, y = table(name)
+    model = ESTIMATORS[name]().fit(X, y)
+    with pytest.raises(InvalidInputError):
+        LATE[name](model, X, y)
+    with pytest.raises(NotFittedError):
+        outputs(model, X)
+    assert {attribute for attribute in vars(model) if attribute.endswith("_")} <= {"n_features_in_", *OF_ROWS}
+
+
 @every_estimator
 def test_names_of_columns_are_kept_and_other_names_are_refused(name):
     X, y = table(name)
@@ -256,23 +404,65 @@ def test_names_of_columns_are_kept_and_other_names_are_refused(name):
                 getattr(model, method)(wrong)
 
 
-@every_estimator
+SAVED = {
+    **WEIGHTED,
+    "mixture with bounds": lambda: rtbm.RTBMDensity(
+        np.int64(1), n_components=2, bounds=[(0, None), None], n_init=1, random_state=np.random.RandomState(0)
+    ),
+    "committee with bounds": lambda: rtbm.RTBMDensityCV(
+        [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 2, "n_components": 2, "n_init": 1, "fallback": "gaussians"}],
+        cv=2,
+        bounds=[(0, None), None],
+        random_state=0,
+    ),
+    "patch classifier": lambda: rtbm.make_patch_classifier(1, patch_size=1, random_state=0),
+    "theta regressor with several layers": lambda: rtbm.ThetaNetRegressor(
+        (3, 2), activation=("theta", "tanh"), output_activation="theta", n_init=np.int64(1), max_iter=5, random_state=0
+    ),
+    "theta regressor of two targets": lambda: rtbm.ThetaNetRegressor(
+        (3,), solver="adam", dropout=0.1, n_init=1, max_iter=5, random_state=0
+    ),
+    "theta classifier with dense units": lambda: rtbm.ThetaNetClassifier(
+        (2,), coupling="dense", n_init=1, max_iter=5, random_state=0
+    ),
+    "theta classifier of three classes": lambda: rtbm.ThetaNetClassifier(
+        3, activation="theta-II", n_init=1, max_iter=5, random_state=0
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", SAVED)
 def test_what_is_saved_comes_back(name, tmp_path):
+    """All that an estimator answers, draws and knows about its fit, and its file; and it can be fitted again."""
     X, y = table(name)
+    if "two targets" in name:
+        y = np.column_stack([y, -y])
+    if "three classes" in name:
+        y = np.arange(len(y)) % 3
     with pytest.raises(InvalidInputError, match="fitted"):
-        rtbm.save(ESTIMATORS[name](), tmp_path / "first.rtbm")
+        rtbm.save(SAVED[name](), tmp_path / "first.rtbm")
     assert not list(tmp_path.iterdir())
-    model = ESTIMATORS[name]().fit(pd.DataFrame(X, columns=["mass", "charge"]), y)
+    frame = pd.DataFrame(X, columns=["mass", "charge"])
+    model = SAVED[name]().fit(frame, y)
     rtbm.save(model, tmp_path / "first.rtbm")
     loaded = rtbm.load(tmp_path / "first.rtbm")
     assert type(loaded) is type(model)
     assert list(loaded.feature_names_in_) == ["mass", "charge"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # arrays for an estimator that was fitted to a frame
-        assert_same(name, outputs(loaded, X), outputs(model, X), 1e-9)
-        assert_same(name, outputs(pickle.loads(pickle.dumps(model)), X), outputs(model, X), 1e-9)
+    unsaved = {"results_", "parameters"} if "with bounds" in name and "mixture" in name else {"results_"}
+    known, found = knowledge(model), knowledge(loaded)
+    assert {k: found[k] for k in found.keys() - unsaved} == {k: known[k] for k in known.keys() - unsaved}
+    if hasattr(model, "sample"):
+        np.testing.assert_array_equal(loaded.sample(5, random_state=1), model.sample(5, random_state=1))
+    if hasattr(model, "transform"):
+        assert list(loaded.get_feature_names_out()) == list(model.get_feature_names_out())
+    assert_same(name, outputs(loaded, frame), outputs(model, frame), 1e-9)
+    assert_same(name, outputs(pickle.loads(pickle.dumps(model)), frame), outputs(model, frame), 1e-9)
     rtbm.save(loaded, tmp_path / "second.rtbm")
     assert (tmp_path / "second.rtbm").read_bytes() == (tmp_path / "first.rtbm").read_bytes()
+    again = outputs(loaded.fit(frame, y), frame)
+    if "parameters" not in unsaved:  # a random state is not saved
+        assert_same(name, again, outputs(model, frame), 1e-9)
 
 
 @pytest.mark.parametrize("fitted", [False, True])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
-from families import PHASES, typical
+from families import PHASES, evaluator, typical
 from rtbm import ThetaPlan, log_theta, theta_moments
 from tolerances import MOMENTS, SAME
 
@@ -29,13 +29,12 @@ def test_log_theta(g: int, scale: float, phase: str) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("evaluator", ["list", "split", "fused"])
+@pytest.mark.parametrize("name", ["list", "split", "fused"])
 @pytest.mark.parametrize("scale", [1.0, 8.0])
-def test_every_evaluator_twice(scale: float, evaluator: str, phase: str) -> None:
+def test_every_evaluator_twice(scale: float, name: str, phase: str) -> None:
     def function(z: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
         Q = factor @ factor.mT
-        ((_, block),) = ThetaPlan(Q, phase=phase).blocks
-        return block.evaluators[evaluator].log_theta(z, Q)
+        return evaluator(ThetaPlan(Q, phase=phase), name).log_theta(z, Q)
 
     assert gradcheck(function, inputs(2, scale))
     assert gradgradcheck(function, inputs(2, scale))
@@ -55,14 +54,17 @@ def test_theta_moments(g: int, scale: float, order: int, phase: str) -> None:
 @pytest.mark.parametrize("phase", PHASES)
 def test_diagonal_given_as_a_vector(phase: str) -> None:
     q = torch.tensor([0.3, 2.0, 9.0, 40.0], dtype=torch.float64, requires_grad=True)
-    z, _ = inputs(4, 1.0)
+    z = (inputs(4, 1.0)[0].detach() * torch.tensor([[1.0], [3.0]])).requires_grad_()
 
     def function(z: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return theta_moments(z, q, phase=phase, order=3)
 
     assert gradcheck(function, (z, q))
     assert gradgradcheck(function, (z, q))
+    assert gradcheck(lambda z, q: log_theta(z, q, phase=phase), (z, q))
     assert gradgradcheck(lambda z, q: log_theta(z, q, phase=phase), (z, q))
+    assert gradcheck(lambda z: log_theta(z, q.detach(), phase=phase), (z,))
+    assert gradcheck(lambda q: log_theta(z.detach(), q, phase=phase), (q,))
     for a, b in zip(function(z, q), theta_moments(z, torch.diag(q.detach()), phase=phase, order=3), strict=True):
         assert torch.allclose(a, b, rtol=SAME, atol=SAME)
 

@@ -197,8 +197,11 @@ def test_errors() -> None:
     hidden = make(2)
     with pytest.raises(InvalidInputError, match="integers"):
         hidden.log_prob([0.5, 1.0])
-    with pytest.raises(InvalidInputError, match=r"a must be one vector"):
-        DiscreteGaussian(np.eye(2), np.zeros((3, 2)))
+    with pytest.raises(InvalidInputError, match="A must be symmetric"):
+        DiscreteGaussian([[2.0, 0.5], [0.4, 1.0]], [0.0, 0.0])
+    for a in (np.zeros((3, 2)), [0.0]):
+        with pytest.raises(InvalidInputError, match=r"a must be one vector"):
+            DiscreteGaussian(np.eye(2), a)
     for other in (make(3), torch.distributions.Normal(0.0, 1.0)):
         with pytest.raises(InvalidInputError, match="other must be a DiscreteGaussian with g = 2"):
             hidden.kl(other)

@@ -8,14 +8,11 @@ import pytest
 import torch
 from scipy.integrate import quad
 
+from machines import tensor
 from rtbm import InvalidInputError, RTBMDistribution
 from rtbm.distributions import CategoryColumn, ColumnMap, Interval, MixedDistribution, NumberColumn, YeoJohnson
 
 NAN = math.nan
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 MACHINES = [

@@ -1,7 +1,5 @@
 """Tables with categories, atoms and rounded columns in blocks: the fit of the same rows in memory."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,9 +7,8 @@ import torch
 from sklearn import config_context
 
 from rtbm import FileError, InvalidInputError, RTBMDensity
-from test_sources import two_processes
+from test_sources import WORKER, two_processes
 
-WORKER = Path(__file__).with_name("mixed_worker.py")
 N = 21_000  # more than the rows of a sample
 
 
@@ -202,7 +199,7 @@ def test_too_many_levels_are_explained():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["few", "all"])
 def test_two_processes_find_what_one_finds(kind, tmp_path):
-    two_processes(WORKER, kind, tmp_path / "out")
+    two_processes(WORKER, kind, "table", tmp_path / "out")
     first, second = (np.load(tmp_path / f"out.{rank}.npy") for rank in (0, 1))
     assert np.array_equal(first, second)
     table = FEW if kind == "few" else TABLE
@@ -211,6 +208,6 @@ def test_two_processes_find_what_one_finds(kind, tmp_path):
 
 @pytest.mark.slow
 def test_an_error_in_one_process_is_an_error_in_both(tmp_path):
-    two_processes(WORKER, "text", tmp_path / "out", fails=True)
+    two_processes(WORKER, "text", "table", tmp_path / "out", fails=True)
     for rank in (0, 1):
         assert "city" in (tmp_path / f"out.{rank}.txt").read_text()

@@ -10,15 +10,12 @@ import polars as pl
 import pytest
 from scipy.stats import kstest, norm
 
+from estimators import quick
 from rtbm import InvalidInputError, RTBMDensity, RTBMDensityCV, RTBMOutlierDetector, load, save
 from rtbm.plotting import plot_explanation
 
 ERRORS = 4.0
 """Shares may be this many standard errors from what is expected."""
-
-
-def quick(**options):
-    return RTBMDensity(1, n_init=1, random_state=0, **options)
 
 
 def sources():

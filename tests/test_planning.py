@@ -12,11 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from families import PHASES, Floats, matrices, typical, unimodular
-from rtbm import log_theta
+from rtbm import log_theta, theta_moments
 from rtbm.theta.block import planning
 from rtbm.theta.block.poisson import find_basis, make_form, make_geometry
 from rtbm.theta.lattice import change_basis, enumerate_points, exact_congruence, in_parts
-from tolerances import LOG_THETA, SAME
+from tolerances import LOG_THETA, MOMENTS, SAME
 
 sizes = st.integers(1, 5)
 
@@ -77,12 +77,15 @@ def test_bases_with_long_integers_take_pythons(phase: str) -> None:
     assert abs(values[0] - values[1]) <= LOG_THETA
 
 
-def test_without_numba_plans_are_the_same() -> None:
+def test_where_numba_is_missing_everything_is_the_same() -> None:
     script = """
         import sys
         sys.modules["numba"] = None
         import numpy as np, rtbm
         from families import typical
+        from rtbm.theta import kernels
+        assert not kernels.AVAILABLE
+        print(float(rtbm.log_theta([5.0], [[10.0]])), float(rtbm.DiscreteGaussian([[2.0]], [1.0]).mean))
         for g in (1, 2, 3, 5):
             for phase in ("I", "II"):
                 plan = rtbm.ThetaPlan(typical(g, scale=3.0), phase=phase)
@@ -92,6 +95,9 @@ def test_without_numba_plans_are_the_same() -> None:
     code = f"import sys; sys.path.insert(0, {folder!r})\n" + textwrap.dedent(script)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     lines = iter(run.stdout.split("\n"))
+    log_value, mean = map(float, next(lines).split())
+    assert abs(log_value - float(log_theta([5.0], [[10.0]]))) <= LOG_THETA
+    assert abs(mean + float(theta_moments([1.0], [[2.0]]).mean)) <= MOMENTS
     for g in (1, 2, 3, 5):
         for phase in PHASES:
             terms, value = next(lines).split()

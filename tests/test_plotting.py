@@ -16,6 +16,7 @@ import torch
 from sklearn import config_context
 from sklearn.base import BaseEstimator
 
+from estimators import quick
 from machines import dense, diagonal
 from rtbm import (
     DiscreteGaussian,
@@ -228,10 +229,6 @@ def pictures(html):
     found = [base64.b64decode(code) for code in re.findall(r'src="data:image/png;base64,([^"]*)"', html)]
     assert len(found) == html.count("<img ")
     return [matplotlib.image.imread(io.BytesIO(picture), format="png").shape[:2] for picture in found]
-
-
-def quick(**options):
-    return RTBMDensity(1, n_init=1, random_state=0, **options)
 
 
 def test_notebooks_show_parameters_a_picture_and_the_summary():

@@ -10,9 +10,9 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 
+from estimators import quick
 from rtbm import (
     InvalidInputError,
-    RTBMDensity,
     RTBMDensityCV,
     RTBMDistribution,
     RTBMOutlierDetector,
@@ -22,10 +22,6 @@ from rtbm import (
 from rtbm.distributions import LearnedMargin, YeoJohnson
 
 pd = pytest.importorskip("pandas")
-
-
-def quick(n_hidden=1, **options):
-    return RTBMDensity(n_hidden, **{"n_init": 1, "random_state": 0, **options})
 
 
 @pytest.fixture(scope="module")
@@ -387,10 +383,10 @@ def test_regression_by_one_gaussian_is_linear_regression():
 
 def test_densities_of_predictors_keep_the_names_of_columns():
     frame = load_iris(as_frame=True).data
-    detector = RTBMOutlierDetector(RTBMDensity(1, n_init=1, random_state=0)).fit(frame)
+    detector = RTBMOutlierDetector(quick()).fit(frame)
     assert detector.density_.predict_mean(frame[:3], frame.columns[0]).shape == (3,)
     assert np.array_equal(detector.score_samples(frame), detector.density_.score_samples(frame))
-    regressor = RTBMRegressor(RTBMDensity(1, n_init=1, random_state=0)).fit(frame.iloc[:, :3], frame.iloc[:, 3])
+    regressor = RTBMRegressor(quick()).fit(frame.iloc[:, :3], frame.iloc[:, 3])
     assert list(regressor.density_.feature_names_in_) == list(frame.columns)
     regressor.fit(frame.iloc[:, :2], frame.iloc[:, 2:].to_numpy())
     assert list(regressor.density_.feature_names_in_)[2:] == ["target 0", "target 1"]

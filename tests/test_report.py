@@ -40,6 +40,16 @@ TOY = Experiment(
 )
 
 
+RECORD = {
+    "outcome": {"seeds": 2, "quick": False, "squares": [0, 1]},
+    "seconds": 500.0,
+    "command": "python -m experiments toy",
+    "seeds": "0 to 1",
+    "versions": {"rtbm": "1"},
+    "finished": "now",
+}
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """A report that the command has written, of two experiments."""
@@ -91,15 +101,7 @@ def test_the_page_says_how_numbers_came_about(page):
 
 
 def test_text_is_escaped_and_the_best_is_marked():
-    record = {
-        "outcome": {"seeds": 2, "quick": True, "squares": [0, 1]},
-        "seconds": 500.0,
-        "command": "python -m experiments toy",
-        "seeds": "0 to 1",
-        "versions": {"rtbm": "1"},
-        "finished": "now",
-    }
-    text = report.render([report.Section("toy", TOY, record, [b"png", b"png"])])
+    text = report.render([report.Section("toy", TOY, RECORD, [b"png", b"png"])])
     assert "Toy &lt;experiment&gt;" in text
     assert "It&#x27;s &lt;better&gt;." in text
     assert "<code>square</code>, &amp; more" in text
@@ -110,15 +112,7 @@ def test_text_is_escaped_and_the_best_is_marked():
 
 
 def test_documents_get_tables_verdicts_and_how_they_came_about():
-    record = {
-        "outcome": {"seeds": 2, "quick": False, "squares": [0, 1]},
-        "seconds": 500.0,
-        "command": "python -m experiments toy",
-        "seeds": "0 to 1",
-        "versions": {"rtbm": "1"},
-        "finished": "now",
-    }
-    text = report.to_markdown(TOY, record)
+    text = report.to_markdown(TOY, RECORD)
     assert "- **beaten**: It's <better>." in text
     assert "| x | a | b |\n|---|---|---|\n| 1 < 2 | 3 | **4** |" in text
     assert text.endswith("`python -m experiments toy`, seeds 0 to 1, 8 min of computing, now; rtbm 1.\n")

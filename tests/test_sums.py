@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from machines import exact_likelihood
 from rtbm.errors import TooManyTermsError
 from rtbm.training import Family, Likelihood, make_family
 from rtbm.training.sums import ArrayBlocks, dense, make_blocks
@@ -108,7 +109,7 @@ def test_values_and_gradients_are_those_of_theta_functions(seed, d, g, K, gaps):
     family = make_family(d, g, n_components=K)
     vector, x, w = random_vector(family, seed), points(40, d, seed, gaps), weights(40, seed)
     value, gradient = likelihood_of(family, x, w).with_gradient(vector)
-    exact, expected = exact_likelihood(family, vector, x, w)
+    exact, expected, _ = exact_likelihood(family, vector, x, w)
     assert abs(value - exact) < TOLERANCE
     assert np.allclose(gradient, expected, rtol=1e-5, atol=1e-5)
     assert abs(likelihood_of(family, x, w).value(vector) - value) < TOLERANCE
@@ -127,17 +128,9 @@ def test_short_tables_have_the_normaliser_of_all_states():
 
 def assert_ten_digits(family, vector, x, w, tolerance):
     value, gradient = likelihood_of(family, x, w, tolerance=tolerance).with_gradient(vector)
-    exact, expected = exact_likelihood(family, vector, x, w)
+    exact, expected, _ = exact_likelihood(family, vector, x, w)
     assert abs(value - exact) < 1e-11
     assert np.allclose(gradient, expected, rtol=0, atol=1e-10 * max(1.0, np.abs(expected).max()))
-
-
-def exact_likelihood(family, vector, x, w):
-    """The likelihood by theta functions, and its gradient."""
-    free = vector.clone().requires_grad_()
-    exact = w @ family.distribution(free).log_prob(x)
-    (gradient,) = torch.autograd.grad(exact, free)
-    return float(exact.detach()), gradient.numpy()
 
 
 @given(st.integers(0, 10**6))
@@ -155,14 +148,11 @@ def test_points_far_out_are_right(limit):
     family = make_family(1, 2, n_components=2)
     x = torch.cat([points(200, 1, 0), torch.tensor([[2000.0], [-3000.0]], dtype=torch.float64)])
     likelihood, vector = likelihood_of(family, x, weights(202, 0), max_states=limit), random_vector(family, 0)
-    free = vector.clone().requires_grad_()
-    exact = likelihood.source.weights @ family.distribution(free).log_prob(x)
-    (expected,) = torch.autograd.grad(exact, free)
+    exact, expected, log_prob = exact_likelihood(family, vector, x, weights(202, 0))
     value, gradient = likelihood.with_gradient(vector)
-    assert math.isclose(value, float(exact.detach()), rel_tol=1e-9)
-    assert np.allclose(gradient, expected.numpy(), rtol=1e-6)
-    log_prob = likelihood.log_prob(vector)
-    assert torch.allclose(log_prob, family.distribution(vector).log_prob(x), rtol=1e-9, atol=1e-5)
+    assert math.isclose(value, exact, rel_tol=1e-9)
+    assert np.allclose(gradient, expected, rtol=1e-6)
+    assert torch.allclose(likelihood.log_prob(vector), log_prob, rtol=1e-9, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -173,12 +163,10 @@ def test_points_of_many_features_are_right(seed):
     x = torch.cat([points(60, d, seed), 40 * points(4, d, seed + 1)])
     vector = random_vector(family, seed, scale)
     likelihood = likelihood_of(family, x, weights(64, seed), max_states=4)
-    exact = family.distribution(vector).log_prob(x)
-    assert torch.allclose(likelihood.log_prob(vector), exact, rtol=1e-9, atol=1e-5)
-    free = vector.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(likelihood.source.weights @ family.distribution(free).log_prob(x), free)
+    _, expected, log_prob = exact_likelihood(family, vector, x, weights(64, seed))
+    assert torch.allclose(likelihood.log_prob(vector), log_prob, rtol=1e-9, atol=1e-5)
     gradient = likelihood.with_gradient(vector)[1]
-    assert np.allclose(gradient, expected.numpy(), rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
+    assert np.allclose(gradient, expected, rtol=1e-5, atol=1e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -211,14 +199,13 @@ def test_units_too_soft_for_a_table_take_theta_functions():
 
 
 @pytest.mark.parametrize("n", [1, 255, 256, 257, 20_000, 50_001])
-def test_the_number_of_threads_and_the_length_of_blocks_do_not_matter(n):
+def test_the_number_of_threads_and_the_length_of_blocks_do_not_matter(n, set_threads):
     family = make_family(2, 2, n_components=2)
     x, w, vector = points(n, 2, 1), weights(n, 2), random_vector(family, 3)
-    before, results = torch.get_num_threads(), []
+    results = []
     for threads in (1, 2):
-        torch.set_num_threads(threads)
+        set_threads(threads)
         results.append(likelihood_of(family, x, w).with_gradient(vector))
-    torch.set_num_threads(before)
     assert results[0][0] == results[1][0]
     assert (results[0][1] == results[1][1]).all()
     if n < 300:
@@ -235,20 +222,6 @@ def test_the_sums_of_parts_add_up():
     largest = max(np.abs(part).max() for part in whole[2:])
     for part, *others in zip(whole[2:], *(sums[2:] for sums in parts), strict=True):
         assert np.allclose(part, sum(others), rtol=0, atol=ROUNDINGS * EPSILON * 400 * largest)
-
-
-def test_weights_are_repetitions():
-    family = make_family(2, 2)
-    x, vector = points(50, 2, 0, 0.2), random_vector(family, 1)
-    x = x[~x.isnan().all(1)]
-    counts = torch.arange(len(x)) % 3
-    repeated = x.repeat_interleave(counts, 0)
-    kept = counts > 0
-    one = likelihood_of(family, x[kept], counts[kept].double() / len(repeated)).with_gradient(vector)
-    other = likelihood_of(family, repeated, torch.full((len(repeated),), 1 / len(repeated), dtype=torch.float64))
-    value, gradient = other.with_gradient(vector)
-    assert abs(one[0] - value) < TOLERANCE
-    assert np.allclose(one[1], gradient, rtol=0, atol=1e-7)
 
 
 def test_extreme_parameters_are_survived_or_refused():

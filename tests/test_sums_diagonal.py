@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from machines import exact_likelihood
 from rtbm.distributions.integration.grid import MAX_GRID_NODES
 from rtbm.theta import kernels
 from rtbm.training import Family, Likelihood, make_family
@@ -39,18 +40,8 @@ def random_data(n: int, d: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(1.3 * rng.normal(size=(n, d))), weights / weights.sum()
 
 
-def exact(
-    family: Family, vector: torch.Tensor, x: torch.Tensor, weights: torch.Tensor
-) -> tuple[float, np.ndarray, torch.Tensor]:
-    free = vector.clone().requires_grad_()
-    log_prob = family.distribution(free).log_prob(x)
-    value = weights @ log_prob
-    (gradient,) = torch.autograd.grad(value, free)
-    return float(value.detach()), gradient.numpy(), log_prob.detach()
-
-
 def assert_exact(family: Family, vector: torch.Tensor, x: torch.Tensor, weights: torch.Tensor) -> None:
-    value, gradient, log_prob = exact(family, vector, x, weights)
+    value, gradient, log_prob = exact_likelihood(family, vector, x, weights)
     likelihood = Likelihood(family, ArrayBlocks(x, weights))
     ours, by_vector = likelihood.with_gradient(vector)
     scale = 1 + abs(value)
@@ -89,12 +80,33 @@ def test_each_series_has_all_digits(q):
     assert_exact(family, random_vector(family, 7, q, q), x, weights)
 
 
+UNUSUAL = {
+    "far outliers": (400, [3, 77, 200], [40.0, -300.0, 1000.0]),
+    "many periods": (20, [0], [1e8]),
+    "equal rows": (100, slice(None), [0.3]),
+}
+
+
 @pytest.mark.parametrize(("d", "n_components"), [(1, 1), (1, 3), (2, 1), (2, 2)])
-def test_far_outliers(d, n_components):
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_unusual_rows(kind, d, n_components):
     family = make_family(d, 5, n_components=n_components, coupling="diagonal")
-    x, weights = random_data(400, d, 0)
-    x[3], x[77], x[200] = 40.0, -300.0, 1000.0
+    n, rows, values = UNUSUAL[kind]
+    x, weights = random_data(n, d, 4)
+    x[rows] = torch.tensor(values, dtype=torch.float64)[:, None]
     assert_exact(family, random_vector(family, 5), x, weights)
+
+
+@pytest.mark.parametrize("n_components", [1, 2])
+@pytest.mark.parametrize("share", ["some", "all"])
+def test_rows_with_gaps_take_theta_functions(share, n_components):
+    family = make_family(2, 4, n_components=n_components, coupling="diagonal")
+    x, weights = random_data(60, 2, 4)
+    if share == "some":
+        x[::7, 0] = x[3, 1] = math.nan
+    else:
+        x[:, 1] = math.nan
+    assert_exact(family, random_vector(family, 3), x, weights)
 
 
 def test_weights_of_zero_drop_points():
@@ -111,47 +123,19 @@ def test_weights_of_zero_drop_points():
 
 @compiled_only
 @pytest.mark.parametrize(("d", "g", "n_components", "n"), [(1, 40, 1, 9000), (2, 30, 1, 20000), (2, 20, 3, 9000)])
-def test_threads_change_nothing(d, g, n_components, n):
+def test_threads_change_nothing(d, g, n_components, n, set_threads):
     family = make_family(d, g, n_components=n_components, coupling="diagonal")
     vector = random_vector(family, 1, 8.0, 60.0)
     x, weights = random_data(n, d, 2)
-    before, results = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            likelihood = Likelihood(family, ArrayBlocks(x, weights))
-            results.append((*likelihood.with_gradient(vector), likelihood.log_prob(vector)))
-    finally:
-        torch.set_num_threads(before)
+    results = []
+    for threads in (1, 2):
+        set_threads(threads)
+        likelihood = Likelihood(family, ArrayBlocks(x, weights))
+        results.append((*likelihood.with_gradient(vector), likelihood.log_prob(vector)))
     (value, gradient, log_prob), (value2, gradient2, log_prob2) = results
     assert value == value2
     assert (gradient == gradient2).all()
     assert (log_prob == log_prob2).all()
-
-
-@pytest.mark.parametrize("n_components", [1, 2])
-def test_rows_with_gaps_take_theta_functions(n_components):
-    family = make_family(2, 4, n_components=n_components, coupling="diagonal")
-    x, weights = random_data(60, 2, 4)
-    x[::7, 0] = math.nan
-    x[3, 1] = math.nan
-    assert_exact(family, random_vector(family, 3), x, weights)
-
-
-def test_all_rows_with_gaps():
-    family = make_family(2, 4, coupling="diagonal")
-    x, weights = random_data(20, 2, 4)
-    x[:, 1] = math.nan
-    assert_exact(family, random_vector(family, 3), x, weights)
-
-
-@pytest.mark.parametrize("n_components", [1, 2])
-def test_arguments_of_many_periods(n_components):
-    family = make_family(1, 4, n_components=n_components, coupling="diagonal")
-    vector = random_vector(family, 3)
-    x, weights = random_data(20, 1, 4)
-    x[0] = 1e8
-    assert_exact(family, vector, x, weights)
 
 
 @pytest.mark.parametrize(("index", "value"), [(0, 800.0), (0, -800.0), (-1, 500.0), (-1, -500.0), (0, math.nan)])
@@ -172,7 +156,7 @@ def test_without_numba(monkeypatch):
     x, weights = random_data(30, 1, 4)
     likelihood = Likelihood(family, ArrayBlocks(x, weights))
     vector = random_vector(family, 3)
-    value, gradient, _ = exact(family, vector, x, weights)
+    value, gradient, _ = exact_likelihood(family, vector, x, weights)
     ours, by_vector = likelihood.with_gradient(vector)
     assert abs(ours - value) < 1e-14
     assert np.allclose(by_vector, gradient, rtol=1e-13, atol=1e-15)
@@ -209,9 +193,3 @@ def test_many_points_on_a_line():
     x[:5] = torch.tensor([[-50.0], [30.0], [7.0], [7.0], [300.0]], dtype=torch.float64)
     for seed, (low, high) in enumerate([(4.0, 60.0), (0.5, 4.0), (0.05, 500.0), (100.0, 500.0)]):
         assert_exact(family, random_vector(family, seed, low, high), x, weights)
-
-
-def test_equal_points():
-    family = make_family(1, 5, coupling="diagonal")
-    x, weights = torch.full((100, 1), 0.3, dtype=torch.float64), torch.full((100,), 0.01, dtype=torch.float64)
-    assert_exact(family, random_vector(family, 1), x, weights)

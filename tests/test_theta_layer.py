@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, vmap
 
 from families import PHASES
-from rtbm import InvalidInputError, RTBMDistribution, theta_moments
+from rtbm import InvalidInputError, RTBMDistribution
 from rtbm.nn import ThetaLayer, theta_unit, theta_units
 from rtbm.nn.feedforward import make_network
 from rtbm.nn.theta_layer import balanced_gain
@@ -129,34 +129,6 @@ def test_gradients_of_dense_units(phase):
     assert torch.autograd.gradgradcheck(function, (u, root))
 
 
-def test_gradients_are_the_papers_kappa_and_rho():
-    """Appendix B.1: ∂E_i/∂b_j = κ_ji, ∂E_i/∂W_jk = κ_ki v_j, ∂E_i/∂Q_jk = ρ_jki / (1 + δ_jk), with ∇ → 2πi ∂/∂z."""
-    layer = ThetaLayer(2, 3, coupling="dense", dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    W, b = layer.weight.detach().mT.clone().requires_grad_(), layer.bias.detach() + 0.3
-    root = torch.tensor([[1.5, 0, 0], [0.4, 1.8, 0], [-0.3, 0.5, 2.0]], dtype=torch.float64)
-    Q, v = (root @ root.mT).requires_grad_(), torch.tensor([0.4, -0.7], dtype=torch.float64)
-    b.requires_grad_()
-    E = theta_units(v @ W + b, Q)
-    _, mean, covariance, third = theta_moments((v @ W + b).detach(), Q.detach(), order=3)
-    second = covariance + torch.outer(mean, mean)  # ∇∇θ/θ
-    kappa = -(second - torch.outer(mean, mean))
-    raw = (
-        third
-        + torch.einsum("ij,k->ijk", covariance, mean)
-        + torch.einsum("ik,j->ijk", covariance, mean)
-        + torch.einsum("jk,i->ijk", covariance, mean)
-        + torch.einsum("i,j,k->ijk", mean, mean, mean)
-    )
-    rho = raw - torch.einsum("jk,i->jki", second, mean)
-    for i in range(3):
-        by_b, by_W, by_Q = torch.autograd.grad(E[i], (b, W, Q), retain_graph=True)
-        assert torch.allclose(by_b, kappa[:, i], atol=1e-10)
-        assert torch.allclose(by_W, torch.outer(v, kappa[:, i]), atol=1e-10)
-        entries = by_Q + by_Q.mT - torch.diag(by_Q.diagonal())
-        expected = rho[:, :, i] / (1 + torch.eye(3))
-        assert torch.allclose(entries, expected, atol=1e-9)
-
-
 @pytest.mark.parametrize("coupling", ["diagonal", "dense"])
 @pytest.mark.parametrize("phase", PHASES)
 def test_layer_is_the_expectation_of_a_machine(phase, coupling):
@@ -235,15 +207,12 @@ def test_kernels_give_what_plain_torch_gives(phase, monkeypatch):
             assert torch.allclose(a, b, rtol=1e-12, atol=1e-11)
 
 
-def test_threads_change_nothing_but_the_last_digit(monkeypatch):
+def test_threads_change_nothing_but_the_last_digit(set_threads):
     u, q = torch.randn(1000, 40, dtype=torch.float64).requires_grad_(), torch.linspace(2, 18, 40).double()
     q.requires_grad_()
     alone = torch.autograd.grad(theta_unit(u, q).square().sum(), (u, q))
-    torch.set_num_threads(2)
-    try:
-        together = torch.autograd.grad(theta_unit(u, q).square().sum(), (u, q))
-    finally:
-        torch.set_num_threads(1)
+    set_threads(2)
+    together = torch.autograd.grad(theta_unit(u, q).square().sum(), (u, q))
     assert torch.equal(alone[0], together[0])
     assert torch.allclose(alone[1], together[1], rtol=1e-12)
 
@@ -367,6 +336,12 @@ def test_networks_mix_layers():
         (lambda: theta_unit(torch.ones(3), torch.ones(3), "i"), "phase"),
         (lambda: make_network(1, [2], ["theta", "tanh"]), "activation"),
         (lambda: make_network(1, [2], ["sigmoid"]), "activation"),
+        (lambda: balanced_gain(torch.tensor([3.0]), "II"), "at most"),
+        (lambda: ThetaLayer.from_distribution(MACHINE, phase="II"), "phase"),
+        (lambda: theta_units([1.0], torch.eye(1)), "u must be"),
+        (lambda: theta_units(torch.ones(3), torch.eye(2)), "shape"),
+        (lambda: make_network(2, [3, 1], ["tanh", "linear"], hiden="dense"), "hiden"),
+        (lambda: make_network(2, [3, 1], ["tanh", "linear"], dropout=1.5), "dropout"),
     ],
 )
 def test_clear_errors(call, match):
@@ -443,22 +418,3 @@ def test_batched_gradients():
     layer, v = ThetaLayer(3, 2, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
     plain = torch.autograd.functional.jacobian(layer, v)
     assert torch.allclose(torch.autograd.functional.jacobian(layer, v, vectorize=True), plain)
-
-
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        (lambda: balanced_gain(torch.tensor([3.0]), "II"), "at most"),
-        (
-            lambda: ThetaLayer.from_distribution(MACHINE, phase="II"),
-            "phase",
-        ),
-        (lambda: theta_units([1.0], torch.eye(1)), "u must be"),
-        (lambda: theta_units(torch.ones(3), torch.eye(2)), "shape"),
-        (lambda: make_network(2, [3, 1], ["tanh", "linear"], hiden="dense"), "hiden"),
-        (lambda: make_network(2, [3, 1], ["tanh", "linear"], dropout=1.5), "dropout"),
-    ],
-)
-def test_more_clear_errors(call, match):
-    with pytest.raises(InvalidInputError, match=match):
-        call()
