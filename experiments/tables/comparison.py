@@ -190,6 +190,8 @@ class TableComparison(NamedTuple):
             if score in self.scores:
                 best = [1 + int((row if score.is_error else -row).argmin()) for row in means]
                 rows.append(["mean rank", *(f"{rank:.2f}" for rank in self.ranks(outcome, score).values())])
+            else:
+                rows.append(["mean", *(f"{x:.3f}" for x in means.mean(axis=0))])
             title = f"{score.name}, mean of {outcome['seeds']} splits"
             found.append(ResultTable(title, ["table", *names], rows, (*best, -1) if best else ()))
         return [*found, seconds_table(outcome, titles, "table")]

@@ -115,7 +115,8 @@ def read_upload(name: str, content: bytes | str) -> DataTable:
         path = Path(folder) / name
         path.write_bytes(content)
         try:
-            size = table_size(path, UPLOAD_LIMITS)
+            with warnings.catch_warnings(action="ignore"):  # reading the table gives them again
+                size = table_size(path, UPLOAD_LIMITS)
             for title, number, most in zip(("bytes", "cells", "columns"), size, UPLOAD_LIMITS, strict=True):
                 if number > most:
                     raise FileError(f"{name}: holds more than {most:,} {title}")
