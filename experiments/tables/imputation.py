@@ -257,4 +257,4 @@ COMPARISON = TableComparison(
         Score("accuracy", "share of categories that are right"),
     ),
 )
-EXPERIMENT = COMPARISON.experiment(seeds=(2, 2), seconds=(6000, 12))
+EXPERIMENT = COMPARISON.experiment(seeds=(2, 2), seconds=(3600, 12))

@@ -449,4 +449,4 @@ COMPARISON = TableComparison(
     evaluate=evaluate,
     scores=(Score("log_prob", "log-probability of a row"),),
 )
-EXPERIMENT = COMPARISON.experiment(seeds=(5, 2), seconds=(4500, 5))
+EXPERIMENT = COMPARISON.experiment(seeds=(5, 2), seconds=(7500, 5))

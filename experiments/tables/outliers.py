@@ -168,4 +168,4 @@ COMPARISON = TableComparison(
     scores=(Score("auc", "area under the ROC curve"), Score("precision", "average precision")),
     others=(Score("flagged", f"share of normal rows called outliers at {CONTAMINATION:g}"),),
 )
-EXPERIMENT = COMPARISON.experiment(seeds=(2, 2), seconds=(900, 10))
+EXPERIMENT = COMPARISON.experiment(seeds=(2, 2), seconds=(700, 10))
