@@ -22,6 +22,7 @@ MODULES = {
     "realdata": "tables.realdata",
     "mixed": "tables.mixed",
     "imputation": "tables.imputation",
+    "mixed_classifiers": "tables.mixed_classifiers",
     "outliers": "tables.outliers",
     "regression": "tables.regression",
     "classifiers": "tables.classifiers",

