@@ -65,7 +65,8 @@ axes[0].fill_between(ahead, *interval.T, color=LIGHT, alpha=0.4, lw=0, label="90
 axes[0].plot(ahead, median, color=WARM, label="median")
 axes[1].plot(ahead, paths[:30].T, color=GREY, lw=0.6)
 axes[0].set_ylabel("deaths in thousands")
-axes[0].legend(fontsize=9)
+axes[0].set_ylim(top=12.4)
+axes[0].legend(fontsize=9, ncols=2, loc="upper left")
 axes[1].set_title("thirty paths", fontsize=10)
 plt.show()
 
