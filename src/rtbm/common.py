@@ -11,3 +11,5 @@ Integers = NDArray[np.int64]
 PHASES = ("I", "II")
 """Phase I has real parameters, phase II an imaginary coupling of visible and hidden units."""
 TWO_PI = 2 * math.pi
+MAX_LEVELS = 1000
+"""A column with more levels than this is no column of categories."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rtbm.common import Floats
+from rtbm.common import MAX_LEVELS, Floats
 from rtbm.errors import FileError
 from rtbm.paths import printable
 
@@ -24,9 +24,6 @@ BOOLEAN_WORDS = {"true": 1.0, "false": 0.0}
 TEXT_TYPES = ("string", "large_string", "string_view")
 """Arrow's names of types of text."""
 DAY = 86_400_000_000  # microseconds
-MOST_WORDS = 1000
-"""A column of text with more different cells than this, or in which more than half of the cells differ, is left out:
-it holds names or identifiers. Estimators refuse more levels than this."""
 NAMED_CELLS = 5
 """Cells of a first row that a message names."""
 
@@ -189,10 +186,13 @@ def _to_days(column: Any) -> Floats | None:
 
 
 def why_left_out(counts: Counter[str | None]) -> str:
-    """Why a column of text, in which each cell occurs so often, is left out; "" if it is not."""
+    """Why a column of text, in which each cell occurs so often, is left out; "" if it is not.
+
+    Too many different cells, or more than half as many as there are cells, are names or identifiers.
+    """
     n, n_known = len(counts.keys() - {None}), counts.total() - counts[None]
-    if n > MOST_WORDS:
-        return f"text, more than {MOST_WORDS:,} different values"
+    if n > MAX_LEVELS:
+        return f"text, more than {MAX_LEVELS:,} different values"
     return "text, one value" if n == 1 else f"text, {n} different values" if n > n_known / 2 else ""
 
 

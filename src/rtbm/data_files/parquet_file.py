@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from rtbm.common import MAX_LEVELS
 from rtbm.data_files.cells import (
-    MOST_WORDS,
     TEXT_TYPES,
     Choice,
     FileData,
@@ -55,12 +55,12 @@ class ParquetFile:
         return self.read(choice) if first is None else self._collect(first[1], choice, 0)  # there may be no rows
 
     def count_texts(self, columns: list[str]) -> dict[str, Counter[str | None]]:
-        """How often each cell of columns of text occurs, None for gaps; counts end beyond MOST_WORDS different ones."""
+        """How often each cell of columns of text occurs, None for gaps; counts end beyond MAX_LEVELS different ones."""
         counts: dict[str, Counter[str | None]] = {name: Counter() for name in columns}
         choice = Choice(columns, None, set(columns), is_part=True)
         for block in self.blocks(choice, 0, self.n_rows, FIRST_ROWS) if columns else ():
             for own, cells in zip(counts.values(), block.T, strict=True):
-                if len(own) <= MOST_WORDS + 1:
+                if len(own) <= MAX_LEVELS + 1:
                     own.update(cells.tolist())
         return counts
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rtbm.common import Floats
+from rtbm.common import MAX_LEVELS, Floats
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import check_columns, is_frame, is_number, listed, table_of_numbers, to_numpy
 from rtbm.estimators.density.columns import Levels, column_place
@@ -16,8 +16,6 @@ from rtbm.estimators.density.frames import FrameFormat, dates_to_days, format_of
 
 UNKNOWN = ("warn", "ignore", "error")
 """What is done with levels that training data do not have."""
-MAX_LEVELS = 1000
-"""A column with more levels than this is no column of categories."""
 
 
 def find_levels(X: Any, asked: Any) -> Levels:
