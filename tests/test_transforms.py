@@ -85,6 +85,20 @@ def test_a_compiled_loss_learns_the_parameters_of_a_module(coupling: str) -> Non
         compiled(v)
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_operators_return_what_the_compiler_expects(machine: RTBMDistribution) -> None:
+    parameters = [part.clone() for part in machine._evaluator.parameters]  # strides, dtypes and memory are checked
+    settings = (machine._evaluator.coupling, machine._evaluator.tolerance)
+    v = points(machine)
+    for rows in (v, v.T.contiguous().T, v.reshape(2, 2, -1).transpose(0, 1)):
+        checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+        grad = torch.ones(rows.shape[:-1], dtype=D)
+        torch.library.opcheck(torch.ops.rtbm.log_prob.default, (rows, parameters, *settings), test_utils=checks)
+        torch.library.opcheck(
+            torch.ops.rtbm.log_prob_gradients.default, (grad, rows, parameters, *settings), test_utils=checks
+        )
+
+
 def test_what_is_not_followed_says_so() -> None:
     machine = dense(1, 1)
     mixture = RTBMMixture([0.5, 0.5], [machine, machine])

@@ -409,9 +409,14 @@ def _log_prob_function(coupling: str, tolerance: float) -> Callable[..., Tensor]
     return log_prob
 
 
+def _own(tensor: Tensor) -> Tensor:
+    """A copy with the layout that the compiler expects: results of an operator may not share memory with its arguments."""
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
 @torch.library.custom_op("rtbm::log_prob", mutates_args=())
 def _log_prob(rows: Tensor, parameters: list[Tensor], coupling: str, tolerance: float) -> Tensor:
-    return _log_prob_function(coupling, tolerance)(rows, *parameters).clone()
+    return _own(_log_prob_function(coupling, tolerance)(rows, *parameters))
 
 
 @_log_prob.register_fake
@@ -425,7 +430,7 @@ def _gradients(grad: Tensor, rows: Tensor, parameters: list[Tensor], coupling: s
 
     def run() -> list[Tensor]:
         with torch.no_grad():
-            return [part.clone() for part in pulled(rows, *parameters, grad)]
+            return [_own(part) for part in pulled(rows, *parameters, grad)]
 
     with ThreadPoolExecutor(1) as pool:  # inside of an operator, torch switches autograd off for the thread
         return pool.submit(run).result()
