@@ -15,6 +15,7 @@ class Fits:
         """Draw the sample, and compile."""
         self.rows = datasets.gamma.sample(1000, seed=1)
         self.time_machine()
+        self.time_committee()
 
     def time_machine(self) -> None:
         """One machine with two hidden units."""

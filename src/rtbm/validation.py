@@ -2,7 +2,7 @@
 
 import math
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
 
+Choice = TypeVar("Choice")
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-15, 0.1
 """Limits of truncation tolerances: below, rounding errors dominate; above, results have no correct digit."""
 MAX_PARAMETERS = 10**8
@@ -153,11 +154,11 @@ def as_shape(sample_shape: Any) -> torch.Size:
         ) from None
 
 
-def check_choice(value: Any, name: str, choices: tuple[Any, ...]) -> Any:
+def check_choice(value: Any, name: str, choices: tuple[Choice, ...]) -> Choice:
     """Check that `value` is one of `choices`."""
     if not isinstance(value, int | str) or value not in choices:
         raise InvalidInputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-    return value
+    return choices[choices.index(value)]
 
 
 def listed(names: list[str]) -> str:

@@ -67,7 +67,7 @@ class RTBMBatch(DistributionBatch):
                 f"free must be an rtbm.parameters.Free, got a {type(free).__name__}: unpack(vectors, n_visible, "
                 "n_hidden) makes one of vectors (..., count)"
             )
-        self.tolerance = check_tolerance(tolerance)
+        self.tolerance: float = check_tolerance(tolerance)
         n_visible, self.n_hidden = _check_shapes(free)
         self.free = free
         batch_shape = free.visible_centre.shape[:-1]

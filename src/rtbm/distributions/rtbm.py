@@ -410,7 +410,7 @@ def _log_prob_function(coupling: str, tolerance: float) -> Callable[..., Tensor]
 
 
 def _own(tensor: Tensor) -> Tensor:
-    """A copy with the layout that the compiler expects: results of an operator may not share memory with its arguments."""
+    """A copy in the layout that the compiler expects. Results of an operator may not share memory with arguments."""
     return tensor.clone(memory_format=torch.contiguous_format)
 
 

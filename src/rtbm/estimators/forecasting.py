@@ -302,18 +302,18 @@ class RTBMForecaster(BaseEstimator):
         given = None if self.periods is None else _check_periods(self.periods, len(values))
         self._seed = draw_seed(self.random_state)
         self.n_values_, self._y, self._index = len(values), values, _index_of(y)
-        self.map_ = _choose_map(values, given)
+        self.map_: ColumnMap = _choose_map(values, given)
         u = self._to_line(values)
-        self.periods_ = find_periods(u) if given is None else given
+        self.periods_: tuple[float, ...] = find_periods(u) if given is None else given
         candidates = structures(self.periods_, bool(self.theta))
-        self.scores_ = self._judge(candidates, u)
+        self.scores_: dict[str, float] = self._judge(candidates, u)
         if not self.scores_:
             raise InvalidInputError("y: too few values without gaps between them for any lag: fill in gaps")
         members: dict[str, Member] = {}
         for name in sorted(self.scores_, key=self.scores_.__getitem__)[:N_MEMBERS]:
             member = fit_member(candidates[name], u, self.periods_, self._fit_density)
             members |= {} if member is None else {name: member}
-        self.uses_theta_ = any(member.structure.has_season for member in members.values())
+        self.uses_theta_: bool = any(member.structure.has_season for member in members.values())
         self.members_ = members
         return self
 

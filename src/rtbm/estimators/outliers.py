@@ -119,9 +119,9 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
         if self.density is None:
             seen = self._sample(seen)
         n_distinct = len(distinct_rows(checked[seen], weights[seen])[0])
-        self.density_ = self._make_density(n_distinct).fit(X, sample_weight=np.where(seen, weights, 0.0))
+        self.density_: RTBMDensityCV = self._make_density(n_distinct).fit(X, sample_weight=np.where(seen, weights, 0.0))
         self._keep_scores(X, weights, seen)
-        self.offset_ = self._threshold()
+        self.offset_: float = self._threshold()
         return self
 
     def _make_density(self, n_rows: int) -> RTBMDensityCV:

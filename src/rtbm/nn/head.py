@@ -59,7 +59,7 @@ class RTBMHead(nn.Module):
         device: torch.device | str | None = None,
     ):
         super().__init__()
-        self.in_features = check_integer(in_features, "in_features", 1)
+        self.in_features: int = check_integer(in_features, "in_features", 1)
         start = RTBM(
             n_visible,
             n_hidden,
@@ -70,9 +70,9 @@ class RTBMHead(nn.Module):
             device=device,
         )
         self.n_visible, self.n_hidden, self.coupling = start.n_visible, start.n_hidden, start.coupling
-        self.tolerance = start.tolerance
+        self.tolerance: float = start.tolerance
         bias = pack(start.free).detach()
-        self.linear = nn.Linear(in_features, len(bias), dtype=dtype, device=device)
+        self.linear: nn.Linear = nn.Linear(in_features, len(bias), dtype=dtype, device=device)
         with torch.no_grad():
             where = bias.device if generator is None else generator.device
             normal = torch.randn(self.linear.weight.shape, dtype=torch.float64, device=where, generator=generator)

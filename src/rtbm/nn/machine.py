@@ -63,11 +63,11 @@ class RTBM(nn.Module):
         device: torch.device | str | None = None,
     ):
         super().__init__()
-        self.n_visible = check_integer(n_visible, "n_visible", 1)
-        self.n_hidden = check_integer(n_hidden, "n_hidden", 1)
-        self.coupling = check_choice(coupling, "coupling", COUPLINGS)
-        self.phase = check_choice(phase, "phase", PHASES)
-        self.tolerance = check_tolerance(tolerance)
+        self.n_visible: int = check_integer(n_visible, "n_visible", 1)
+        self.n_hidden: int = check_integer(n_hidden, "n_hidden", 1)
+        self.coupling: str = check_choice(coupling, "coupling", COUPLINGS)
+        self.phase: str = check_choice(phase, "phase", PHASES)
+        self.tolerance: float = check_tolerance(tolerance)
         if dtype not in (torch.float32, torch.float64):
             raise InvalidInputError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         free = unpack(torch.zeros(self.n_parameters, dtype=dtype, device=device), n_visible, n_hidden, coupling)
@@ -184,9 +184,10 @@ class MixtureOfRTBMs(nn.Module):
     def __init__(self, n_components: int, n_visible: int, n_hidden: int, **options: Any):
         super().__init__()
         check_integer(n_components, "n_components", 1)
-        self.components = nn.ModuleList(RTBM(n_visible, n_hidden, **options) for _ in range(n_components))
+        machines = (RTBM(n_visible, n_hidden, **options) for _ in range(n_components))
+        self.components: nn.ModuleList = nn.ModuleList(machines)
         first = next(self.components.parameters())
-        self.logits = nn.Parameter(torch.zeros(n_components, dtype=first.dtype, device=first.device))
+        self.logits: nn.Parameter = nn.Parameter(torch.zeros(n_components, dtype=first.dtype, device=first.device))
 
     @classmethod
     def from_distribution(cls, mixture: distributions.RTBMMixture) -> "MixtureOfRTBMs":

@@ -91,13 +91,13 @@ class ThetaLayer(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        self.in_features = check_integer(in_features, "in_features", 1)
-        self.out_features = check_integer(out_features, "out_features", 1)
-        self.coupling = check_choice(coupling, "coupling", COUPLINGS)
-        self.phase = check_choice(phase, "phase", PHASES)
-        self.initialization = check_choice(initialization, "initialization", LAYER_INITIALIZATIONS)
-        self.dropout = check_probability(dropout, "dropout")
-        self.tolerance = check_tolerance(tolerance)
+        self.in_features: int = check_integer(in_features, "in_features", 1)
+        self.out_features: int = check_integer(out_features, "out_features", 1)
+        self.coupling: str = check_choice(coupling, "coupling", COUPLINGS)
+        self.phase: str = check_choice(phase, "phase", PHASES)
+        self.initialization: str = check_choice(initialization, "initialization", LAYER_INITIALIZATIONS)
+        self.dropout: float = check_probability(dropout, "dropout")
+        self.tolerance: float = check_tolerance(tolerance)
         if dtype is not None and not dtype.is_floating_point:
             raise InvalidInputError(f"dtype must be a real floating point type, got {dtype}")
         n_scale = out_features if coupling == "diagonal" else out_features * (out_features + 1) // 2

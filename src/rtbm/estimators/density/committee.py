@@ -246,7 +246,7 @@ class RTBMDensityCV(PredictingDensity):
         self._behind = float(behind.min() if single < 0 else behind[single])
         taken = np.flatnonzero(self.candidate_weights_).tolist()
         parts = (held_out if single < 0 else single_fits).of(taken)
-        self.held_out_scores_ = parts.mixed(self.candidate_weights_[taken]).joint[:, 0]
+        self.held_out_scores_: Floats = parts.mixed(self.candidate_weights_[taken]).joint[:, 0]
         self.held_out_counts_ = weights
 
     def _fit_all(self, points: Floats, weights: Floats, seed: int) -> list[list[RTBMDensity]]:
