@@ -50,6 +50,7 @@ def rounds() -> Iterator[None]:
 
 def pages(n_sessions: int, port: int) -> Iterator[None]:
     """Sessions of the explorer at a port. In each round every session moves its sliders, and one is replaced."""
+    import panel  # noqa: F401  # the client has to know its models
     from bokeh.client import pull_session
     from bokeh.models import Slider
 

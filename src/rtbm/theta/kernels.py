@@ -39,10 +39,14 @@ EXP = np.array([1 / math.factorial(k) for k in range(14)])
 
 
 def compiled(function: Any, *more_flags: str) -> Any:
-    """Compile without reassociation: the rounding tricks rely on the order of operations."""
+    """Compile without reassociation: the rounding tricks rely on the order of operations.
+
+    Compiled functions pass np.int64(0), not 0, to each other: what gets a literal is compiled for that one alone.
+    """
     if njit is None:
         return function
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz", *more_flags}}
+    flags = {"contract", "nsz", *more_flags}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": flags, "no_cfunc_wrapper": True}
     try:
         return njit(cache=True, **options)(function)
     except RuntimeError:  # no folder to keep compiled code in

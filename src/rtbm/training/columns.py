@@ -92,8 +92,7 @@ class ColumnDensities(NamedTuple):
 
         Where hidden units are too soft for a table, the sum is one normal.
         """
-        machines = unpack_machines(self.vectors[i], 1, 1, N_HIDDEN)
-        states = tabulate(machines, np.full(1, OMITTED), ROOM)
+        machines, states = _machines_and_states(self.vectors[i], OMITTED)
         if len(states.delta) == 0:
             return np.ones(1), self.centre[i : i + 1], self.scale[i : i + 1]
         order = np.argsort(-states.log_prior, kind="stable")
@@ -134,6 +133,14 @@ def _make_starts(quantiles: Floats) -> Floats:
 
 
 @compiled
+def _machines_and_states(vector, omitted):
+    """A vector as `Machines`, of which there is one, and the table of its states, which is empty if it is too long."""
+    one, n_hidden, room = np.int64(1), np.int64(N_HIDDEN), np.int64(ROOM)
+    machines = unpack_machines(vector, one, one, n_hidden)
+    return machines, tabulate(machines, np.full(1, omitted), room)
+
+
+@compiled
 def _fill_terms(x, places, log_prior, precision, skipped, terms):
     """Fill terms (S,) with P(x, s) for the states of a machine, relative to the largest; returns the log of that.
 
@@ -153,11 +160,11 @@ def _fill_terms(x, places, log_prior, precision, skipped, terms):
 @compiled
 def _objective(vector, z, weights, total, width, gradient):
     """The negative mean log P plus prior of a machine, and its gradient; infinite where its table is too long."""
-    machines, gradient[:] = unpack_machines(vector, 1, 1, N_HIDDEN), 0.0
-    penalty = add_penalty(machines, 1.0, width, RIGIDITY, STIFFNESS, gradient)
-    states = tabulate(machines, np.full(1, FIT_OMITTED), ROOM)
+    machines, states = _machines_and_states(vector, FIT_OMITTED)
     if len(states.delta) == 0:
         return np.inf
+    gradient[:] = 0.0
+    penalty = add_penalty(machines, 1.0, width, RIGIDITY, STIFFNESS, gradient)
     delta, precision, squares, value = states.delta, 1 / machines.L[0, 0, 0], 0.0, 0.0
     places = machines.mean[0, 0] + (delta + machines.centre[0]) @ machines.F[0, 0]
     terms, counts, noises = np.empty(len(places)), np.zeros(len(places)), np.zeros(len(places))
@@ -172,7 +179,8 @@ def _objective(vector, z, weights, total, width, gradient):
             counts[s] += share
             noises[s] += share * noise
             squares += share * noise * noise
-    sums = new_sums(1, 1, N_HIDDEN)
+    n_machines, d, g = machines.F.shape
+    sums = new_sums(n_machines, d, g)
     sums.shares[0], sums.noise[0, 0], sums.square[0, 0, 0] = counts.sum(), noises.sum(), squares
     sums.first[0], sums.cross[0, 0] = counts @ delta, noises @ delta
     for i in range(N_HIDDEN):
@@ -228,8 +236,7 @@ def _fit_all(z, weights, starts, widths, total):
 def _log_prob_all(vectors, z, log_prob, far):
     """Fill log_prob (d, n) with log P of z (d, n), and `far` (d, n) with where that would take a longer table."""
     for i in range(len(z)):
-        machines = unpack_machines(vectors[i], 1, 1, N_HIDDEN)
-        states = tabulate(machines, np.full(1, OMITTED), ROOM)
+        machines, states = _machines_and_states(vectors[i], OMITTED)
         if len(states.delta) == 0:
             continue
         precision, terms = 1 / machines.L[0, 0, 0], np.empty(len(states.delta))
@@ -243,8 +250,7 @@ def _log_prob_all(vectors, z, log_prob, far):
 
 def _far_log_prob(vector: Floats, z: Floats) -> Floats:
     """log P (n,) of points (n,) that are far from their machine, or of one whose hidden units are soft."""
-    machines = unpack_machines(vector, 1, 1, N_HIDDEN)
-    states = tabulate(machines, np.full(1, OMITTED), ROOM)
+    machines, states = _machines_and_states(vector, OMITTED)
     if kernels.AVAILABLE and len(states.delta):
         view = make_view(machines, states, np.zeros(1, dtype=np.int64))
         y = (z[None, :, None] - view.origin) @ view.inverse

@@ -121,7 +121,7 @@ def recentre(M, w, whole, low, c, n0, s, spare):
     """Nearest plane: n0, and s + low minus n0 in the place of s (`remove_periods`); c and spare are work space."""
     g = M.shape[1]
     for i in range(g - 1, -1, -1):
-        combine(w, c + i, M, CENTRE, i, whole)
+        combine(w, c + i, M[CENTRE], i, whole)
         for b in range(w.shape[1]):
             w[spare, b] = w[c + i, b]
         for j in range(i + 1, g):
@@ -138,11 +138,11 @@ def recentre(M, w, whole, low, c, n0, s, spare):
 
 
 @compiled
-def combine(w, target, M, m, i, source):
-    """Row target = Σ_j M_mij · row (source + j)."""
+def combine(w, target, A, i, source):
+    """Row target = Σ_j A_ij · row (source + j)."""
     fill_row(w, target, 0.0)
-    for j in range(M.shape[2]):
-        add_scaled_row(w, target, M[m, i, j], source + j)
+    for j in range(A.shape[1]):
+        add_scaled_row(w, target, A[i, j], source + j)
 
 
 @compiled
@@ -153,13 +153,13 @@ def local_argument(z, begin, count, M, n_osc, is_first_phase, constant, w, work,
     oscillates, x is in turns. Returns the largest |z|, or NaN.
     """
     g = M.shape[1]
-    whole, low, c, n0, s, x = 0, g, 2 * g, 3 * g, 4 * g, 5 * g
+    whole, low, c, n0, s, x = np.int64(0), g, 2 * g, 3 * g, 4 * g, 5 * g
     largest = change_basis(z, begin, count, M, is_first_phase, w, whole, low, c, n0, s, work)
     recentre(M, w, whole, low, c, n0, s, work)
     fill_row(w, work, constant)  # and ½sᵀKs, and in phase I ½n₀·(z + s)
     for i in range(g):
-        combine(w, x + i, M, B, i, s)
-        combine(w, work + 1, M, K, i, s)
+        combine(w, x + i, M[B], i, s)
+        combine(w, work + 1, M[K], i, s)
         for b in range(w.shape[1]):
             offset = w[n0 + i, b] * (w[whole + i, b] + w[s + i, b]) if is_first_phase else 0.0
             w[work, b] += 0.5 * (w[s + i, b] * w[work + 1, b] + offset)

@@ -211,7 +211,7 @@ def seek_basis(Q, is_first_phase, tolerance, U, exact):
     t = choose_transformed(squares(R), is_first_phase, tolerance)
     if t > 1:  # 4π²Q_tt⁻¹, not Q_tt, is to be reduced
         form = np.zeros((3, t, t))
-        dual = invert(corner(R, 0, t))
+        dual = invert(R[:t, :t].copy())
         for i in range(t):
             for j in range(t):
                 dual[i, j] *= TWO_PI**2
@@ -232,16 +232,6 @@ def squares(R):
 
 
 @compiled
-def corner(A, begin, end):
-    """A copy of the block of A from `begin` to `end`."""
-    result = np.zeros((end - begin, end - begin))
-    for i in range(begin, end):
-        for j in range(begin, end):
-            result[i - begin, j - begin] = A[i, j]
-    return result
-
-
-@compiled
 def transform(M, begin, end, sign):
     """Poisson summation over the coordinates from `begin` to `end` of the Gram matrix; see `poisson.make_form`.
 
@@ -249,7 +239,7 @@ def transform(M, begin, end, sign):
     """
     g, t = M.shape[1], end - begin
     own = np.zeros((t, t))
-    if not factorise(corner(M[GRAM], begin, end), own):
+    if not factorise(M[GRAM, begin:end, begin:end].copy(), own):
         return np.nan
     inverse = invert(own)
     constant = 0.5 * t * math.log(TWO_PI)
@@ -338,7 +328,8 @@ def plan_sum(Q, is_first_phase, tolerance, t, basis, gram):
         for j in range(g):
             M[BASIS, j, i] = U[j, a]
             M[GRAM, i, j] = exact[0, a, j if is_first_phase else (j + t) % g]
-    constant = transform(M, 0, t, 1.0) if is_first_phase else transform(M, n_osc, g, -1.0)
+    begin, sign = (n_osc - t, 1.0) if is_first_phase else (n_osc, -1.0)
+    constant = transform(M, begin, begin + t, sign)
     if math.isnan(constant):
         return NOT_DEFINITE, M, 0, 0.0, 0.0, 0.0
     spread, log_smallest = np.zeros(len(CHERNOFF)), 0.0

@@ -326,7 +326,7 @@ def sum_chunks(x, weights, offsets, begin, end, view, log_scale, wants_sums, lef
     n, p = x.shape
     n_machines, n_states, g = len(first) - 1, len(bias), delta.shape[1]
     width = WIDE if n_states <= WIDE_STATES else MEDIUM if n_states <= MEDIUM_STATES else NARROW
-    n_powers = 0
+    n_powers = np.int64(0)
     for j in range(g):
         span = 0.0
         for k in range(n_machines):
@@ -361,7 +361,7 @@ def sum_chunks(x, weights, offsets, begin, end, view, log_scale, wants_sums, lef
                 slack = max(slack, offsets[start + b].max() - offsets[start + b].min())
             _find_active(bias, centres, first, boxes, slack, highest, active)
             fill_row(w, TOP, -np.inf)
-            position = 0
+            position = np.int64(0)
             for k in range(n_machines):
                 begin_k = position
                 position += active[n_states + k]
@@ -412,7 +412,7 @@ def sum_chunks(x, weights, offsets, begin, end, view, log_scale, wants_sums, lef
                 continue
             for b in range(w.shape[1]):
                 w[TOP, b] = w[WEIGHT, b] / w[TOTAL, b]
-            position = 0
+            position = np.int64(0)
             for k in range(n_machines):
                 begin_k = position
                 position += active[n_states + k]
@@ -431,7 +431,8 @@ def sum_block(x, weights, offsets, present, total, mean, scatter, machines, stat
     out = np.zeros((1, n_sums(n_machines, p, g)))
     no_bound, no_plane = np.empty(0), np.empty((0, 0, 0))
     no_marks, no_joint = np.empty(0, dtype=np.bool_), np.empty((0, 0))
-    sum_chunks(x, weights, offsets, 0, 1, view, log_scales[0], wants_sums, no_bound, no_plane, no_marks, out, no_joint)
+    zero, one, scale = np.int64(0), np.int64(1), log_scales[0]
+    sum_chunks(x, weights, offsets, zero, one, view, scale, wants_sums, no_bound, no_plane, no_marks, out, no_joint)
     sums = unpack_sums(out[0], n_machines, p, g)
     if wants_sums and n_machines == 1:
         complete_moments(sums, view, total, mean, scatter)

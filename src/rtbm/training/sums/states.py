@@ -52,7 +52,7 @@ def _closest(L_A, centre):
 @compiled
 def _list_near(L, centre, radius2, delta):
     """Fill `delta` with all h − centre for which |Lᵀδ|² ≤ radius2; returns their number, or −1 if there is no room."""
-    found = walk(np.ascontiguousarray(L.T), centre, np.zeros(len(L)), 0, radius2, len(delta), delta)
+    found = walk(np.ascontiguousarray(L.T), centre, np.zeros(len(L)), np.int64(0), radius2, len(delta), delta)
     if found > len(delta):
         return -1
     for s in range(found):
