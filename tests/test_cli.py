@@ -339,16 +339,10 @@ def test_help_and_version():
     assert rtbm.__version__ in run("--version")
 
 
-def test_the_former_command_of_the_experiments_says_where_they_are():
-    result = command("reproduce", "all", "--quick")
-    assert result.returncode == 1
-    assert "python -m experiments" in result.stderr
-
-
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_help_is_never_cut(width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
-    for name in ("fit", "score", "reproduce", "explore"):
+    for name in ("fit", "score", "explore"):
         text = run(name, "--help")
         assert "…" not in text
         assert "..." not in text

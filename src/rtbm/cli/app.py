@@ -445,12 +445,6 @@ def explore(
     serve(source, port, browser, header=header, separator=separator, decimal=decimal)
 
 
-@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def reproduce() -> None:
-    """Say where the paper's experiments have gone."""
-    raise FileError("the paper's experiments are run from a checkout: make report, or python -m experiments NAME")
-
-
 def _names_of(fitted: Any) -> list[str] | None:
     return [printable(name) for name in getattr(fitted, "feature_names_in_", [])] or None
 

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import Tensor, cuda, distributed
+from torch import cuda, distributed
 
 from rtbm.errors import RTBMError
 
@@ -35,15 +35,6 @@ def process_group(device: str | None) -> Iterator[None]:
 def rank_and_world() -> tuple[int, int]:
     """The number of this process, and how many there are."""
     return (distributed.get_rank(), distributed.get_world_size()) if is_distributed() else (0, 1)
-
-
-def sum_over_processes(tensor: Tensor) -> Tensor:
-    """The sum of a tensor over all processes, the same in each of them."""
-    if is_distributed():
-        tensor = tensor.clone()
-        with _connected():
-            distributed.all_reduce(tensor)
-    return tensor
 
 
 def broadcast_object(value: Any) -> Any:
