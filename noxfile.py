@@ -3,11 +3,11 @@
 import nox
 
 PARTS = ("tests/test_contract.py", "tests/test_density.py", "tests/test_parameters.py", "tests/test_persistence.py")
-NEEDED = ("h5py", "hatchling", "hypothesis", "mpmath", "pandas", "polars", "pytest", "pytest-xdist")
+NEEDED = ("hatchling", "hypothesis", "mpmath", "pandas", "polars", "pytest", "pytest-xdist")
 nox.options.sessions = ["tests"]
 
 
-@nox.session(python=["3.11", "3.12", "3.13", "3.14"])
+@nox.session(python=["3.11", "3.12", "3.13", "3.14", "3.15"])
 def tests(session: nox.Session) -> None:
     """A quick part of the tests, with the newest dependencies that the Python has wheels of."""
     session.install("--only-binary", ":all:", ".", *NEEDED)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "release"
-NEEDED_BY_TESTS = ("h5py", "hypothesis", "mpmath", "pandas", "polars", "pytest", "pytest-xdist")
+NEEDED_BY_TESTS = ("hypothesis", "mpmath", "pandas", "polars", "pytest", "pytest-xdist")
 TESTED = ("test_contract.py", "test_density.py", "test_parameters.py", "test_persistence.py")
 EPOCH = "1704067200"
 """The time of all files in the packages, so that two builds are equal."""

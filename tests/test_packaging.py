@@ -41,7 +41,7 @@ def installed(requirements, extra, machine, python):
     return {r.name for r in requirements if r.marker is None or r.marker.evaluate(environment)}
 
 
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14", "3.15"])
 @pytest.mark.parametrize("machine", list(MACHINES))
 def test_nothing_but_the_generator_of_jets_needs_a_compiler(metadata, requirements, machine, python):
     extras = {"", *metadata.get_all("Provides-Extra")} - {"jets"}
