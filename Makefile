@@ -1,4 +1,4 @@
-# `make demo` and `make test` do everything on a fresh machine with Python 3.11 or newer.
+# `make demo` and `make test` do everything on a fresh machine with Python 3.11 to 3.14.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,7 +26,7 @@ help:
 	@echo "make clean       remove the environment and everything that was built"
 
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=python3.12')"
+	$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and 'constraints.txt has versions for Python 3.11 to 3.14: make PYTHON=python3.12')"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .
 	touch $@
