@@ -320,6 +320,7 @@ def test_atoms_are_fitted_there() -> None:
     assert there.sample(5, random_state=0).shape == (5, 2)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_mixed_tables() -> None:
     rng = np.random.default_rng(0)
     group = rng.integers(0, 3, 900)
@@ -330,6 +331,20 @@ def test_mixed_tables() -> None:
     assert np.allclose(here.score_samples(rows), there.score_samples(rows), rtol=0, atol=1e-6)
     parts = RTBMDensity(1, **options, device="cuda").fit([rows[:100], rows[100:]])
     assert np.allclose(parts.score_samples(rows), there.score_samples(rows), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_compiled_loss_learns(backend: str) -> None:
+    module = nn.RTBM(2, 2, generator=torch.Generator().manual_seed(0)).to("cuda")
+    v = torch.linspace(-1, 1, 10, dtype=torch.float64, device="cuda").reshape(5, 2)
+    expected = torch.autograd.grad(module().log_prob(v).mean(), list(module.parameters()))
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: module().log_prob(x).mean(), backend=backend, fullgraph=True)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        found = torch.autograd.grad(compiled(v), list(module.parameters()))
+    torch.cuda.synchronize()
+    for here, there in zip(found, expected, strict=True):
+        assert torch.allclose(here, there, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("coupling", ["dense", "diagonal"])
