@@ -8,10 +8,10 @@ import torch
 
 from machines import D, dense, diagonal
 from rtbm import InvalidInputError, RTBMDistribution, RTBMMixture
-from rtbm.distributions import MappedDistribution, RTBMBatch
+from rtbm.distributions import ConditionalDistribution, MappedDistribution, RTBMBatch
 from rtbm.distributions.maps import Interval
 from rtbm.errors import TooManyTermsError
-from rtbm.nn import RTBMHead
+from rtbm.nn import RTBM, RTBMHead, ThetaLayer
 from rtbm.parameters import Free, constrain, count, unpack
 from rtbm.theta.block.rows import log_shifted_sums
 from rtbm.theta.reference import reference_log_theta
@@ -257,6 +257,45 @@ def test_draws_of_mixtures_maps_and_batches_have_derivatives() -> None:
     assert torch.allclose(gradient, exact, atol=0.15 * float(exact.abs().max()))
     with torch.no_grad():
         assert not mixture.rsample((3,)).requires_grad
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_was_computed_without_gradients_does_not_hide_them(mode: type) -> None:
+    x = vectors(1, 2, 1, "dense")[0].requires_grad_()
+    rows, v = vectors(3, 2, 1, "dense").requires_grad_(), torch.ones(3, 2, dtype=D)
+
+    def conditional() -> ConditionalDistribution:
+        return RTBMDistribution.from_free(unpack(x, 2, 1)).conditional({0: torch.linspace(-1, 1, 3, dtype=D)})
+
+    for make, ask, over in (
+        (conditional, lambda d: d.mean, x),
+        (lambda: RTBMBatch(unpack(rows, 2, 1)), lambda d: d.log_prob(v), rows),
+    ):
+        (expected,) = torch.autograd.grad(ask(make()).sum(), over)
+        seen = make()
+        with mode():
+            ask(seen)
+        (found,) = torch.autograd.grad(ask(seen).sum(), over)
+        assert torch.equal(found, expected)
+    machine = RTBM(2, 2, coupling="diagonal")()
+    with mode():
+        for part in (machine.conditional({0: 0.3}), machine.affine(torch.eye(2, dtype=D))):
+            assert part.mean.isfinite().all()
+    (exact,) = torch.autograd.grad(conditional().mean.sum(), x)
+    draws = conditional().rsample((20_000,), torch.Generator().manual_seed(0))
+    (gradient,) = torch.autograd.grad(draws.mean(0).sum(), x)
+    assert torch.allclose(gradient, exact, atol=0.05 * float(exact.abs().max()))
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_batches_of_no_rows(coupling: str) -> None:
+    head = RTBMHead(3, 1, 2, coupling=coupling)
+    batch = head(torch.zeros(0, 3))
+    assert batch.log_prob(torch.zeros(0, 1)).shape == (0,)
+    assert batch.rsample((2,)).shape == (2, 0, 1)
+    batch.log_prob(torch.zeros(0, 1)).sum().backward()
+    layer = ThetaLayer(3, 2, coupling=coupling)
+    layer(torch.zeros(0, 3)).sum().backward()
 
 
 def test_draws_with_too_many_states_say_so() -> None:

@@ -161,6 +161,8 @@ def test_autograd_in_z_and_omega() -> None:
     omega = torch.tensor(make_omega(2, 1), requires_grad=True)
     assert gradcheck(lambda z, w: riemann_theta(z, (w + w.mT) / 2, parts=True), (z, omega))
     assert gradgradcheck(lambda z, w: riemann_theta(z, (w + w.mT) / 2, parts=True)[1], (z, omega))
+    alpha, beta = torch.tensor(np.random.default_rng(0).normal(size=(2, 2)), requires_grad=True)
+    assert gradcheck(lambda *c: riemann_theta(z.detach(), omega.detach(), characteristic=c, parts=True), (alpha, beta))
     (by_z,) = torch.autograd.grad(riemann_theta(z, omega.detach()).real.sum(), z)
     gradient = [complex(riemann_theta(z.detach()[0], omega.detach(), derivatives=[d])) for d in np.eye(2)]
     assert np.allclose(by_z.conj().resolve_conj().numpy()[0], gradient)

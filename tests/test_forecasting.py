@@ -146,6 +146,20 @@ def test_series_of_all_kinds(make):
     assert np.array_equal(result, silent(quick().fit(y), 3))
 
 
+@pytest.mark.parametrize("kind", ["dates", "periods"])
+def test_dates_must_increase_and_gaps_between_them_are_told(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    dates = pd.date_range("2020-01-01", periods=60, freq="MS")
+    y = pd.Series(rng.normal(size=60), dates if kind == "dates" else dates.to_period("M"))
+    with pytest.raises(InvalidInputError, match="sort_index"):
+        RTBMForecaster(random_state=0).fit(y[::-1])
+    with pytest.warns(UserWarning, match="asfreq"):
+        forecaster = RTBMForecaster(random_state=0).fit(y.drop(y.index[[20, 21]]))
+    assert isinstance(forecaster.predict(2), np.ndarray)
+    with pytest.raises(InvalidInputError, match="change the unit"):
+        RTBMForecaster().fit(1e200 * y)
+
+
 @pytest.mark.parametrize(
     "index", [pd.date_range("2020-01-31", periods=60, freq="ME"), pd.period_range("2020-01", periods=60, freq="M")]
 )

@@ -244,7 +244,7 @@ class DistributionBatch(Distribution, ABC):
         """Give draws (..., batch, u) the derivatives of `rsample`."""
         if not torch.is_grad_enabled():
             return draws
-        rows = draws.detach().double().reshape(-1, self._n_rows, self.n_visible)
+        rows = self._by_draws(draws.detach().double())
         result = rows
         for index, states in self._state_blocks():
             width = states.centres.numel()
@@ -259,6 +259,10 @@ class DistributionBatch(Distribution, ABC):
         for index, states in self._state_blocks(width):
             result = result.index_put((index,), function(states))
         return result
+
+    def _by_draws(self, x: Tensor) -> Tensor:
+        """Values (draws, rows, u) of values (..., u) that have the shape of the batch behind that of the draws."""
+        return x.reshape(x[..., 0].numel() // max(self._n_rows, 1), self._n_rows, self.n_visible)
 
     def _broadcast(self, x: Tensor) -> tuple[Tensor, torch.Size]:
         """Values (m, u), and the shape draws + batch of the results."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from rtbm.distributions.arguments import check_indices, check_points
 from rtbm.distributions.batch import STATE_ELEMENTS, DistributionBatch, HiddenStates
+from rtbm.distributions.caching import cached_with_graph, cached_without_graph
 from rtbm.distributions.dense import DenseMachine, change_rows
 from rtbm.distributions.evaluator import explains_failures
 from rtbm.distributions.integration.normal_sums import NEGLIGIBLE_SHARE
@@ -73,8 +73,7 @@ class Regression:
         """The mean (n, u) of the unknown coordinates at the nearest hidden state."""
         return self._mean + posterior.nearest @ self._F.mT + posterior.noise @ self._gain
 
-    @cached_property
-    @torch.no_grad()
+    @cached_without_graph
     def points(self) -> Tensor:
         """The hidden states (S, Nh), relative to the nearest one, that matter for some row."""
         R = cholesky(self.known.reduced.total.cpu().numpy())
@@ -130,7 +129,7 @@ class ConditionalDistribution(DistributionBatch):
             f"known={self._known})"
         )
 
-    @cached_property
+    @cached_with_graph
     def _groups(self) -> list[tuple[Tensor, list[Regression]]]:
         """Rows with the same missing values, and how each machine answers for them."""
         patterns = missing_patterns(self._values) or [

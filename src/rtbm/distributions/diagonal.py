@@ -107,12 +107,14 @@ class DiagonalMachine(Machine):
 
     def condition(self, known: list[int], others: list[int], values: Tensor) -> "DiagonalMachine":
         """The machine of v[others] given v[known] = values."""
-        return DiagonalMachine(condition_natural(self._natural, known, others, values), self.tolerance)
+        with ordinary_tensors():
+            return DiagonalMachine(condition_natural(self._natural, known, others, values.clone()), self.tolerance)
 
     def transform(self, M: Tensor, c: Tensor) -> "DiagonalMachine | DenseMachine":
         """The machine of Mv + c: diagonal if M is square, else dense."""
         if M.shape[0] == M.shape[1]:
-            return DiagonalMachine(transform_natural(self._natural, M, c), self.tolerance)
+            with ordinary_tensors():
+                return DiagonalMachine(transform_natural(self._natural, M.clone(), c.clone()), self.tolerance)
         return self.as_dense().transform(M, c)
 
     def log_density(self, v: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from rtbm.common import TWO_PI
 from rtbm.distributions.arguments import check_indices, check_points
 from rtbm.distributions.batch import STATE_ELEMENTS, DistributionBatch, HiddenStates
+from rtbm.distributions.caching import cached_with_graph, cached_without_graph
 from rtbm.distributions.rtbm import RTBMDistribution
 from rtbm.distributions.sampling.lattice import MAX_LISTED_POINTS, list_points
 from rtbm.errors import InvalidInputError, TooManyTermsError
@@ -103,7 +103,7 @@ class RTBMBatch(DistributionBatch):
     def log_prob(self, value: Any) -> Tensor:
         """log P(v) for values (..., Nv) that broadcast against the batch."""
         points, shape = self._broadcast(check_points(value, "value", self.n_visible, self.device))
-        draws = points.reshape(-1, self._n_rows, self.n_visible)
+        draws = self._by_draws(points)
         _, centre, F, mean, _, _ = self._rows
         L = self._factor
         y = torch.linalg.solve_triangular(L, (draws - (mean + _times(F, centre))).movedim(0, -1), upper=False)
@@ -118,7 +118,7 @@ class RTBMBatch(DistributionBatch):
         log_prob = log_sum - 0.5 * rho.mT - log_volume - self._log_normalizer
         return self._shape(log_prob.reshape(-1), value, shape=shape)
 
-    @cached_property
+    @cached_with_graph
     def _log_normalizer(self) -> Tensor:
         """log Σ_h exp(−½(h − c)ᵀA(h − c)) (n,)."""
         return log_shifted_sums(self._rows.hidden_centre, self._root, self.tolerance)
@@ -176,7 +176,7 @@ class RTBMBatch(DistributionBatch):
         factors = self._factor[rows][:, None].expand(-1, h.shape[1], -1, -1)
         return HiddenStates(weights, mean[:, None] + h @ F.mT, factors)
 
-    @cached_property
+    @cached_without_graph
     def _lists(self) -> list[Tensor]:
         """The hidden states (terms, Nh) of each row, the likeliest first."""
         root, centres = self._root.detach(), self._rows.hidden_centre.detach().cpu().numpy()

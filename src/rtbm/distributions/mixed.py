@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from rtbm.distributions.arguments import (
     check_probabilities,
     refuse_rsample,
 )
+from rtbm.distributions.caching import cached_with_graph
 from rtbm.distributions.conditional import ConditionalDistribution
 from rtbm.distributions.mapped import MappedDistribution
 from rtbm.distributions.maps import ColumnMap, to_line
@@ -253,12 +253,12 @@ class MixedDistribution(Distribution):
         x[:, self._known] = self._values
         return x
 
-    @cached_property
+    @cached_with_graph
     def _log_shares(self) -> Tensor:
         """The log of the probability of each component (n, K), given the known values."""
         return (self._log_joint - self._log_evidence[:, None]).log_softmax(1)
 
-    @cached_property
+    @cached_with_graph
     def _log_joint(self) -> Tensor:
         return self._model.log_joint(self._rows())
 

@@ -25,6 +25,7 @@ from rtbm.estimators.checks import (
 from rtbm.estimators.class_densities import ClassDensities, class_tasks
 from rtbm.estimators.density.categories import UNKNOWN, encode_like, learn_levels
 from rtbm.estimators.density.columns import states_of
+from rtbm.estimators.density.fitted import in_blocks
 from rtbm.estimators.density.folds import fold_numbers
 from rtbm.estimators.density.stacking import stacking_weights
 from rtbm.estimators.parallel import in_parallel, without_warnings
@@ -307,6 +308,9 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         X = encode_like(X, self.categories_, getattr(self, "feature_names_in_", None), self.handle_unknown)
         X = check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
+        return in_blocks(self._log_proba_of_block, X)
+
+    def _log_proba_of_block(self, X: Floats) -> Floats:
         rows = np.clip((X - self._centre) / self._scale, self._low, self._high)
         known = _average(self._densities, rows)
         parts = self._bayes(known)

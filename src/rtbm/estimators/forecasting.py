@@ -24,6 +24,8 @@ from rtbm.nn import theta_unit
 from rtbm.training.network_starts import find_sinusoids
 from rtbm.validation import check_integer
 
+SMALLEST_SIZE = 1e-100
+"""Squares of smaller values, and of larger ones than 1/SMALLEST_SIZE, would leave float64 or come near."""
 FEWEST_VALUES, SPARE_ROWS = 20, 3
 """Fewest known values of a series, and the rows that a member needs beyond its number of lags."""
 LONGEST_HORIZON, SHORTEST_HORIZON = 12, 6
@@ -431,6 +433,8 @@ def _check_series(y: Any) -> Floats:
         raise InvalidInputError(f"y must hold {FEWEST_VALUES} known values or more, got {len(known)}")
     if np.ptp(known) == 0:
         raise InvalidInputError("y has only one value, so there is nothing to learn")
+    if not SMALLEST_SIZE < np.abs(known).max() < 1 / SMALLEST_SIZE:
+        raise InvalidInputError(f"y has values of size {np.abs(known).max():.0e}: change the unit")
     return values.copy()
 
 
@@ -515,6 +519,15 @@ def _index_of(y: Any) -> dict[str, Any] | None:
     index: Any = getattr(y, "index", None)
     if type(index).__name__ not in ("DatetimeIndex", "PeriodIndex"):
         return None
+    if not (index.is_monotonic_increasing and index.is_unique):
+        raise InvalidInputError("y: its dates must increase, and each must occur once: use y.sort_index()")
     is_dates = type(index).__name__ == "DatetimeIndex"
     step = (index.freqstr or index.inferred_freq) if is_dates else index.freqstr
-    return None if step is None else {"last": str(index[-1]), "step": step, "is_dates": is_dates}
+    if step is None or (not is_dates and (index[-1] - index[0]).n != len(index) - 1):
+        warnings.warn(
+            "y: the steps between its dates differ, and its values are taken as evenly spaced: if dates are missing, "
+            "fill them in with NaN, as y.asfreq does",
+            stacklevel=3,
+        )
+        return None
+    return {"last": str(index[-1]), "step": step, "is_dates": is_dates}

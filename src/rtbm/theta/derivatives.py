@@ -177,6 +177,8 @@ def pullback(function: Callable[..., Any], n_inputs: int) -> Callable[..., Any]:
         create_graph = torch.is_grad_enabled()
         with torch.enable_grad():
             inputs = [x if x.requires_grad else x.detach().requires_grad_() for x in arguments[:n_inputs]]
+            if not inputs[0].numel():  # results of no rows have no graph
+                return tuple(map(torch.zeros_like, inputs))
             output = function(*inputs)
             return torch.autograd.grad(
                 output, inputs, arguments[n_inputs:], create_graph=create_graph, materialize_grads=True

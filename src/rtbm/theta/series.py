@@ -54,7 +54,7 @@ class Series:
 
         X, unit = exact_congruence(form.real, U)
         reduced = X % (unit * (1 + np.eye(len(X), dtype=int).astype(object)))
-        self.real = (reduced / unit).astype(float)
+        self.real = (X / unit).astype(float)  # derivatives in α are not periodic
         self.half_real_parts = in_parts(reduced, 2 * unit)
         exact_alpha, exact_beta = (np.array([Fraction(x) for x in c.detach().tolist()]) for c in (alpha, beta))
         a, b = self.inverse_basis.astype(object) @ exact_alpha % 1, U.T.astype(object) @ exact_beta
