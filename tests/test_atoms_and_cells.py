@@ -145,6 +145,37 @@ def test_cells_have_probabilities_with_sum_one(model):
         model.cell_probability(row, "x")
 
 
+@pytest.fixture(scope="module")
+def visits():
+    """Half of the people stayed away, the others came 2 to 17 times or so, and 99 stands for 'unknown'."""
+    rng = np.random.default_rng(0)
+    number = np.where(rng.random(800) < 0.5, 0.0, 1.0 + rng.poisson(8, 800))
+    number[rng.random(800) < 0.1] = 99.0
+    return quick().fit(pd.DataFrame({"number": number, "spent": 2.0 * number + rng.normal(size=800)}))
+
+
+def test_atoms_beyond_the_cells_divide_the_open_ones(visits):
+    cells, atoms = visits.columns_.cells[0], visits.columns_.atoms[0]
+    assert atoms == [0.0, 99.0]
+    values = np.array([0.0, *np.arange(cells.low, cells.high + 1), 99.0])
+    alone = visits.marginal("number")
+    found = alone.cell_probability(pd.DataFrame({"number": values}))
+    assert found.sum() == pytest.approx(1.0, abs=1e-12)
+    draws = alone.sample(20_000, random_state=0)["number"].to_numpy()
+    assert np.allclose(found, [(draws == value).mean() for value in values], atol=0.015)  # 4 standard deviations
+    given = visits.cell_probability(pd.DataFrame({"number": values, "spent": 10.0}), "number")
+    assert given.sum() == pytest.approx(1.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("low", "high"), [(5, None), (None, 6), (0, 8), (8, 8)])
+def test_ranges_of_rounded_columns_are_whole_cells(visits, low, high):
+    draws = visits.sample(40_000, random_state=0)
+    inside = draws["number"].between(-np.inf if low is None else low, np.inf if high is None else high)
+    expected = draws["spent"][inside]
+    found = float(visits.conditional({"number": (low, high)}).distribution_.mean[0])
+    assert abs(found - expected.mean()) < 5 * expected.std() / inside.sum() ** 0.5
+
+
 def test_a_density_of_counts_has_no_spikes():
     rng = np.random.default_rng(0)
     counts = rng.poisson(3.0, (500, 1)).astype(float)
@@ -232,8 +263,8 @@ def test_ranges_are_exact():
     joint, points = model.distribution_, torch.linspace(0, 8, 9, dtype=torch.float64)[:, None]
     over = joint.conditional({1: points[:, 0]})
     age = joint.marginal(0)
-    expected = joint.marginal(1).log_prob(points) + (over.cdf([[45.0]]) - over.cdf([[30.0]])).log()
-    expected = expected - (age.cdf([[45.0]]) - age.cdf([[30.0]])).log()
+    expected = joint.marginal(1).log_prob(points) + (over.cdf([[45.5]]) - over.cdf([[29.5]])).log()
+    expected = expected - (age.cdf([[45.5]]) - age.cdf([[29.5]])).log()  # whole cells
     assert torch.allclose(given.log_prob(points), expected, atol=1e-8)
 
 

@@ -119,8 +119,35 @@ def test_levels_that_the_fit_has_not_seen(model):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         quick(handle_unknown="ignore").fit(make_table()).score_samples(rows)
-    with pytest.raises(InvalidInputError, match="'Paris'"):
+    with pytest.raises(InvalidInputError, match=r"values\['city'\] has levels .*'Paris'"):
         model.conditional({"city": "Paris"})
+
+
+@pytest.mark.parametrize("form", ["pandas", "categories", "polars", "array"])
+@pytest.mark.filterwarnings("ignore:X. column .* has levels")
+def test_levels_that_the_fit_has_not_seen_are_left_alone(form):
+    city, x = ["Paris", None, "Oslo"], [np.nan, 0.0, 1.0]
+    table = make_table()[["x", "city"]]
+    rows = pd.DataFrame({"x": x, "city": city}, index=[5, 5, 5])
+    if form == "polars":
+        pl = pytest.importorskip("polars")
+        table, rows = pl.DataFrame(table.to_dict("list")), pl.DataFrame({"x": x, "city": city})
+    elif form == "categories":
+        rows["city"] = rows["city"].astype("category")
+    elif form == "array":
+        table, rows = table.to_numpy(), rows.to_numpy()
+    filled = quick(categorical_features=[1]).fit(table).impute(rows)
+    numbers, names = np.asarray(filled, dtype=object).T.tolist()
+    assert names[::2] == ["Paris", "Oslo"]
+    assert names[1] in PLACES
+    assert numbers[1:] == [0.0, 1.0]
+    assert np.isfinite(numbers[0])
+
+
+@pytest.mark.filterwarnings("error")
+def test_gaps_among_known_levels(model):
+    found = model.conditional({"city": ["Rome", pd.NA, pd.NaT, np.nan, None]}).mean[:, 0]
+    assert (found[1:] == found[1]).all()
 
 
 def test_models_are_saved(model, tmp_path):
@@ -131,6 +158,17 @@ def test_models_are_saved(model, tmp_path):
     assert np.array_equal(again.predict_proba(rows, "city"), model.predict_proba(rows, "city"))
     with pytest.raises(InvalidInputError, match="cannot be saved"):
         save(model.conditional({"city": "Rome"}), tmp_path / "part.rtbm")
+
+
+def test_numbers_of_columns_are_saved(tmp_path):
+    table = make_table(120)
+    regressor = RTBMRegressor(quick()).fit(table, np.random.default_rng(0).normal(size=len(table)))
+    density = quick(atoms={0: [0.0]}, rounded={2: 0.5}).fit(table.round(1))
+    for number, own in enumerate((regressor, density)):
+        save(own, tmp_path / f"{number}.rtbm")
+        again = load(tmp_path / f"{number}.rtbm")
+        assert repr(again.get_params()) == repr(own.get_params())
+    assert np.array_equal(load(tmp_path / "0.rtbm").predict(table), regressor.predict(table))
 
 
 @pytest.fixture(scope="module")

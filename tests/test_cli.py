@@ -1,5 +1,6 @@
 """The command: what it writes and prints, and its exit codes."""
 
+import datetime
 import io
 import subprocess
 import sys
@@ -257,6 +258,7 @@ def test_large_files_are_read_in_blocks(tmp_path):
         (("fit", "--device", "nonsense"), 1, "device must be"),
         (("fit", "--seed", "9999999999"), 2, "--seed"),
         (("fit", "--validation", "2"), 2, "--validation"),
+        (("fit", "--validation", "1"), 2, "must be between 0 and 1, got 1"),
         (("fit", "--stream"), 2, "needs a file and --solver lbfgs"),
         (("fit", "one.csv"), 1, "minimum of 2"),
         (("fit", "flat.csv"), 1, "only one value of column 'a'"),
@@ -483,7 +485,7 @@ def test_tables_go_through_standard_input_and_output(tmp_path, plane):
     assert expected in scored.stderr
     assert run("sample", model, "-n", 3, "-o", "-") == run("sample", model, "-n", 3)
     gaps = run("impute", model, "-", "-o", "-", stdin=b"y,x\n1,\n")
-    assert gaps.splitlines()[0] == "x,y"
+    assert gaps.splitlines()[0] == "y,x"
     run("predict", model, "-", "--target", "y", "-o", tmp_path / "p.csv", stdin=b"x\n0.5\n")
     run("plot", model, "-", "-o", tmp_path / "p.png", stdin=text)
     assert fitted.n_features_in_ == 2
@@ -553,9 +555,9 @@ def test_columns_of_text_are_categories_and_dates_are_days(people, mixed):
         assert words in mixed.shown
         assert words in unwrapped(run("info", mixed.model))
     model = rtbm.load(mixed.model).set_feature_names(None)
-    assert model.categories_ == [["Lima", "Oslo", "Rome"], None, None, None, [1, 2, 3]]
+    assert model.categories_ == [["Lima", "Oslo", "Rome"], None, None, None, ["1", "2", "3"]]
     days = (people.day - pd.Timestamp("1970-01-01")) / pd.Timedelta(days=1)
-    rows = people.drop(columns="who").assign(day=days).astype(object).to_numpy()
+    rows = people.drop(columns="who").assign(day=days, grade=people.grade.map(str)).astype(object).to_numpy()
     for name in ("d.csv", "d.parquet"):
         assert float(run("score", mixed.model, mixed.folder / name)) == pytest.approx(model.score(rows), rel=1e-9)
     content = mixed.csv.read_bytes()
@@ -590,17 +592,18 @@ def test_numbers_and_categories_are_predicted(people, mixed):
     pd.testing.assert_frame_equal(pd.read_parquet(mixed.folder / "p.parquet"), table, check_dtype=False)
     header = run("predict", mixed.model, mixed.csv, "--target", "x").splitlines()[0]
     assert header == "mean,std,quantile_0.05,quantile_0.5,quantile_0.95"
-    run("predict", mixed.model, mixed.csv, "--target", "grade", "-o", mixed.folder / "p.npy")
-    assert np.load(mixed.folder / "p.npy").shape == (150, 4)  # labels that are numbers
+    run("predict", mixed.model, mixed.csv, "--target", "grade", "-o", mixed.folder / "p.csv")
+    assert pd.read_csv(mixed.folder / "p.csv").shape == (150, 4)
 
 
 def test_gaps_in_mixed_tables_are_filled(people, mixed):
     shown = run("impute", mixed.model, mixed.csv, "-o", mixed.folder / "f.parquet")
     assert "2 values filled in" in shown
     full = pd.read_parquet(mixed.folder / "f.parquet")
-    assert full.columns.tolist() == ["city", "x", "income", "day", "grade"]
+    assert full.columns.tolist() == people.columns.tolist()
     assert full.notna().all(axis=None)
     assert full.x.dtype == np.float64
+    assert (full.day - people.day).abs().max() < pd.Timedelta(1, "us")
     assert set(full.city) == {"Lima", "Oslo", "Rome"}
     known = people.city.notna()
     assert (full.city[known] == people.city[known]).all()
@@ -613,7 +616,7 @@ def test_levels_and_dates_are_given(mixed):
         "sample", mixed.model, "-n", 3, "--given", "city=Rome", "--given", "day=2020-03-01", "--given", "grade=2"
     )
     assert drawn.splitlines()[0] == "x,income"
-    model = rtbm.load(mixed.model).conditional({"city": "Rome", "day": 18322.0, "grade": 2})
+    model = rtbm.load(mixed.model).conditional({"city": "Rome", "day": 18322.0, "grade": "2"})
     assert float(drawn.splitlines()[1].split(",")[0]) == model.sample(3, random_state=0)[0, 0]
     value = float(run("quantile", mixed.model, 0.5, "--feature", "x", "--given", "city=Rome"))
     expected = rtbm.load(mixed.model).conditional({"city": "Rome"}).marginal("x").quantile([0.5])[0]
@@ -628,7 +631,10 @@ def test_levels_and_dates_are_given(mixed):
     ("arguments", "code", "message"),
     [
         (("sample", "M", "--given", "city=Paris"), 2, "city must be one of Lima, Oslo, Rome, got 'Paris'"),
-        (("sample", "M", "--given", "x=much"), 2, "x must be a number or a date, got 'much'"),
+        (("sample", "M", "--given", "x=much"), 2, "x must be a number, got 'much'"),
+        (("sample", "M", "--given", "x=2020-03-01"), 2, "x must be a number, got '2020-03-01'"),
+        (("sample", "M", "--given", "x=1_0"), 2, "x must be a number, got '1_0'"),
+        (("sample", "M", "--given", "day=2020"), 2, "day must be a date such as 2020-03-01, got '2020'"),
         (("sample", "M", "-o", "draws.npy"), 1, "a .npy file holds numbers alone, and the table has text"),
         (("quantile", "M", "0.5", "--feature", "city"), 2, "categories have no quantiles"),
         (("score", "M", "text.csv"), 1, "'x' must hold numbers as in the fit, got text"),
@@ -660,6 +666,98 @@ def test_labels_may_mix_numbers_and_text(tmp_path):
         assert scored.stderr == ""
     scored = command("score", model, "-", stdin=f"{header}V99,0.5\n".encode())
     assert "column 'code' has levels that were not there in the fit, 'V99'" in scored.stderr
+
+
+def test_labels_that_are_equal_as_numbers_stay_different(tmp_path):
+    model, rng = tmp_path / "m.rtbm", np.random.default_rng(0)
+    code = rng.choice(["1", "01", "K"], 90, p=[0.2, 0.2, 0.6])
+    x = rng.normal(size=90) + 9 * (code == "01")
+    for codes in (code, np.where(code == "K", "1.5", code)):  # in the second file all are numbers
+        data = tmp_path / "codes.csv"
+        pd.DataFrame({"g": codes, "x": x}).to_csv(data, index=False)
+        run("fit", data, "--categorical", "g", "--n-hidden", 1, "-o", model, *QUICK)
+        fitted = rtbm.load(model)
+        assert fitted.categories_[0] == sorted(set(codes))
+        rows = np.array([["1", 0.1], ["01", 9.2]], dtype=object)
+        text = b"g,x\n1,0.1\n01,9.2\n"
+        expected = fitted.set_feature_names(None).score_samples(rows)
+        scores = command("score", model, "-", "-o", "-", stdin=text).stdout.splitlines()[1:]
+        np.testing.assert_allclose([float(line) for line in scores], expected)
+        assert run("impute", model, "-", stdin=text + b"01,\n").splitlines()[:3] == ["g,x", "1,0.1", "01,9.2"]
+        pd.DataFrame({"g": [1], "x": [0.1]}).to_parquet(tmp_path / "numbers.parquet")
+        assert float(run("score", model, tmp_path / "numbers.parquet")) == pytest.approx(expected[0])
+
+
+def test_columns_that_are_chosen_in_another_order_keep_their_meaning(tmp_path, plane):
+    model = tmp_path / "m.rtbm"
+    run("fit", plane, "--n-hidden", 1, "-o", model, *QUICK)
+    assert run("score", model, plane, "--columns", "y,x") == run("score", model, plane)
+
+
+def test_imputation_changes_nothing_but_gaps(tmp_path):
+    model, data, full = tmp_path / "m.rtbm", tmp_path / "data.csv", tmp_path / "full.parquet"
+    rng = np.random.default_rng(0)
+    days = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 99, 60), "D")
+    frame = pd.DataFrame(
+        {"who": [f"p{i}" for i in range(60)], "day": days.strftime("%Y-%m-%d"), "x": rng.normal(size=60)}
+    )
+    frame.assign(ok=rng.choice(["true", "false"], 60), n=rng.integers(0, 9, 60)).to_csv(data, index=False)
+    run("fit", data, "--n-hidden", 1, "-o", model, *QUICK)
+    lines = ["who,n,day,x,ok,note", "ann,3,2020-03-05,1.50,true,a b", "bob,,,,,", '"c, d",007,2020-03-06,0,false,']
+    data.write_text("\n".join(lines))
+    filled = run("impute", model, data).splitlines()
+    assert [filled[0], filled[1], filled[3]] == [lines[0], lines[1], lines[3]]
+    row = dict(zip(lines[0].split(","), filled[2].split(","), strict=True))
+    assert (row["who"], row["note"], row["day"][:6]) == ("bob", "", "2020-0")
+    assert row["ok"] in ("true", "false")
+    assert "4 values filled in" in run("impute", model, data, "-o", full)
+    assert pq.read_schema(full).field("x").type == pa.float64()
+    assert pq.read_table(full)["day"].to_pylist()[0].isoformat() == "2020-03-05"
+    cells = {
+        "day": [datetime.date(2020, 3, 5), None],
+        "ok": [True, None],
+        "n": [3, 4],
+        "x": [0.5, 1.5],
+        "z": [[1], [2]],
+    }
+    pq.write_table(pa.table(cells), tmp_path / "gaps.parquet")
+    run("impute", model, tmp_path / "gaps.parquet", "-o", full)
+    known, table = pq.read_table(full), pa.table(cells)
+    assert known.schema.equals(table.schema)
+    assert known.slice(0, 1).equals(table.slice(0, 1))
+    assert known["day"].null_count == known["ok"].null_count == 0
+    assert "4 values filled in, with the model's columns alone" in run(
+        "impute", model, data, "-o", tmp_path / "full.npy"
+    )
+    assert np.load(tmp_path / "full.npy").shape == (3, 4)
+    day = run("sample", model, "-n", 1).splitlines()[1].split(",")[0]
+    assert datetime.date.fromisoformat(day).year in range(2018, 2023)
+
+
+def test_a_picture_is_written_whole(tmp_path, plane, monkeypatch):
+    model, picture = tmp_path / "m.rtbm", tmp_path / "m.png"
+    rtbm.save(rtbm.RTBMDensity(1, n_init=1, random_state=0).fit(PLANE), model)
+    picture.write_bytes(b"old")
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(rtbm.FileError, match="No space left"):
+        run("plot", model, "-o", picture)
+    assert picture.read_bytes() == b"old"
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_fit(tmp_path, plane, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    assert "no file can be written into the folder" in unwrapped(run("fit", plane, "-o", tmp_path / "m.rtbm", code=2))
+
+
+def test_the_target_of_a_prediction_is_not_read(tmp_path, plane):
+    model = tmp_path / "m.rtbm"
+    run("fit", plane, "--n-hidden", 1, "-o", model, *QUICK)
+    answers = {run("predict", model, "-", "--target", "y", stdin=f"x,y\n0.5,{y}\n".encode()) for y in ("?", "1", "")}
+    assert len(answers) == 1
 
 
 def test_numbers_as_names_of_columns_are_told(tmp_path):
@@ -702,8 +800,9 @@ def test_the_explorer_reads_before_it_serves(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("predict", "M", "D", "--target", "z"), "'z' is no column: use one of x, y"),
-        (("predict", "M", "D", "--target", "y", "--quantiles", "1.5"), "probabilities between 0 and 1"),
+        (("predict", "M", "D", "--target", "z"), "--target: 'z' is no column: use one of x, y"),
+        (("predict", "M", "D", "--target", "y", "--quantiles", "1.5"), "--quantiles: must be different probabilities"),
+        (("predict", "M", "D", "--target", "y", "--quantiles", "0.5,0.5"), "different probabilities between 0 and 1"),
         (("sample", "M", "--given", "x"), "COLUMN=NUMBER"),
         (("sample", "M", "--given", "z=1"), "'z' is no column: use one of x, y"),
         (("sample", "M", "--given", "x=1", "--given", "0=2"), "the same column is given twice, got '0'"),

@@ -245,6 +245,33 @@ def test_text_and_dates_are_read_if_asked_for(tmp_path):
     assert labels.values[:, 2].tolist() == ["a", "b", None, "a"]
 
 
+def test_cells_of_text_are_read_as_they_are(tmp_path):
+    cells = ['say "hi"', '"hi" she said', '"hi"', "x" * 200_000, "a"]
+    text = "".join('"' + cell.replace('"', '""') + '",1\n' for cell in [*cells, "a", "a", "a", "a", "a"])
+    path = write(tmp_path / "data.csv", "who,x\n" + text)
+    assert read_table(path, ["who"], text=True).values[:5, 0].tolist() == cells
+    assert read_table(write(path, 'who,x\n1, "say ""hi"""\n'), ["x"], text=True).values[0, 0] == 'say "hi"'
+    long = write(tmp_path / "long.csv", f'1,"{"x" * 200_000}"\n')
+    assert read_table(long, header=False).values.tolist() == [[1]]
+
+
+def test_labels_are_text_whatever_they_are(tmp_path):
+    path = write(tmp_path / "data.csv", "zip,x\n01234,1\n1234,2\n,3\n")
+    assert read_table(path, text=["zip"]).values.tolist() == [["01234", 1], ["1234", 2], [None, 3]]
+
+
+@pytest.mark.parametrize("cell", ["2020-13-45", "unknown"])
+def test_a_column_of_dates_must_hold_only_dates(tmp_path, cell):
+    path = write(tmp_path / "data.csv", f"day,x\n2020-01-01,1\n,2\n{cell},3\n2020-01-02,4\n")
+    with pytest.raises(FileError, match=rf"line 4, column 'day' \(1\): '{cell}' is not a date"):
+        read_table(path, text=True)
+    assert read_table(path, text=["day"]).kinds == {0: "text"}
+    assert read_table(path).left_out == {"day": "dates"}
+    pq.write_table(pa.table({"day": ["2020-01-01", None, cell]}), tmp_path / "data.parquet")
+    with pytest.raises(FileError, match=f"row 2, column 'day': '{cell}' is not a date"):
+        FileRows(tmp_path / "data.parquet")
+
+
 def test_delimiters_at_the_ends_of_lines_make_no_column(tmp_path):
     path = write(tmp_path / "data.csv", "x;y;\n1;2;\n3;4;\n")
     assert read_table(path) == (pytest.approx(np.array([[1, 2], [3, 4]])), ["x", "y"], {"Unnamed: 2": "empty"}, {})

@@ -1,6 +1,7 @@
 """Data frames in and out of all estimators: names, index, missing values, and columns that are no numbers."""
 
 import datetime
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from sklearn.base import clone
 from sklearn.utils import get_tags
 
 from estimators import ESTIMATORS
-from rtbm import InvalidInputError
+from rtbm import InvalidInputError, load, save
+from rtbm.estimators.checks import to_numpy
 
 pd = pytest.importorskip("pandas")
 
@@ -72,6 +74,8 @@ def test_columns_whose_names_are_no_strings(frame, columns):
     pd.testing.assert_index_equal(filled.columns, rows.columns)
     assert list(filled.index) == list(INDEXES["shuffled"])
     assert list(model.sample(2).columns) == [0, 1, 2]
+    with pytest.raises(InvalidInputError, match="needs strings as names"):
+        model.conditional(rows.iloc[:2, :1])
 
 
 def test_frames_of_polars(frame):
@@ -103,7 +107,7 @@ BAD_COLUMNS = {
     "nullable text": lambda n: pd.array([pd.NA] + ["x"] * (n - 1), dtype="string"),
     "periods": lambda n: pd.period_range("2020-01-01", periods=n, freq="D"),
     "durations": lambda n: pd.to_timedelta(np.arange(n), unit="s"),
-    "Python's dates": lambda n: np.array([datetime.date(2020, 1, 1)] * n, dtype=object),
+    "times of a day": lambda n: np.array([datetime.time(1)] * n, dtype=object),
     "lists": lambda n: [[1, 2]] * n,
 }
 
@@ -202,4 +206,137 @@ def test_densities_of_regressors_name_their_targets(frame, name, expected):
 def test_strings_of_numbers_are_numbers(frame):
     gaps, text = frame.mask(frame > 1), frame.astype(str).mask(frame > 1, pd.NA)
     expected, found = (ESTIMATORS["machine"]().fit(rows) for rows in (gaps, text))
-    np.testing.assert_array_equal(found.impute(text), expected.impute(gaps))
+    filled = found.impute(text)
+    np.testing.assert_array_equal(filled.astype(float), expected.impute(gaps))
+    assert (filled == text).to_numpy()[gaps.notna()].all()
+
+
+def arrow(name):
+    return lambda column: column.astype(f"{name}[pyarrow]")
+
+
+DATES = {
+    "zone": lambda days: days.dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"),
+    "arrow": arrow("timestamp[us]"),
+    "arrow with a zone": lambda days: arrow("timestamp[us, tz=Asia/Tokyo]")(days.dt.tz_localize("UTC")),
+    "arrow without times": arrow("date32[day]"),
+    "timestamps": lambda days: days.astype(object),
+    "times of Python": lambda days: pd.Series(
+        [None if pd.isna(day) else day.to_pydatetime() for day in days], dtype=object
+    ),
+    "zones of Python": lambda days: days.dt.tz_localize("UTC").astype(object),
+    "days of Python": lambda days: days.dt.date,
+}
+
+
+@pytest.mark.parametrize("kind", list(DATES))
+@pytest.mark.filterwarnings("error")
+def test_dates_of_all_kinds(frame, kind):
+    if "arrow" in kind:
+        pytest.importorskip("pyarrow")
+    days = pd.Series(pd.Timestamp("2020-01-01") + pd.to_timedelta((100 * frame["a"]).round(), "D"))
+    plain = frame[["b"]].assign(d=days.mask(frame["c"] > 1))
+    other = plain.assign(d=DATES[kind](plain["d"]))
+    expected, found = (ESTIMATORS["machine"]().fit(rows) for rows in (plain, other))
+    np.testing.assert_array_equal(found.score_samples(other), expected.score_samples(plain))
+    means = expected.conditional({"d": plain["d"]}).mean
+    index = pd.Index(other["d"], dtype=other["d"].dtype)
+    for known in (other[["d"]], {"d": other["d"]}, {"d": index}, {"d": list(other["d"])}):
+        np.testing.assert_array_equal(found.conditional(known).mean, means)
+    one = found.conditional({"d": other["d"].iloc[0]}).distribution_.mean
+    assert one == expected.conditional({"d": plain["d"].iloc[0]}).distribution_.mean
+    filled = found.impute(other)["d"]
+    assert filled.dtype == other["d"].dtype
+    assert not filled.isna().any()
+    assert len({getattr(cell, "tzinfo", None) for cell in filled}) == 1
+    pd.testing.assert_series_equal(filled[plain["d"].notna()], other["d"][plain["d"].notna()])
+    assert type(found.sample(1)["d"].iloc[0]) in (type(filled.iloc[0]), pd.Timestamp)
+
+
+NUMBERS = np.random.default_rng(3).normal(size=60)
+KNOWN_CELLS = {
+    "numbers beyond 2^53": lambda: pd.Series((2**60 + 2**58 * NUMBERS).astype(np.int64) | 1, dtype="Int64"),
+    "nanoseconds": lambda: pd.Series((1.6e18 + 1e15 * NUMBERS).astype("datetime64[ns]")),
+    "decimals": lambda: pd.Series([Decimal(f"{cell:.2f}") for cell in NUMBERS]),
+    "strings": lambda: pd.Series([f"{cell:.2f}" for cell in NUMBERS], dtype=object),
+    "decimals of arrow": lambda: KNOWN_CELLS["decimals"]().astype(
+        pd.ArrowDtype(__import__("pyarrow").decimal128(9, 2))
+    ),
+    "categories": lambda: pd.Series(pd.Categorical(NUMBERS > 0, categories=[True, False, "maybe"], ordered=True)),
+    "text of arrow": lambda: pd.Series(np.where(NUMBERS > 0, "a", "b"), dtype="large_string[pyarrow]"),
+    "booleans of arrow": lambda: pd.Series(NUMBERS > 0, dtype="bool[pyarrow]"),
+}
+
+
+@pytest.mark.parametrize("kind", list(KNOWN_CELLS))
+@pytest.mark.parametrize("method", ["mean", "sample"])
+def test_known_cells_are_left_alone(frame, kind, method):
+    if "arrow" in kind:
+        pytest.importorskip("pyarrow")
+    whole, known = frame[["a"]].assign(odd=KNOWN_CELLS[kind]()), frame["c"] < 0.5
+    rows = whole.assign(odd=whole["odd"].where(known))
+    model = ESTIMATORS["mixture"]().fit(rows)
+    assert (model.categories_[1] is None) == (kind not in ("categories", "text of arrow", "booleans of arrow"))
+    filled = model.impute(rows, method)["odd"]
+    pd.testing.assert_series_equal(filled[known].astype(object), whole["odd"][known].astype(object))
+    assert not filled.isna().any()
+    assert len(set(map(type, filled))) == 1
+    assert filled.dtype == rows["odd"].dtype or "arrow" in kind
+    pd.testing.assert_frame_equal(model.impute(whole), whole)
+    if kind == "categories":
+        assert model.sample(1)["odd"].dtype == rows["odd"].dtype
+
+
+def polars_columns():
+    pl = pytest.importorskip("polars")
+    days = pl.Series([datetime.datetime(2020, 1, 1) + datetime.timedelta(days=round(100 * cell)) for cell in NUMBERS])
+    ids = pl.Series((2**60 + 2**58 * NUMBERS).astype(np.int64) | 1)
+    sizes = pl.Series(np.where(NUMBERS > 0, "S", "L"), dtype=pl.Enum(["S", "M", "L"]))
+    zones = days.dt.replace_time_zone("Asia/Tokyo")
+    decimals = pl.Series(NUMBERS).cast(pl.Decimal(10, 2))
+    strings = decimals.cast(pl.String)
+    return {
+        "zones": zones,
+        "ms": days.cast(pl.Datetime("ms")),
+        "decimals": decimals,
+        "ids": ids,
+        "sizes": sizes,
+        "strings": strings,
+    }
+
+
+@pytest.mark.parametrize("kind", ["zones", "ms", "decimals", "ids", "sizes", "strings"])
+def test_columns_of_polars_keep_dtypes_and_known_cells(frame, kind, tmp_path):
+    pl = pytest.importorskip("polars")
+    whole, known = polars_columns()[kind], pl.Series((frame["c"] < 0.5).to_numpy())
+    rows = pl.DataFrame(
+        {"a": frame["a"].to_numpy(), "odd": whole.zip_with(known, pl.Series([None], dtype=whole.dtype))}
+    )
+    model = ESTIMATORS["mixture"]().fit(rows)
+    save(model, tmp_path / "m")
+    for method in ("mean", "sample"):
+        filled = model.impute(rows, method)["odd"]
+        assert filled.dtype == load(tmp_path / "m").sample(1)["odd"].dtype == whole.dtype
+        assert not filled.has_nulls()
+        assert filled.filter(known).equals(whole.filter(known))
+    if kind == "sizes":
+        assert model.categories_[1] == ["S", "M", "L"]
+
+
+def test_lazy_frames_are_to_be_collected():
+    pl = pytest.importorskip("polars")
+    with (
+        pytest.raises(InvalidInputError, match=r"collect\(\) it first"),
+        pytest.warns(pl.exceptions.PerformanceWarning),
+    ):
+        ESTIMATORS["machine"]().fit(pl.LazyFrame({"a": [1.0, 2.0]}))
+
+
+def test_masked_cells_are_gaps(frame):
+    gaps = with_gaps(frame).to_numpy()
+    masked = np.ma.MaskedArray(np.where(np.isnan(gaps), -9999.0, gaps), np.isnan(gaps))
+    expected, found = (ESTIMATORS["machine"]().fit(rows) for rows in (gaps, masked))
+    np.testing.assert_array_equal(found.impute(masked), expected.impute(gaps))
+    np.testing.assert_array_equal(found.conditional({0: masked[:, 0]}).mean, expected.conditional({0: gaps[:, 0]}).mean)
+    assert to_numpy(np.ma.MaskedArray(["x", "y"], [False, True])).tolist() == ["x", None]
+    assert to_numpy(np.ma.MaskedArray([1, 2])).dtype == np.int64

@@ -242,3 +242,12 @@ def test_a_picture_of_a_row(detector):
     given = [bar.get_width() for bar in ax.containers[1]]
     np.testing.assert_allclose(given, np.maximum(-np.log10(found["p_value"]), 0), atol=1e-12)
     plt.close("all")
+
+
+@pytest.mark.parametrize("size", [1e12, 1e20, 1e50, 1e100, 1e200])
+def test_values_far_out_are_outliers_and_no_errors(size):
+    rng = np.random.default_rng(0)
+    detector = RTBMOutlierDetector(random_state=0).fit(rng.normal(size=(200, 2)))
+    rows = np.array([[size, 0.0], [size, np.nan], [0.0, 0.0]])
+    assert detector.predict(rows).tolist() == [-1, -1, 1]
+    assert detector.score_samples(rows)[2] == detector.score_samples(rows[2:])[0]

@@ -123,6 +123,20 @@ def test_foreign_and_later_files_are_refused(tmp_path, model):
         rtbm.load(tmp_path / "none.rtbm")
 
 
+def test_a_file_may_be_replaced_while_it_is_read(tmp_path, monkeypatch):
+    path, machines = tmp_path / "model.rtbm", [dense(1, 1), dense(3, 4)]
+    rtbm.save(machines[0], path)
+
+    map_file = torch.UntypedStorage.from_file  # what safetensors.safe_open does after it has read the header
+
+    def replace_and_map(*arguments, **options):
+        rtbm.save(machines[1], path)
+        return map_file(*arguments, **options)
+
+    monkeypatch.setattr("torch.UntypedStorage.from_file", replace_and_map)
+    assert repr(rtbm.load(path)) == repr(machines[0])
+
+
 def manipulated(path, change):
     """A file with other contents and the right checksum."""
     tensors, description = read(path)

@@ -158,10 +158,10 @@ def read(path: Any) -> tuple[Tensors, dict[str, Any]]:
     """The tensors of a file and its description, checked."""
     path = existing_file(_path(path))
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        content = path.read_bytes()  # once: another process may replace the file
+        tensors = safetensors.torch.load(content)
+        metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__") or {}
+    except (safetensors.SafetensorError, OSError, LookupError, RuntimeError, ValueError) as error:
         raise FileError(f"{path}: truncated, or not a model file ({error})") from None
     if KEY not in metadata:
         raise FileError(f"{path}: a safetensors file, but not one of this library")
@@ -228,8 +228,9 @@ def _encode(value: Any, tensors: Tensors, place: str) -> Any:
     if isinstance(value, list | tuple | range):
         items = [_encode(part, tensors, f"{place}.{i}") for i, part in enumerate(value)]
         return {"tuple": items} if isinstance(value, tuple) else items
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {"dictionary": {key: _encode(part, tensors, f"{place}.{key}") for key, part in value.items()}}
+    if isinstance(value, Mapping) and all(isinstance(key, str | int) for key in value):
+        parts = {key: _encode(part, tensors, f"{place}.{key}") for key, part in value.items()}
+        return {"dictionary": parts} if all(isinstance(key, str) for key in parts) else {"pairs": list(parts.items())}
     raise InvalidInputError(f"model has a {type(value).__name__} at {place}, which cannot be saved: use joblib.dump")
 
 
@@ -261,6 +262,7 @@ def _decode(saved: Any, tensors: Tensors) -> Any:
         return np.array(content, dtype=saved["type"])
     leaves: dict[str, Any] = {
         "float": float,
+        "pairs": lambda items: {key: _decode(part, tensors) for key, part in items},
         "tuple": lambda items: tuple(_decode(item, tensors) for item in items),
         "dtype": DTYPES.__getitem__,
         "tensor": tensors.__getitem__,

@@ -5,6 +5,7 @@ functions that use them, so that help and usage errors appear at once.
 """
 
 import contextlib
+import io
 import re
 import sys
 import warnings
@@ -35,6 +36,7 @@ from rtbm.cli.arguments import (
     bounds_of,
     by_column,
     check_output,
+    check_share,
     chosen_columns,
     column_number,
     given_value,
@@ -43,7 +45,7 @@ from rtbm.cli.arguments import (
     parse_probabilities,
 )
 from rtbm.errors import FileError, InvalidInputError, RTBMError
-from rtbm.paths import existing_file, existing_table, printable, table_kind
+from rtbm.paths import existing_file, existing_table, printable, table_kind, write_whole
 
 app: typer.Typer = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -95,8 +97,8 @@ def fit(
         bool | None,
         typer.Option(
             "--cv/--no-cv",
-            help="Whether to fit a committee of machines, whose sizes cross-validation chooses; by default if no size "
-            "and no other option of a single fit is given.",
+            help="Whether to fit a committee of machines, whose sizes cross-validation chooses; by default if there "
+            "are 50 rows or more, and no size and no other option of a single fit is given.",
         ),
     ] = None,
     diagonal: Annotated[
@@ -132,7 +134,8 @@ def fit(
         float | None, typer.Option(min=0, help="Strength of the prior against fine structure; 1 by default.")
     ] = None,
     validation: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Share of the data for early stopping.")
+        float | None,
+        typer.Option(callback=check_share, help="Share of the data for early stopping, between 0 and 1."),
     ] = None,
     stream: Annotated[
         bool,
@@ -149,8 +152,9 @@ def fit(
 ) -> None:
     """Fit a density to data and save it.
 
-    The density is a committee of machines, or one machine or mixture of the size given. Columns of text are categories,
-    and dates are days since the beginning of 1970.
+    The density is a committee of machines, or one machine or mixture of the size given; one machine too if there are
+    fewer than 50 rows. Columns of text are categories, and dates are days since the beginning of 1970. Existing files
+    are replaced.
 
     Files that hold more than 3·10⁷ numbers (.npy, .parquet) need not fit into memory. Several processes share their
     rows: torchrun --nproc-per-node 4 -m rtbm fit large.parquet
@@ -196,7 +200,7 @@ def fit(
             is_file = data is not None
             found = read_table(data, chosen, text=labels, **text_format) if is_file else FileData(gamma.sample(), None)
         n_columns = found.values.shape[1]
-        categories = {column_number(name, found.names, n_columns) for name in labels}
+        categories = {column_number(name, found.names, n_columns, "--categorical") for name in labels}
         categories |= {i for i, kind in found.kinds.items() if kind == "text"}
         names = found.names or [str(i) for i in range(n_columns)]
         shared: Any = {
@@ -247,7 +251,7 @@ def score(
     """
     check_output(output, "--output", ROW_FILES, data, model)
     fitted = _load(model)
-    rows = _read_for(fitted, data, columns, header=header, separator=separator, decimal=decimal)
+    rows = _read_for(fitted, data, columns, header=header, separator=separator, decimal=decimal).values
     with _without_names(fitted):
         mean, log_prob = fitted.score(rows), None if output is None else fitted.score_samples(rows)[:, None]
     if output is not None:
@@ -272,11 +276,16 @@ def sample(
     """
     check_output(output, "--output", ROW_FILES, model)
     known = parse_given(given)
-    fitted = _load(model)
-    fitted, _ = _conditional(fitted, known)
+    whole = _load(model)
+    fitted, left = _conditional(whole, known)
+    from rtbm.cli.cells import as_table, days_to_dates
     from rtbm.output import counted
 
-    _write(output, fitted.sample(number, random_state=seed), _names_of(fitted), counted(number, "row"))
+    rows, dates = fitted.sample(number, random_state=seed), _dates_of(whole)
+    if not dates.isdisjoint(left) and not hasattr(rows, "columns"):  # data frames have dates already
+        columns = zip(left, rows.T, strict=True)
+        rows = as_table([days_to_dates(column) if i in dates else column for i, column in columns])
+    _write(output, rows, _names_of(fitted), counted(number, "row"))
 
 
 @app.command()
@@ -300,11 +309,11 @@ def predict(
     values are integrated out.
     """
     check_output(output, "--output", ROW_FILES, data, model)
-    levels = parse_probabilities(quantiles.split(","))
+    levels = parse_probabilities(quantiles.split(","), "--quantiles")
     fitted = _load(model)
-    number = _feature(fitted, target)
+    number = _feature(fitted, target, "--target")
     text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
-    rows = _read_for(fitted, data, columns, absent=number, **text_format)
+    rows = _read_for(fitted, data, columns, number, **text_format).values
     from numpy import array, column_stack
 
     from rtbm.output import counted, level_text
@@ -340,17 +349,31 @@ def impute(
 ) -> None:
     """Fill in missing values.
 
-    The table is written to a file or, as CSV, to the screen.
+    The table is written to a file or, as CSV, to the screen. A table with names is written as it is, with all columns,
+    and only gaps in columns of the model are filled. Without names, and in .npy files, it has the model's columns
+    alone, as numbers.
     """
     check_output(output, "--output", ROW_FILES, data, model)
     fitted = _load(model)
-    rows = _read_for(fitted, data, columns, header=header, separator=separator, decimal=decimal)
+    text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
+    found = _read_for(fitted, data, columns, **text_format)
+    from rtbm.cli.cells import as_table, fill, is_gap
+    from rtbm.data_files import read_cells
     from rtbm.output import counted
 
-    names = _names_of(fitted)
+    names, dates, rows, suffix = _names_of(fitted), _dates_of(fitted), found.values, output and output.suffix.lower()
     with _without_names(fitted):
         filled = fitted.impute(rows, method, random_state=seed)
-    _write(output, filled, names, f"{counted(int((filled != rows).sum()), 'value')} filled in")
+    gaps = is_gap(rows)
+    what, is_whole = f"{counted(int(gaps.sum()), 'value')} filled in", found.names is not None and suffix != ".npy"
+    if is_whole:
+        texts = [name for i, name in enumerate(found.names) if found.kinds.get(i) == "text"]
+        has_types = suffix == ".parquet"
+        table = read_cells(data, texts if has_types else None, **text_format)
+        for i, name in enumerate(found.names):
+            table[name] = fill(table[name], filled[:, i], gaps[:, i], i in dates, has_types)
+        filled, names = as_table(table.values()), list(table)
+    _write(output, filled, names, what if is_whole else f"{what}, with the model's columns alone")
 
 
 @app.command()
@@ -366,9 +389,9 @@ def quantile(
 
     There is one on each line. With --given, they are those of the conditional distribution.
     """
-    levels, known = parse_probabilities(probabilities), parse_given(given)
+    levels, known = parse_probabilities(probabilities, "PROBABILITIES"), parse_given(given)
     fitted = _load(model)
-    column = None if feature is None else _feature(fitted, feature)
+    column = None if feature is None else _feature(fitted, feature, "--feature")
     fitted, left = _conditional(fitted, known)
     if column is not None and column not in left:
         raise typer.BadParameter(f"{feature!r} has a given value", param_hint="--feature")
@@ -410,7 +433,7 @@ def plot(
     check_output(output, "--output", PICTURE_FILES, data, model)
     fitted = _load(model)
     text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
-    rows = None if data is None else _read_for(fitted, data, columns, **text_format)
+    rows = None if data is None else _read_for(fitted, data, columns, **text_format).values
     _draw(fitted, rows, output)
     console.print(f"picture: {output}")
 
@@ -449,9 +472,16 @@ def _names_of(fitted: Any) -> list[str] | None:
     return [printable(name) for name in getattr(fitted, "feature_names_in_", [])] or None
 
 
-def _feature(fitted: Any, text: str) -> int:
-    """The number of a column of a model, given by its name or its number."""
-    return column_number(text, _names_of(fitted), fitted.n_features_in_)
+def _feature(fitted: Any, text: str, option: str) -> int:
+    """The number of a column of a model that an option gives by its name or its number."""
+    return column_number(text, _names_of(fitted), fitted.n_features_in_, option)
+
+
+def _dates_of(fitted: Any) -> set[int]:
+    """The numbers of the columns of a model that were dates in the fit."""
+    names, own, frame = _names_of(fitted), fitted.summary_.get("dates", []), fitted._frame
+    columns = enumerate(names or map(str, range(fitted.n_features_in_)))
+    return {i for i, name in columns if name in own or (frame is not None and frame.is_date(i))}
 
 
 def _conditional(fitted: Any, given: list[tuple[str, str]]) -> tuple[Any, list[int]]:
@@ -459,7 +489,8 @@ def _conditional(fitted: Any, given: list[tuple[str, str]]) -> tuple[Any, list[i
     names = _names_of(fitted)
     texts = by_column(given, names, fitted.n_features_in_, "--given")
     columns = names or [str(i) for i in range(fitted.n_features_in_)]
-    known = {i: given_value(columns[i], text, fitted.categories_[i]) for i, text in texts.items() if i is not None}
+    dates, levels = _dates_of(fitted), fitted.categories_
+    known = {i: given_value(columns[i], text, levels[i], i in dates) for i, text in texts.items() if i is not None}
     left = [i for i in range(fitted.n_features_in_) if i not in known]
     return fitted.conditional(known) if known else fitted, left
 
@@ -505,21 +536,21 @@ def _without_names(fitted: Any) -> Iterator[None]:
         yield
 
 
-def _read_for(fitted: Any, data: Path, columns: list[str] | None, absent: int | None = None, **text_format: Any) -> Any:
-    """The columns of a file that a model was fitted to: by name if both have names, unless columns are chosen.
+def _read_for(fitted: Any, data: Path, columns: list[str] | None, target: int | None = None, **text_format: Any) -> Any:
+    """The columns of a file that a model was fitted to: by name if both have names, unless others are chosen.
 
-    The column with the number `absent` may be missing if there are names, and is then NaN.
+    With names, the column with the number `target` is not read, and is NaN.
     """
     from numpy import insert, nan
 
-    from rtbm.data_files import cell_number, column_names, read_table
+    from rtbm.cli.cells import as_levels
+    from rtbm.data_files import column_names, read_table
 
     names, chosen, place = _names_of(fitted), chosen_columns(columns, data, text_format), None
-    known = column_names(data, **text_format)
-    if chosen is None and names is not None and known is not None:
-        if absent is not None and names[absent] not in known:
-            place = absent
-        chosen = [name for i, name in enumerate(names) if i != place]
+    needed = [name for i, name in enumerate(names or []) if i != target]
+    is_own = chosen is None or sorted(chosen) in (sorted(needed), sorted(names or []))
+    if needed and is_own and column_names(data, **text_format) is not None:
+        chosen, place = needed, target
     levels = [own for i, own in enumerate(fitted.categories_) if i != place]
     texts = {i for i, own in enumerate(levels) if own is not None and any(isinstance(level, str) for level in own)}
     read = chosen or [str(i) for i in range(len(levels))]
@@ -532,11 +563,11 @@ def _read_for(fitted: Any, data: Path, columns: list[str] | None, absent: int | 
     wrong = [repr(read[i]) for i, kind in found.kinds.items() if kind == "text" and i not in texts]
     if wrong:
         raise FileError(f"{data}: {', '.join(wrong)} must hold numbers as in the fit, got text: choose other columns")
-    for i in texts - found.kinds.keys():  # all cells are numbers, or gaps
-        numbers: Any = {cell_number(level): level for level in levels[i]}
+    if texts:
         rows = rows.astype(object)
-        rows[:, i] = [numbers.get(cell, cell) for cell in rows[:, i]]
-    return rows if place is None else insert(rows, place, nan, axis=1)
+    for i in texts:
+        rows[:, i] = as_levels(rows[:, i].tolist(), levels[i])
+    return found._replace(values=rows if place is None else insert(rows, place, nan, axis=1))
 
 
 def _load(path: Path, any_estimator: bool = False) -> Any:
@@ -568,11 +599,9 @@ def _draw(model: Any, rows: Any, path: Path) -> None:
     matplotlib.use("Agg")
     from rtbm.plotting import plot_model
 
-    figure = plot_model(model, rows)
-    try:
-        figure.savefig(path, dpi=130)
-    except (ValueError, OSError) as error:
-        raise FileError(f"{path}: the picture cannot be written ({error})") from None
+    picture = io.BytesIO()
+    plot_model(model, rows).savefig(picture, format=path.suffix[1:].lower(), dpi=130)
+    write_whole(path, picture.getvalue())
 
 
 def _say(kind: str, message: Any) -> None:

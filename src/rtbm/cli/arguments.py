@@ -4,6 +4,8 @@ As in `app`, numpy and torch are imported only in the functions that need them.
 """
 
 import contextlib
+import math
+import os
 import re
 import sys
 import tempfile
@@ -48,7 +50,11 @@ Model = Annotated[Path, typer.Argument(help="A model that `rtbm fit` has saved."
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="The same seed gives the same result.")]
 RowsOutput = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Where to write the rows (.csv, .parquet or .npy; - for CSV on the screen)."),
+    typer.Option(
+        "--output",
+        "-o",
+        help="Where to write the rows (.csv, .parquet or .npy; - for CSV on the screen). An existing file is replaced.",
+    ),
 ]
 Columns = Annotated[
     list[str] | None,
@@ -64,8 +70,8 @@ Categorical = Annotated[
     list[str] | None,
     typer.Option(
         "--categorical",
-        help="Columns whose cells are labels though some or all are numbers, as in zip,grade; text always is. May be "
-        "given several times.",
+        help="Columns whose cells are labels though some or all are numbers, as in zip,grade: 01 and 1 are two labels. "
+        "Text always is. May be given several times.",
     ),
 ]
 Header = Annotated[
@@ -114,21 +120,22 @@ def by_column(
     """Values by the numbers of their columns, each of which may be given once. None stays None."""
     found: dict[int | None, Value] = {}
     for name, value in given:
-        number = None if name is None else column_number(name, names, n_columns)
+        number = None if name is None else column_number(name, names, n_columns, option)
         if number in found:
             raise typer.BadParameter(f"the same column is given twice, got {name!r}", param_hint=option)
         found[number] = value
     return found
 
 
-def parse_probabilities(texts: list[str]) -> list[float]:
-    """Texts as probabilities."""
+def parse_probabilities(texts: list[str], option: str) -> list[float]:
+    """Texts of an option as probabilities."""
     try:
         levels = [float(text) for text in texts]
-        if not all(0 <= level <= 1 for level in levels):
+        if not all(0 <= level <= 1 for level in levels) or len(set(levels)) < len(levels):
             raise ValueError
     except ValueError:
-        raise typer.BadParameter(f"must be probabilities between 0 and 1, got {' '.join(texts)!r}") from None
+        message = f"must be different probabilities between 0 and 1, got {' '.join(texts)!r}"
+        raise typer.BadParameter(message, param_hint=option) from None
     return levels
 
 
@@ -140,40 +147,41 @@ def parse_given(given: list[str] | None) -> list[tuple[str, str]]:
     return [(name.strip(), value.strip()) for name, _, value in pairs]
 
 
-def given_value(name: str, text: str, levels: list[Any] | None) -> Any:
-    """The value of --given for a column with these levels, or for a column of numbers if they are None."""
-    number = _number(text)
-    if levels is None and number is not None:
+def given_value(name: str, text: str, levels: list[Any] | None, is_date: bool) -> Any:
+    """The value of --given for a column with these levels, or for a column of dates or numbers if they are None."""
+    from rtbm.data_files import cell_number
+    from rtbm.estimators.checks import listed
+    from rtbm.output import level_text
+
+    number = _days(text) if is_date else cell_number(text)
+    if levels is None and number is not None and math.isfinite(number):
         return number
     for level in levels or []:
         if str(level) == text or level == number:
             return level
-    from rtbm.estimators.checks import listed
-    from rtbm.output import level_text
-
-    known = "a number or a date" if levels is None else f"one of {listed([level_text(level) for level in levels])}"
+    known = "a date such as 2020-03-01" if is_date else "a number"
+    if levels is not None:
+        known = f"one of {listed([level_text(level) for level in levels])}"
     raise typer.BadParameter(f"{name} must be {known}, got {text!r}", param_hint="--given")
 
 
-def _number(text: str) -> float | None:
-    """A number, or the days from the beginning of 1970 to a date; None for other texts."""
-    with contextlib.suppress(ValueError):
-        return float(text)
+def _days(text: str) -> float | None:
+    """The days from the beginning of 1970 to a date; None for other texts."""
     with contextlib.suppress(ValueError):
         date = datetime.fromisoformat(text)
         return (date.replace(tzinfo=date.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(days=1)
     return None
 
 
-def column_number(text: str, names: list[str] | None, n_columns: int) -> int:
-    """The number of a column, given by its name or its number."""
+def column_number(text: str, names: list[str] | None, n_columns: int, option: str) -> int:
+    """The number of a column that an option gives by its name or its number."""
     text = printable(text)
     if names is not None and text in names:
         return names.index(text)
     if text.isdecimal() and int(text) < n_columns:
         return int(text)
     known = f"one of {', '.join(names)} or " if names else ""
-    raise typer.BadParameter(f"{text!r} is no column: use {known}0 to {n_columns - 1}")
+    raise typer.BadParameter(f"{text!r} is no column: use {known}0 to {n_columns - 1}", param_hint=option)
 
 
 def chosen_columns(
@@ -192,6 +200,13 @@ def chosen_columns(
     return [name for part in parts for name in part]
 
 
+def check_share(share: float | None) -> float | None:
+    """A share between 0 and 1, which it must not be."""
+    if share is not None and not 0 < share < 1:
+        raise typer.BadParameter(f"must be between 0 and 1, got {share:g}")
+    return share
+
+
 def check_output(path: Path | None, option: str, suffixes: tuple[str, ...] | None, *inputs: Path | None) -> None:
     """Check before the work that a result can be written, and that it overwrites no input."""
     if path is None or (path == STANDARD and suffixes == ROW_FILES):
@@ -199,6 +214,8 @@ def check_output(path: Path | None, option: str, suffixes: tuple[str, ...] | Non
     folder, message = path.resolve().parent, ""
     if not folder.is_dir():
         message = f"there is no folder {folder}"
+    elif not os.access(folder, os.W_OK):
+        message = f"no file can be written into the folder {folder}"
     elif path.is_dir():
         message = f"{path} is a folder"
     elif path == STANDARD:

@@ -2,10 +2,11 @@
 
 Which columns of CSV and Parquet files are numbers:
 
-- A column is text if it has cells and none of them resembles a number. Text and dates are left out, unless they are
-  asked for (`text` of `read_table`): text is then read as it is, and dates are days since the beginning of 1970.
-- A column with a number must hold only numbers. Any other cell is a FileError that names it, so that a typing error in
-  one cell never drops a column.
+- A column is text if it has cells and none of them resembles a number or a date. Text and dates are left out, unless
+  they are asked for (`text` of `read_table`): text is then read as it is, and dates are days since the beginning of
+  1970.
+- A column with a number must hold only numbers, and a column of dates that is read only dates. Any other cell is a
+  FileError that names it, so that a typing error in one cell never drops a column.
 - true and false are the numbers 1 and 0.
 - The index of a data frame is left out: the columns that the metadata of a Parquet file calls index, and the columns
   without a name at the beginning of a CSV file. A column without a name is called "Unnamed: 0", with its position, as
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from rtbm.data_files.cells import (
+    BOOLEAN_WORDS,
     Choice,
     FileData,
     TableSize,
@@ -40,7 +42,18 @@ from rtbm.paths import existing_table, printable, table_kind
 
 # pyarrow is imported in the functions that use it, so that arrays and .npy files do not wait for it.
 
-__all__ = ["FileData", "FileRows", "TableSize", "cell_number", "column_names", "read_table", "reasons", "table_size"]
+__all__ = [
+    "BOOLEAN_WORDS",
+    "FileData",
+    "FileRows",
+    "TableSize",
+    "cell_number",
+    "column_names",
+    "read_cells",
+    "read_table",
+    "reasons",
+    "table_size",
+]
 
 _Table = CsvFile | NpyFile | ParquetFile
 STREAMED_FILES: Mapping[str | None, type[NpyFile] | type[ParquetFile]] = {".npy": NpyFile, ".parquet": ParquetFile}
@@ -75,7 +88,7 @@ def read_table(
     text : bool or collection of str, default=False
         Whether to read text too, and dates as days since the beginning of 1970. Text with more than 1,000 different
         cells, or in which more than half of the cells differ, is left out, and so is text that is always the same. A
-        collection names columns that may mix text and numbers: they are text if one of their cells is not a number.
+        collection names columns that are text whatever their cells are, as 01 and 1; numbers of Parquet stay numbers.
 
     Returns
     -------
@@ -95,6 +108,23 @@ def column_names(
     """The names of all columns of a file; None if it has none."""
     file = _open_table(path, header, separator, decimal)
     return file.columns if file.has_names else None
+
+
+def read_cells(
+    path: Any,
+    texts: Collection[str] | None = None,
+    header: bool | None = None,
+    *,
+    separator: str | None = None,
+    decimal: str = ".",
+) -> dict[str, list[Any]]:
+    """All cells of a .csv or .parquet file by the names of columns, None for gaps.
+
+    Those of a CSV file are text, with decimal points. If `texts` names columns, other columns of it that hold only
+    numbers are numbers.
+    """
+    file: Any = _open_table(path, header, separator, decimal)
+    return file.cells(file.columns if texts is None else texts) if isinstance(file, CsvFile) else file.cells()
 
 
 def table_size(path: Any, most: TableSize | None = None) -> TableSize:
@@ -151,7 +181,7 @@ class FileRows:
     rank, world : int, default=0, 1
         The number of this process, and the number of processes, which share the rows.
     labels : collection of str, default=()
-        Columns whose cells are labels if they are text, though some or all resemble numbers.
+        Columns of text whose cells are labels, though some or all resemble numbers.
     takes_text : bool, default=True
         Whether other columns of text are read too.
 

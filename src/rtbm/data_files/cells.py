@@ -4,6 +4,7 @@ import contextlib
 import csv
 import itertools
 import math
+import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
@@ -23,7 +24,11 @@ BOOLEAN_WORDS = {"true": 1.0, "false": 0.0}
 """Cells, in upper or lower case, that are read as numbers."""
 TEXT_TYPES = ("string", "large_string", "string_view")
 """Arrow's names of types of text."""
+DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].*)?$")
+"""Cells that are dates, or look like them."""
 DAY = 86_400_000_000  # microseconds
+NOUNS = {"": "a finite number", "dates": "a date"}
+"""What a cell should have been, by the kind of its column."""
 NAMED_CELLS = 5
 """Cells of a first row that a message names."""
 
@@ -48,11 +53,11 @@ class Choice(NamedTuple):
     left_out: dict[str, str] | None
     """Columns left out, with reasons; None if columns are asked for by name, of which none is left out."""
     labels: Set[str] | None
-    """Columns that may mix text and numbers; None if only numbers are read."""
+    """Columns that are text whatever their cells are; None if only numbers are read."""
     takes_text: bool = True
     """Whether text is read in columns that are no labels."""
     is_part: bool = False
-    """Whether a table is a part of the rows. Then labels are text whatever their cells are, and all text is kept."""
+    """Whether a table is a part of the rows, of which all text is kept."""
 
 
 class TableSize(NamedTuple):
@@ -97,13 +102,16 @@ def reasons(left_out: Mapping[str, str]) -> str:
     return ", ".join(f"{name} ({reason})" for name, reason in left_out.items())
 
 
-def _bare(cell: str) -> str:
-    return cell.strip().strip('"')  # quotes are still there if blanks precede them
+def bare(cell: str) -> str:
+    """A cell without blanks around it, and without the quotes that are still there if blanks precede them."""
+    word = cell.strip()
+    is_quoted = cell[:1].isspace() and len(word) > 1 and word[0] == word[-1] == '"'
+    return word[1:-1].replace('""', '"') if is_quoted else word
 
 
 def cell_number(cell: str, decimal: str = ".") -> float:
     """A cell as a number: NaN if it is missing, infinity if it is not a finite number."""
-    word = _bare(cell).lower()
+    word = bare(cell).lower()
     if word in MISSING_WORDS:
         return math.nan
     if word in BOOLEAN_WORDS:
@@ -119,7 +127,7 @@ def cell_number(cell: str, decimal: str = ".") -> float:
 def resembles_number(cell: str) -> bool:
     """Whether a cell is a number, even an infinite one, or one in another notation such as 1,5 or 1,000.50 or 1_000."""
     try:
-        float(_bare(cell).replace(",", ""))
+        float(bare(cell).replace(",", ""))
     except ValueError:
         return math.isfinite(cell_number(cell))
     return True
@@ -142,11 +150,10 @@ def _words(column: Any) -> tuple[list[Any], np.ndarray] | None:
     return words, np.concatenate([*places, np.empty(0, int)])
 
 
-def _read_cells(column: Any, decimal: str, is_label: bool, is_part: bool) -> tuple[np.ndarray, str]:
+def _read_cells(column: Any, decimal: str, is_label: bool) -> tuple[np.ndarray, str]:
     """The cells of an Arrow column, and what they are: "" for numbers, "text", "dates", or another type.
 
-    Dates are days since 1970. Text has None for gaps. In columns of numbers, cells that are none are infinite. A column
-    of labels is text if one of its cells is not a number, or if the column is a part of all rows.
+    Dates are days since 1970. Text has None for gaps. In columns of numbers or dates, cells that are none are infinite.
     """
     import pyarrow as pa
 
@@ -163,13 +170,15 @@ def _read_cells(column: Any, decimal: str, is_label: bool, is_part: bool) -> tup
             return np.full(len(column), np.inf), str(column.type)
     words, places = [*found[0], None], found[1]
     numbers = np.array([cell_number(word or "", decimal) for word in words])
-    texts = [None if math.isnan(number) else _bare(word) for word, number in zip(words, numbers, strict=True)]
-    has_number = any(resembles_number(text) for text in texts if text is not None)
-    is_text = is_part or np.isinf(numbers).any() if is_label else np.isinf(numbers).any() and not has_number
-    if not is_text:
+    texts = [None if math.isnan(number) else bare(word) for word, number in zip(words, numbers, strict=True)]
+    if is_label:
+        return np.array(texts, dtype=object)[places], "text"
+    if not np.isinf(numbers).any() or any(resembles_number(text) for text in texts if text is not None):
         return numbers[places], ""
-    days = None if is_label else _to_days(pa.array(texts, pa.string()))
-    if days is not None:
+    days = _to_days(pa.array(texts, pa.string()))
+    if days is None:
+        days = np.array([cell_day(text) for text in texts])
+    if np.isfinite(days).any():
         return days[places], "dates"
     return np.array(texts, dtype=object)[places], "text"
 
@@ -183,6 +192,16 @@ def _to_days(column: Any) -> Floats | None:
             stamps = column.cast(pa.timestamp(unit, zone), safe=False).to_numpy(zero_copy_only=False)
             return np.where(np.isnat(stamps), np.nan, stamps.astype("datetime64[us]").astype(np.int64) / DAY)
     return None
+
+
+def cell_day(cell: str | None) -> float:
+    """A cell of text as days since the beginning of 1970: NaN for a gap, infinity if it is not a date."""
+    import pyarrow as pa
+
+    if cell is None:
+        return math.nan
+    days = _to_days(pa.array([cell])) if DATE.match(cell) else None
+    return math.inf if days is None else float(days[0])
 
 
 def why_left_out(counts: Counter[str | None]) -> str:
@@ -203,7 +222,7 @@ def read_columns(path: Path, table: Any, choice: Choice, decimal: str = ".", hin
     kinds: dict[int, str] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         is_label = labels is not None and name in labels
-        cells, kind = _read_cells(column, decimal, is_label, choice.is_part)
+        cells, kind = _read_cells(column, decimal, is_label)
         takes_text = is_label or choice.takes_text
         is_read = not kind or (labels is not None and (kind == "dates" or (kind == "text" and takes_text)))
         reason = "" if is_read else kind
@@ -237,12 +256,14 @@ def is_infinite(values: np.ndarray) -> np.ndarray:
     return np.isinf(values) if values.dtype != object else (values == np.inf) | (values == -np.inf)
 
 
-def check_finite(path: Path, values: np.ndarray, names: Sequence[str], cells: Sequence[Any], first: int) -> None:
+def check_finite(
+    path: Path, values: np.ndarray, names: Sequence[str], cells: Sequence[Any], first: int, kinds: Mapping[int, str]
+) -> None:
     """Raise an error for the first infinite number; cells[column][row] is the cell of the file, from row `first` on."""
     bad = is_infinite(values)
     if bad.any():
         row, column = map(int, np.argwhere(bad)[0])
         raise FileError(
-            f"{path}: row {first + row}, column {names[column]}: {str(cells[column][row])!r} is not a finite number; "
-            "choose other columns"
+            f"{path}: row {first + row}, column {names[column]}: {str(cells[column][row])!r} is not "
+            f"{NOUNS[kinds.get(column, '')]}; choose other columns"
         )

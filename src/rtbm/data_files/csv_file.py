@@ -5,15 +5,20 @@ import io
 import itertools
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+import numpy as np
+
 from rtbm.data_files.cells import (
     MISSING_WORDS,
+    NOUNS,
     Choice,
     FileData,
     TableSize,
+    bare,
+    cell_day,
     cell_number,
     file_errors,
     first_of,
@@ -31,6 +36,7 @@ BLOCK_BYTES = 2**22
 """Bytes of a CSV file that are parsed at a time; a row must fit into them."""
 READ_BYTES = 2**20  # bytes that are counted at a time
 CSV_ERROR = "cannot be read as CSV"
+csv.field_size_limit(max(csv.field_size_limit(), BLOCK_BYTES))  # Python's own limit is 2¹⁷ characters in a cell
 
 
 class CsvFile:
@@ -82,10 +88,24 @@ class CsvFile:
             if next(self._rows(), None) is None:
                 raise FileError(f"{self.path}: there are names, but no rows")
             hint = f", or say what separates cells if it is not {self._separator!r} (--separator; separator=...)"
-            found = read_columns(self.path, self._parse(choice.columns), choice, self._decimal, hint)
+            table = self._parse(choice.columns, choice.labels or ())
+            found = read_columns(self.path, table, choice, self._decimal, hint)
             if is_infinite(found.values).any():
                 self._raise_bad_cell(found, choice)
         return found
+
+    def cells(self, texts: Collection[str]) -> dict[str, list[Any]]:
+        """All cells: numbers in columns that hold nothing else, and text in others and in those named."""
+        with file_errors(self.path, CSV_ERROR):
+            table = self._parse(self.columns, texts)
+        return {name: [self._plain(cell) for cell in table.column(name).to_pylist()] for name in self.columns}
+
+    def _plain(self, cell: Any) -> Any:
+        """A cell without what belongs to the format of the file: blanks, quotes, and decimal commas."""
+        if not isinstance(cell, str):
+            return cell
+        is_comma = self._decimal == "," and math.isfinite(cell_number(cell, ","))
+        return bare(cell).replace(",", ".") if is_comma else bare(cell)
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
         """Line numbers and cells of rows, read by Python: for the first rows, and to find bad cells."""
@@ -138,8 +158,11 @@ class CsvFile:
             return in_order and len(numbers) > 0 and not any(map(_is_integer, numbers))
         return in_order or not all(map(_is_integer, numbers))
 
-    def _parse(self, chosen: list[str]) -> Any:
-        """The chosen columns as an Arrow table: as numbers if Arrow takes all of their cells for some, else as text."""
+    def _parse(self, chosen: list[str], texts: Collection[str]) -> Any:
+        """The chosen columns as an Arrow table: as numbers if Arrow takes all of their cells for some, else as text.
+
+        Those in `texts` are always text.
+        """
         import pyarrow as pa
         from pyarrow import csv as arrow
 
@@ -167,16 +190,19 @@ class CsvFile:
                 for _ in self._rows():
                     pass  # raises an error if a row has a wrong number of cells
                 raise
-        return pa.table({name: _to_numbers(table.column(name), self._decimal) for name in chosen})
+        columns = {name: table.column(name) for name in chosen}
+        return pa.table({n: own if n in texts else _to_numbers(own, self._decimal) for n, own in columns.items()})
 
     def _raise_bad_cell(self, found: FileData, choice: Choice) -> NoReturn:
-        """Raise an error that names the first cell in columns of numbers that is not a finite number."""
-        numeric = [self.columns.index(name) for i, name in enumerate(found.names or []) if i not in found.kinds]
+        """Raise an error that names the first cell in columns of numbers or dates that is neither."""
+        bad = np.flatnonzero(is_infinite(found.values).any(axis=0)).tolist()
+        kinds = {self.columns.index((found.names or [])[i]): found.kinds.get(i, "") for i in bad}
         line, column, cell = next(
             (line, i, cells[i])
             for line, cells in self._rows()
-            for i in numeric
+            for i, kind in kinds.items()
             if math.isinf(cell_number(cells[i], self._decimal))
+            and not (kind == "dates" and math.isfinite(cell_day(bare(cells[i]))))
         )
         name = f"{self.columns[column]!r} ({column + 1})" if self.has_names else f"{column + 1}"
         other, points = (".", "points") if self._decimal == "," else (",", "commas")
@@ -185,7 +211,7 @@ class CsvFile:
             hint += f"; `rtbm fit --categorical {self.columns[column]}` takes its cells for labels"
         if math.isfinite(cell_number(cell, other)):
             hint = f"if numbers have decimal {points} here, say --decimal {other} (decimal={other!r})"
-        raise FileError(f"{self.path}: line {line}, column {name}: {cell!r} is not a finite number; {hint}")
+        raise FileError(f"{self.path}: line {line}, column {name}: {cell!r} is not {NOUNS[kinds[column]]}; {hint}")
 
 
 def _open_bytes(path: Path, separator: str | None = None) -> BinaryIO:

@@ -55,5 +55,5 @@ class NpyFile:
         array = self._array[rows]
         array = array if chosen == self.columns else array[:, [int(name) for name in chosen]]
         values = np.asarray(array, dtype=np.float64)
-        check_finite(self.path, values, chosen, list(values.T), rows.start)
+        check_finite(self.path, values, chosen, list(values.T), rows.start, {})
         return values

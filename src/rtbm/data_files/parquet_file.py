@@ -49,6 +49,11 @@ class ParquetFile:
             table = self._file.read(columns=self._own(choice.columns))
         return self._collect(table, choice, 0)
 
+    def cells(self) -> dict[str, list[Any]]:
+        """All cells as Python has them."""
+        with file_errors(self.path, "cannot be read as Parquet"):
+            return {name: self._file.read(columns=[own]).column(0).to_pylist() for name, own in self._own_names.items()}
+
     def first_rows(self, choice: Choice) -> FileData:
         """The first rows of the columns that are read, which tell what columns are."""
         first = next(self._tables(choice.columns, 0, FIRST_ROWS, FIRST_ROWS), None)
@@ -96,5 +101,5 @@ class ParquetFile:
         found = read_columns(self.path, table, choice)
         names: Any = found.names
         cells = table.select(names).columns
-        check_finite(self.path, found.values, [repr(name) for name in names], cells, first)
+        check_finite(self.path, found.values, [repr(name) for name in names], cells, first, found.kinds)
         return found

@@ -116,7 +116,8 @@ def draw_seed(random_state: Any) -> int:
 def to_numpy(array: Any) -> Any:
     """An array of another library (torch, CuPy, JAX) as one of NumPy; anything else as it is.
 
-    It is a view where the array lies in the memory of the CPU, and one copy where it lies on a GPU.
+    It is a view where the array lies in the memory of the CPU, and one copy where it lies on a GPU. Masked cells become
+    NaN, or None if they are no numbers.
 
     Examples
     --------
@@ -124,6 +125,15 @@ def to_numpy(array: Any) -> Any:
     >>> bool(np.shares_memory(to_numpy(tensor), tensor.numpy()))
     True
     """
+    if isinstance(array, np.ma.MaskedArray):
+        if not np.ma.is_masked(array):
+            return array.data
+        is_number = array.dtype.kind in "biuf"
+        cells = array.data.astype(np.float64 if is_number else object)
+        cells[np.ma.getmaskarray(array)] = np.nan if is_number else None
+        return cells
+    if hasattr(array, "collect") and is_frame(array):
+        raise InvalidInputError("a LazyFrame holds no rows yet: collect() it first")
     if isinstance(array, np.ndarray | np.generic) or not hasattr(array, "__dlpack__"):
         return array
     tensor = array if isinstance(array, torch.Tensor) else torch.from_dlpack(array)

@@ -1,6 +1,7 @@
 """Columns of categories: which they are, and their levels as numbers and back."""
 
 import itertools
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from rtbm.common import MAX_LEVELS, Floats
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import check_columns, is_frame, is_number, listed, table_of_numbers, to_numpy
 from rtbm.estimators.density.columns import Levels, column_place
-from rtbm.estimators.density.frames import FrameFormat, dates_to_days, format_of
+from rtbm.estimators.density.frames import FrameFormat, dates_to_days, format_of, is_gap
 
 UNKNOWN = ("warn", "ignore", "error")
 """What is done with levels that training data do not have."""
@@ -33,7 +34,7 @@ class SeenLevels(NamedTuple):
     """The levels of a column in some of the data."""
 
     levels: list[Any]
-    is_given: bool  # by the user, or by the dtype of pandas: then they keep their order
+    is_given: bool  # by the user, or by the dtype: then they keep their order
 
     @classmethod
     def of_table(cls, X: Any, asked: Any, names: Sequence[Any] | None = None) -> dict[int, "SeenLevels"]:
@@ -45,8 +46,9 @@ class SeenLevels(NamedTuple):
     def _of_cells(cls, cells: Any, given: Any) -> "SeenLevels":
         if given is not None:
             return cls(list(given), True)
-        if hasattr(getattr(cells, "cat", None), "categories"):
-            return cls(cells.cat.categories.tolist(), True)
+        known: Any = getattr(cells.dtype, "categories", None)  # of pandas, or of an Enum of polars
+        if hasattr(known, "to_list"):
+            return cls(known.to_list(), True)
         return cls(list({cell for cell in read_column(cells) if cell is not None}), False)
 
     def plus(self, other: "SeenLevels") -> "SeenLevels":
@@ -191,7 +193,7 @@ def encode(X: Any, levels: Levels, unknown: str = "error") -> Any:
     for i, own in enumerate(levels):
         if own is not None:
             name = X.columns[i] if is_frame(X) else i
-            numbers[i] = _encode_column(read_column(_column(X, i)), own, unknown, name)
+            numbers[i] = encode_column(read_column(_column(X, i)), own, unknown, f"X: column {name}")
     if not numbers:
         return X
     if not is_frame(X):
@@ -207,13 +209,14 @@ def encode(X: Any, levels: Levels, unknown: str = "error") -> Any:
     return table
 
 
-def _encode_column(cells: list[Any], levels: list[Any], unknown: str, name: Any) -> Floats:
+def encode_column(cells: list[Any], levels: list[Any], unknown: str, place: str) -> Floats:
+    """Cells, None for gaps, as the numbers of levels. Messages say where they are."""
     lookup = {level: float(number) for number, level in enumerate(levels)}
     numbers = [np.nan if cell is None else lookup.get(cell, -1.0) for cell in cells]
     codes = np.array(numbers, dtype=np.float64)
     strange = [cell for cell, code in zip(cells, numbers, strict=True) if code == -1.0]
     if strange:
-        text = f"X: column {name} has levels that were not there in the fit, {listed(sorted(map(repr, set(strange))))}"
+        text = f"{place} has levels that were not there in the fit, {listed(sorted(map(repr, set(strange))))}"
         if unknown == "error":
             raise InvalidInputError(text)
         if unknown == "warn":
@@ -238,12 +241,12 @@ def _decode_column(numbers: Floats, levels: list[Any]) -> list[Any]:
 
 def _is_discrete(column: Any) -> bool:
     """Whether a column of pandas or polars holds categories, true and false, or text that is no number."""
-    kind = str(column.dtype).split("(")[0].lower()
+    kind = re.split(r"[(\[<]", str(column.dtype).lower())[0].removeprefix("large_")  # pyarrow has large strings
     if kind in ("object", "string", "str", "utf8"):
         cells = [cell for cell in read_column(column) if cell is not None]
         is_text = any(isinstance(cell, str) for cell in cells) and not all(map(is_number, cells))
         return is_text or (bool(cells) and all(isinstance(cell, bool | np.bool_) for cell in cells))
-    return kind in ("category", "categorical", "enum", "bool", "boolean")
+    return kind in ("category", "categorical", "dictionary", "enum", "bool", "boolean")
 
 
 def _column(X: Any, i: int) -> Any:
@@ -253,9 +256,14 @@ def _column(X: Any, i: int) -> Any:
 def read_column(cells: Any) -> list[Any]:
     """The cells of a column, None for gaps."""
     values = cells.to_list() if hasattr(cells, "to_list") else list(cells)
-    absent = np.asarray(cells.isna(), dtype=bool) if hasattr(cells, "isna") else [_is_gap(value) for value in values]
+    absent = np.asarray(cells.isna(), dtype=bool) if hasattr(cells, "isna") else [is_gap(value) for value in values]
     return [None if gap else value for value, gap in zip(values, absent, strict=True)]
 
 
-def _is_gap(value: Any) -> bool:
-    return value is None or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
+def find_known(X: Any, rows: Floats, levels: Levels) -> np.ndarray:
+    """Which cells of a table are known (n, d), of which `rows` (n, d) are the numbers: levels new to the fit are."""
+    X, known = to_numpy(X), ~np.isnan(rows)
+    for i, own in enumerate(levels):
+        if own is not None:
+            known[:, i] = [cell is not None for cell in read_column(_column(X, i))]
+    return known

@@ -75,6 +75,31 @@ class Cells(NamedTuple):
             below, above = np.where(centre <= self.low, -np.inf, below), np.where(centre >= self.high, np.inf, above)
         return below, above
 
+    def outer(self, atoms: Sequence[float]) -> list[float]:
+        """Those atoms that lie in the open part of the first or the last cell."""
+        below, above = self.ends(np.array([self.low, self.high]), is_open=False)
+        return [atom for atom in atoms if not below[0] <= atom <= above[1]]
+
+    def around(self, low: float, high: float, atoms: Sequence[float]) -> tuple[float, float]:
+        """The ends of the cells whose values, or atoms, lie from `low` to `high`; these themselves if none does.
+
+        An open cell ends before an outer atom that is not meant.
+
+        >>> Cells(1.0, 0.0, 90.0).around(30.0, 40.0, [])
+        (29.5, 40.5)
+        """
+        steps = (np.clip(np.array([low, high]), self.low, self.high) - self.low) / self.width
+        places = self.low + self.width * np.array([np.ceil(steps[0] - 1e-9), np.floor(steps[1] + 1e-9)])
+        values = np.array([*(self.values or self.nearest(places)), *atoms])
+        inside = values[(low <= values) & (values <= high)]
+        if not len(inside):
+            return low, high
+        begin, end = self.ends(np.array([inside.min(), inside.max()]))
+        outer = self.outer(atoms)
+        below = max((np.nextafter(atom, np.inf) for atom in outer if atom < low), default=-np.inf)
+        above = min((np.nextafter(atom, -np.inf) for atom in outer if atom > high), default=np.inf)
+        return float(max(begin[0], below)), float(min(end[1], above))
+
 
 def find_cells(values: Floats, weights: Floats | None = None) -> Cells | None:
     """The cells of values (n,) with weights (n,), if they lie on a grid and repeat; else None."""

@@ -40,9 +40,9 @@ from rtbm.estimators.checks import (
     warn_of_spikes,
 )
 from rtbm.estimators.density.bounds import Bounds, Contact, make_bounds
-from rtbm.estimators.density.categories import decode, encode, encode_like, learn_levels
+from rtbm.estimators.density.categories import decode, encode_column, encode_like, learn_levels, read_column
 from rtbm.estimators.density.columns import ColumnKinds, Levels, find_columns
-from rtbm.estimators.density.frames import FrameFormat, format_of, make_frame, to_days
+from rtbm.estimators.density.frames import FrameFormat, dates_to_days, format_of, holds_dates, make_frame, to_days
 from rtbm.estimators.density.margins import count_shapes, map_back, map_rows
 from rtbm.parameters import count
 from rtbm.training import Record
@@ -51,6 +51,7 @@ from rtbm.training.likelihood import machine_log_prob
 from rtbm.validation import check_integer
 
 BLOCK_ROWS = 2**17  # rows that methods take at a time
+FARTHEST = 1e10  # standard deviations; farther out, a density may be taken for 0
 LARGEST_LOSS = 1e-6
 """More probability than this of values that float64 cannot hold is worth a warning."""
 
@@ -257,7 +258,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def score_samples(self, X: Any) -> Floats:
         """log P(x) (n_samples,) of each row; NaN entries are integrated out, so it is 0 if all are missing.
 
-        It is −∞ for rows outside of the bounds. Values on a bound count as in `fit`, if training data lie there too.
+        It is −∞ for rows outside of the bounds, and where values are too far out for float64. Values on a bound count
+        as in `fit`, if training data lie there too.
         """
         return self._log_prob(self._check(X))
 
@@ -267,6 +269,28 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def _log_prob_of_block(self, X: Floats) -> Floats:
         line, log_slope = self._to_line(X)
         points = torch.from_numpy(line).to(self._line_density.device)
+        result = np.empty(len(X))
+        sizes = (np.frexp(np.fmax.reduce(np.abs(line), axis=1, initial=0.0))[1] + 32) // 64
+        for size in np.unique(sizes):  # numbers of very different sizes would spoil each other's sums
+            rows = sizes == size
+            result[rows] = self._log_prob_of_one_size(points if rows.all() else points[torch.from_numpy(rows)])
+        return result + log_slope
+
+    def _log_prob_of_one_size(self, points: Tensor) -> Floats:
+        """log P (n,) of points on the line: −∞ where theta functions refuse them since they are too far out."""
+        try:
+            return self._log_prob_on_line(points)
+        except InvalidInputError:
+            with torch.no_grad():
+                distance = (points - self._line_density.mean) / self._line_density.stddev
+            near = ~(distance.abs() > FARTHEST).any(dim=1)
+            if bool(near.all()):
+                raise
+            result = np.full(len(points), -np.inf)
+            result[near.cpu().numpy()] = self._log_prob_on_line(points[near])
+            return result
+
+    def _log_prob_on_line(self, points: Tensor) -> Floats:
         with torch.no_grad():
             if isinstance(self._line_density, MixedDistribution):
                 is_part = self._is_derived
@@ -277,7 +301,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
                 log_prob = (machine_log_prob(self._line_density, points) + log_weights).logsumexp(1)
             else:
                 log_prob = self._line_density.log_prob(points)
-        return log_prob.cpu().numpy() + log_slope
+        found: Floats = log_prob.cpu().numpy()
+        return found
 
     def _has_scattered_gaps(self, points: Tensor) -> bool:
         """Whether points have gaps that dense machines sum over tables."""
@@ -388,8 +413,13 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """
         check_is_fitted(self)
         if is_frame(values):
-            frame: Any = check_columns(values, "values")
+            frame: Any = check_columns(dates_to_days(to_numpy(values)), "values")
             values = {name: frame[name] for name in frame.columns}
+            if not all(isinstance(name, str) for name in values):
+                raise InvalidInputError(
+                    f"values has columns of the names {list(values)}: a data frame needs strings as names, as that "
+                    "of the fit; {number: values} takes columns by their places"
+                )
         if not isinstance(values, Mapping):
             raise InvalidInputError(
                 f"values must be a dictionary {{feature: value}} or a data frame, got a {type(values).__name__}"
@@ -434,16 +464,18 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         rest = {left.index(self._index(name)): own for name, own in values.items() if not isinstance(own, tuple)}
         return model.conditional(rest) if rest else model
 
-    def _range(self, value: tuple[Any, ...], feature: Any) -> list[float]:
-        """The ends of a range, infinite where they are None."""
-        if len(value) != 2 or self._kinds.levels[self._index(feature)] is not None:
+    def _range(self, value: tuple[Any, ...], feature: Any) -> tuple[float, float]:
+        """The ends of a range, infinite where they are None. A range of a rounded column is one of whole cells."""
+        i = self._index(feature)
+        if len(value) != 2 or self._kinds.levels[i] is not None:
             raise InvalidInputError(
                 f"values[{feature!r}]: a tuple is a range (low, high) of a column of numbers, got {value!r}; the "
                 "values of several rows are a list"
             )
-        open_ends = (-np.inf, np.inf)
-        pairs = zip(value, open_ends, strict=True)
-        return [side if end is None else float(_as_numbers(end, feature)) for end, side in pairs]
+        pairs = zip(value, (-np.inf, np.inf), strict=True)
+        low, high = (side if end is None else float(_as_numbers(end, feature)) for end, side in pairs)
+        cells = self._kinds.cells[i]
+        return (low, high) if cells is None else cells.around(low, high, self._kinds.atoms[i])
 
     def _as_numbers(self, value: Any, feature: Any) -> Floats:
         """A value, or a row of values, of a feature as numbers."""
@@ -451,8 +483,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         if levels is None:
             return _as_numbers(value, feature)
         cells = np.array(value, dtype=object)
-        codes = encode(cells.reshape(-1, 1), [levels], "error" if cells.ndim == 0 else self.handle_unknown)
-        return np.asarray(codes, dtype=np.float64).reshape(cells.shape)
+        unknown = "error" if cells.ndim == 0 else self.handle_unknown
+        return encode_column(read_column(cells.ravel()), levels, unknown, f"values[{feature!r}]").reshape(cells.shape)
 
     def _condition_rows(self, rows: Floats, known: list[int]) -> Any:
         inside = rows.copy()
@@ -655,8 +687,7 @@ def _as_numbers(value: Any, feature: Any) -> Floats:
     """A finite number (), or a row of numbers (n,) that may be missing. Dates become days."""
     value = to_numpy(value)
     try:
-        is_date = hasattr(value, "isoformat") or np.asarray(value).dtype.kind == "M"
-        array = to_days(value) if is_date else np.asarray(value, dtype=np.float64)
+        array = to_days(value) if holds_dates(value) else np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         array = np.array(np.inf)
     if array.ndim > 1 or np.isinf(array).any() or (array.ndim == 0 and np.isnan(array)):

@@ -1,5 +1,6 @@
 """What a fitted density predicts: quantiles, missing values, some features from others, and the machine of a row."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ from rtbm.distributions import CategoryColumn, MixedDistribution, RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import is_frame
+from rtbm.estimators.density.categories import find_known
 from rtbm.estimators.density.fitted import FittedDensity, in_blocks, is_list
+from rtbm.estimators.density.frames import keep_known
 from rtbm.training.likelihood import machine_log_prob
 from rtbm.validation import check_choice
 
@@ -52,7 +55,8 @@ class PredictingDensity(FittedDensity):
         """The probability (n_samples,) of the cells of rounded columns, together with that of categories and atoms.
 
         Other numbers are integrated out, as gaps are. The first and the last cell are open, and values beyond those of
-        the training data lie in them. With up to two rounded columns it is as accurate as `cdf`, with more to 1e-4.
+        the training data lie in them, but for atoms. With up to two rounded columns it is as accurate as `cdf`, with
+        more to 1e-4.
 
         With a target it is the probability of the target's cell, level or atom alone, given the other columns. This is
         as accurate as `cdf`.
@@ -81,8 +85,7 @@ class PredictingDensity(FittedDensity):
                 density = self._line_density
                 if not isinstance(density, MixedDistribution):
                     density = MixedDistribution.of_numbers(density, self._maps)
-                corners = (torch.from_numpy(end).to(device) for end in (low, high))
-                return density.box_probability(*corners).cpu().numpy()
+                return self._without_outer_atoms(density, low, high)
             i = self._index(target)
             if not np.isfinite([low[:, i], high[:, i]]).any(axis=0).all():
                 raise InvalidInputError(
@@ -92,9 +95,17 @@ class PredictingDensity(FittedDensity):
             if self._kinds.levels[i] is not None:
                 levels = torch.from_numpy(rows[:, [i]]).long().to(device)
                 return given.category(0).probs.gather(1, levels)[:, 0].cpu().numpy()
-            ends = (torch.from_numpy(end[:, [i]]).to(device) for end in (np.nextafter(low, -np.inf), high))
-            below, above = map(given.cdf, ends)
-            return (above - below).cpu().numpy()
+
+            def mass(low: Floats, high: Floats) -> Floats:
+                ends = (torch.from_numpy(end).to(device) for end in (np.nextafter(low, -np.inf), high))
+                below, above = map(given.cdf, ends)
+                return (above - below).cpu().numpy()
+
+            total = mass(low[:, [i]], high[:, [i]])
+            for atom in self._outer_atoms()[i]:
+                there = np.full((len(rows), 1), atom)
+                total -= np.where((low[:, i] < atom) & (atom < high[:, i]), mass(there, there), 0.0)
+            return total
 
     def _cells(self, rows: Floats) -> tuple[Floats, Floats]:
         """The ends (n, d) of the cells of rows: levels and atoms themselves, and infinite for other numbers."""
@@ -105,10 +116,30 @@ class PredictingDensity(FittedDensity):
             cells = kinds.cells[i]
             if cells is not None:
                 low[known, i], high[known, i] = cells.ends(column[known])
-            else:
-                known &= np.full(len(column), kinds.levels[i] is not None) | np.isin(column, kinds.atoms[i])
-                low[known, i] = high[known, i] = column[known]
+            alone = self._outer_atoms()[i] if cells is not None else kinds.atoms[i]
+            known &= np.full(len(column), kinds.levels[i] is not None) | np.isin(column, alone)
+            low[known, i] = high[known, i] = column[known]
         return low, high
+
+    def _outer_atoms(self) -> list[list[float]]:
+        """The atoms of each column that lie in open cells, and do not belong to them."""
+        pairs = zip(self._kinds.cells, self._kinds.atoms, strict=True)
+        return [[] if cells is None else cells.outer(atoms) for cells, atoms in pairs]
+
+    def _without_outer_atoms(self, density: MixedDistribution, low: Floats, high: Floats) -> Floats:
+        """The probability (n,) of boxes of cells: that of all in them, less that of the outer atoms of open cells."""
+        total, is_open = np.zeros(len(low)), np.isfinite(low) != np.isfinite(high)
+        for chosen in itertools.product(*([None, *atoms] for atoms in self._outer_atoms())):
+            corners, counted, sign = (low.copy(), high.copy()), np.ones(len(low), dtype=bool), 1
+            for i, atom in enumerate(chosen):
+                if atom is not None:
+                    counted &= is_open[:, i] & (low[:, i] < atom) & (atom < high[:, i])
+                    corners[0][:, i] = corners[1][:, i] = atom
+                    sign = -sign
+            if counted.any():
+                ends = (torch.from_numpy(end[counted]).to(density.device) for end in corners)
+                total[counted] += sign * density.box_probability(*ends).cpu().numpy()
+        return total
 
     def predict_mean(self, X: Any, target: Any, return_std: bool = False) -> Any:
         """E[target|other features] (n_samples,), and the standard deviation (n_samples,) if `return_std`.
@@ -213,8 +244,8 @@ class PredictingDensity(FittedDensity):
 
         Returns
         -------
-        A data frame if X is one, with its index and, as far as the values allow, its dtypes; else an array.
-        `set_output` may ask for either.
+        A data frame if X is one, with its index and, as far as the values allow, its dtypes; else an array. Known
+        cells are as they were. `set_output` may ask for either.
 
         Examples
         --------
@@ -228,10 +259,11 @@ class PredictingDensity(FittedDensity):
     def _impute(self, X: Any, method: str, n_tables: int, random_state: Any) -> list[Any]:
         """Several completed tables. Rows with the same gaps, in all of them, are filled in at once."""
         check_choice(method, "method", IMPUTATIONS)
-        everything = np.tile(self._check_all(X), (n_tables, 1))
-        generator = self._generator(random_state)
-        completed = in_blocks(lambda rows: self._complete(rows, method, generator), everything)
-        return [self._framed(table, X) for table in np.split(completed, n_tables)]
+        rows = self._check_all(X)
+        known, generator = find_known(X, rows, self.categories_), self._generator(random_state)
+        completed = in_blocks(lambda block: self._complete(block, method, generator), np.tile(rows, (n_tables, 1)))
+        tables = [self._framed(table, X) for table in np.split(completed, n_tables)]
+        return [keep_known(table, X, known, self.categories_) for table in tables]
 
     def _complete(self, everything: Floats, method: str, generator: torch.Generator) -> Floats:
         """Rows of all features with gaps filled in."""
