@@ -185,8 +185,9 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
             p(x) = (1 + number of training rows with a held-out score ≤ score of x) / (1 + number of training rows)
 
         The p-values of new rows from this source are uniform, as far as a score by all fits and one by the fits without
-        a row compare: a rule p ≤ α calls a share α of them outliers, whether or not the density fits well. Outliers
-        among the training rows make p-values larger.
+        a row compare: a rule p ≤ α calls a share α of them outliers, whether or not the density fits well. They have to
+        have gaps as the training rows do, since scores of fewer cells are on another scale. Outliers among the training
+        rows make p-values larger.
         """
         scores = self.score_samples(X)
         below = np.concatenate([[0.0], np.cumsum(self.held_out_counts_)])

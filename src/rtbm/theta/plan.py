@@ -142,7 +142,7 @@ class ThetaPlan:
 
     def moments(self, z: Any, order: int = 2) -> ThetaMoments:
         """log θ̃ and its z-derivatives up to `order` (0 to 3) for z (..., g)."""
-        check_choice(order, "order", (0, 1, 2, 3))
+        order = check_choice(order, "order", (0, 1, 2, 3))
         rows, shape = self._flatten(z)
         total = rows.sum(dim=1).double() * 0
         tensors = [rows.new_zeros(len(rows), *[self.g] * k, dtype=torch.float64) for k in range(1, order + 1)]
