@@ -278,7 +278,7 @@ def sample(
     known = parse_given(given)
     whole = _load(model)
     fitted, left = _conditional(whole, known)
-    from rtbm.cli.cells import as_table, days_to_dates
+    from rtbm.cli.translation import as_table, days_to_dates
     from rtbm.output import counted
 
     rows, dates = fitted.sample(number, random_state=seed), _dates_of(whole)
@@ -357,14 +357,14 @@ def impute(
     fitted = _load(model)
     text_format: Any = {"header": header, "separator": separator, "decimal": decimal}
     found = _read_for(fitted, data, columns, **text_format)
-    from rtbm.cli.cells import as_table, fill, is_gap
+    from rtbm.cli.translation import as_table, fill, find_gaps
     from rtbm.data_files import read_cells
     from rtbm.output import counted
 
     names, dates, rows, suffix = _names_of(fitted), _dates_of(fitted), found.values, output and output.suffix.lower()
     with _without_names(fitted):
         filled = fitted.impute(rows, method, random_state=seed)
-    gaps = is_gap(rows)
+    gaps = find_gaps(rows)
     what, is_whole = f"{counted(int(gaps.sum()), 'value')} filled in", found.names is not None and suffix != ".npy"
     if is_whole:
         texts = [name for i, name in enumerate(found.names) if found.kinds.get(i) == "text"]
@@ -543,7 +543,7 @@ def _read_for(fitted: Any, data: Path, columns: list[str] | None, target: int | 
     """
     from numpy import insert, nan
 
-    from rtbm.cli.cells import as_levels
+    from rtbm.cli.translation import as_levels
     from rtbm.data_files import column_names, read_table
 
     names, chosen, place = _names_of(fitted), chosen_columns(columns, data, text_format), None

@@ -1,4 +1,4 @@
-"""Cells between files and models: labels as levels, gaps, and what a model gives in the way that a file is written."""
+"""Translation between the cells of a file and those of a model: labels and levels, gaps, dates, booleans."""
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rtbm.data_files import BOOLEAN_WORDS, cell_number
-from rtbm.estimators.density.frames import to_dates
+from rtbm.estimators.density.frames import is_gap, to_dates
 
 
 def as_levels(cells: Sequence[Any], levels: Sequence[Any]) -> list[Any]:
@@ -24,9 +24,9 @@ def as_levels(cells: Sequence[Any], levels: Sequence[Any]) -> list[Any]:
     ]
 
 
-def is_gap(rows: np.ndarray) -> np.ndarray:
-    """Which cells (n, d) are missing: None or NaN."""
-    return np.vectorize(lambda cell: cell is None or cell != cell, otypes=[bool])(rows)
+def find_gaps(rows: np.ndarray) -> np.ndarray:
+    """Which cells (n, d) are missing."""
+    return np.vectorize(is_gap, otypes=[bool])(rows)
 
 
 def fill(cells: list[Any], values: np.ndarray, gaps: np.ndarray, is_date: bool, has_dates: bool) -> list[Any]:
