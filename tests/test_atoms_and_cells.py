@@ -167,7 +167,7 @@ def test_atoms_beyond_the_cells_divide_the_open_ones(visits):
     assert given.sum() == pytest.approx(1.0, abs=1e-9)
 
 
-@pytest.mark.parametrize(("low", "high"), [(5, None), (None, 6), (0, 8), (8, 8)])
+@pytest.mark.parametrize(("low", "high"), [(5, None), (None, 6), (0, 8), (8, 8), (0, 0), (50, None)])
 def test_ranges_of_rounded_columns_are_whole_cells(visits, low, high):
     draws = visits.sample(40_000, random_state=0)
     inside = draws["number"].between(-np.inf if low is None else low, np.inf if high is None else high)

@@ -703,15 +703,16 @@ def test_imputation_changes_nothing_but_gaps(tmp_path):
     )
     frame.assign(ok=rng.choice(["true", "false"], 60), n=rng.integers(0, 9, 60)).to_csv(data, index=False)
     run("fit", data, "--n-hidden", 1, "-o", model, *QUICK)
-    lines = ["who,n,day,x,ok,note", "ann,3,2020-03-05,1.50,true,a b", "bob,,,,,", '"c, d",007,2020-03-06,0,false,']
+    lines = ["who,n,day,x,ok,note", "ann,3,2020-03-05,1.50,true,a b", "NA,,,,,", '"c, d",007,2020-03-06,0,false, b ']
     data.write_text("\n".join(lines))
     filled = run("impute", model, data).splitlines()
     assert [filled[0], filled[1], filled[3]] == [lines[0], lines[1], lines[3]]
     row = dict(zip(lines[0].split(","), filled[2].split(","), strict=True))
-    assert (row["who"], row["note"], row["day"][:6]) == ("bob", "", "2020-0")
+    assert (row["who"], row["note"], row["day"][:6]) == ("NA", "", "2020-0")
     assert row["ok"] in ("true", "false")
     assert "4 values filled in" in run("impute", model, data, "-o", full)
     assert pq.read_schema(full).field("x").type == pa.float64()
+    assert pq.read_table(full)["who"].to_pylist() == ["ann", "NA", "c, d"]
     assert pq.read_table(full)["day"].to_pylist()[0].isoformat() == "2020-03-05"
     cells = {
         "day": [datetime.date(2020, 3, 5), None],

@@ -267,9 +267,12 @@ def test_a_column_of_dates_must_hold_only_dates(tmp_path, cell):
         read_table(path, text=True)
     assert read_table(path, text=["day"]).kinds == {0: "text"}
     assert read_table(path).left_out == {"day": "dates"}
-    pq.write_table(pa.table({"day": ["2020-01-01", None, cell]}), tmp_path / "data.parquet")
+    pq.write_table(pa.table({"day": ["2020-01-01", None, cell, "2020-01-02"]}), tmp_path / "data.parquet")
     with pytest.raises(FileError, match=f"row 2, column 'day': '{cell}' is not a date"):
         FileRows(tmp_path / "data.parquet")
+    notes = write(tmp_path / "notes.csv", f"note,x\n2020-01-01,1\nlate,2\n{cell},3\n")
+    assert read_table(notes, text=["note"]).kinds == {0: "text"}
+    assert read_table(notes, text=True).left_out == {"note": "text, 3 different values"}  # most are no dates
 
 
 def test_delimiters_at_the_ends_of_lines_make_no_column(tmp_path):

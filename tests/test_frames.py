@@ -75,7 +75,7 @@ def test_columns_whose_names_are_no_strings(frame, columns):
     assert list(filled.index) == list(INDEXES["shuffled"])
     assert list(model.sample(2).columns) == [0, 1, 2]
     with pytest.raises(InvalidInputError, match="needs strings as names"):
-        model.conditional(rows.iloc[:2, :1])
+        model.conditional(rows.iloc[:2, 1:2])
 
 
 def test_frames_of_polars(frame):

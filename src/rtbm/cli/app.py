@@ -367,9 +367,9 @@ def impute(
     gaps = find_gaps(rows)
     what, is_whole = f"{counted(int(gaps.sum()), 'value')} filled in", found.names is not None and suffix != ".npy"
     if is_whole:
-        texts = [name for i, name in enumerate(found.names) if found.kinds.get(i) == "text"]
         has_types = suffix == ".parquet"
-        table = read_cells(data, texts if has_types else None, **text_format)
+        texts = [name for i, name in enumerate(found.names) if not has_types or found.kinds.get(i) == "text"]
+        table = read_cells(data, found.names, texts, **text_format)
         for i, name in enumerate(found.names):
             table[name] = fill(table[name], filled[:, i], gaps[:, i], i in dates, has_types)
         filled, names = as_table(table.values()), list(table)

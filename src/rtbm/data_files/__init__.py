@@ -112,7 +112,8 @@ def column_names(
 
 def read_cells(
     path: Any,
-    texts: Collection[str] | None = None,
+    chosen: Collection[str],
+    texts: Collection[str],
     header: bool | None = None,
     *,
     separator: str | None = None,
@@ -120,11 +121,11 @@ def read_cells(
 ) -> dict[str, list[Any]]:
     """All cells of a .csv or .parquet file by the names of columns, None for gaps.
 
-    Those of a CSV file are text, with decimal points. If `texts` names columns, other columns of it that hold only
-    numbers are numbers.
+    Those of a CSV file are text with decimal points. Chosen columns that are not in `texts` and hold only numbers are
+    numbers; those that are not chosen are as they are.
     """
     file: Any = _open_table(path, header, separator, decimal)
-    return file.cells(file.columns if texts is None else texts) if isinstance(file, CsvFile) else file.cells()
+    return file.cells(chosen, texts) if isinstance(file, CsvFile) else file.cells()
 
 
 def table_size(path: Any, most: TableSize | None = None) -> TableSize:

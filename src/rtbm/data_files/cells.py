@@ -178,7 +178,7 @@ def _read_cells(column: Any, decimal: str, is_label: bool) -> tuple[np.ndarray, 
     days = _to_days(pa.array(texts, pa.string()))
     if days is None:
         days = np.array([cell_day(text) for text in texts])
-    if np.isfinite(days).any():
+    if np.isfinite(days).sum() > np.isinf(days).sum():
         return days[places], "dates"
     return np.array(texts, dtype=object)[places], "text"
 

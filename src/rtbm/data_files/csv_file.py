@@ -94,11 +94,18 @@ class CsvFile:
                 self._raise_bad_cell(found, choice)
         return found
 
-    def cells(self, texts: Collection[str]) -> dict[str, list[Any]]:
-        """All cells: numbers in columns that hold nothing else, and text in others and in those named."""
+    def cells(self, chosen: Collection[str], texts: Collection[str]) -> dict[str, list[Any]]:
+        """All cells. In the chosen columns: numbers where all are, None for gaps; else, and in `texts`, plain text.
+
+        In other columns they are text as it is.
+        """
+        others = [name for name in self.columns if name not in chosen]
+        found: dict[str, list[Any]] = {}
         with file_errors(self.path, CSV_ERROR):
-            table = self._parse(self.columns, texts)
-        return {name: [self._plain(cell) for cell in table.column(name).to_pylist()] for name in self.columns}
+            for name, column in self._parse(list(chosen), texts).to_pydict().items():
+                found[name] = [self._plain(cell) for cell in column]
+            found |= self._parse(others, others, has_gaps=False).to_pydict() if others else {}
+        return {name: found[name] for name in self.columns}
 
     def _plain(self, cell: Any) -> Any:
         """A cell without what belongs to the format of the file: blanks, quotes, and decimal commas."""
@@ -158,7 +165,7 @@ class CsvFile:
             return in_order and len(numbers) > 0 and not any(map(_is_integer, numbers))
         return in_order or not all(map(_is_integer, numbers))
 
-    def _parse(self, chosen: list[str], texts: Collection[str]) -> Any:
+    def _parse(self, chosen: list[str], texts: Collection[str], has_gaps: bool = True) -> Any:
         """The chosen columns as an Arrow table: as numbers if Arrow takes all of their cells for some, else as text.
 
         Those in `texts` are always text.
@@ -183,7 +190,7 @@ class CsvFile:
                         include_columns=chosen,
                         column_types=dict.fromkeys(chosen, pa.string()),
                         null_values=[*MISSING_WORDS, *map(str.upper, MISSING_WORDS), "NaN"],
-                        strings_can_be_null=True,
+                        strings_can_be_null=has_gaps,
                     ),
                 )
             except pa.ArrowInvalid:

@@ -83,19 +83,21 @@ class Cells(NamedTuple):
     def around(self, low: float, high: float, atoms: Sequence[float]) -> tuple[float, float]:
         """The ends of the cells whose values, or atoms, lie from `low` to `high`; these themselves if none does.
 
-        An open cell ends before an outer atom that is not meant.
+        An open cell ends before an outer atom that is not meant, and an outer atom alone has no cell.
 
         >>> Cells(1.0, 0.0, 90.0).around(30.0, 40.0, [])
         (29.5, 40.5)
+        >>> np.round(Cells(1.0, 0.0, 59.0).around(90.0, 100.0, [99.0]), 9)
+        array([ 90., 100.])
         """
         steps = (np.clip(np.array([low, high]), self.low, self.high) - self.low) / self.width
         places = self.low + self.width * np.array([np.ceil(steps[0] - 1e-9), np.floor(steps[1] + 1e-9)])
-        values = np.array([*(self.values or self.nearest(places)), *atoms])
+        outer = self.outer(atoms)
+        values = np.array([*(self.values or self.nearest(places)), *(atom for atom in atoms if atom not in outer)])
         inside = values[(low <= values) & (values <= high)]
         if not len(inside):
-            return low, high
+            return float(np.nextafter(low, -np.inf)), float(np.nextafter(high, np.inf))
         begin, end = self.ends(np.array([inside.min(), inside.max()]))
-        outer = self.outer(atoms)
         below = max((np.nextafter(atom, np.inf) for atom in outer if atom < low), default=-np.inf)
         above = min((np.nextafter(atom, -np.inf) for atom in outer if atom > high), default=np.inf)
         return float(max(begin[0], below)), float(min(end[1], above))

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import islice
 from numbers import Integral
 from typing import Any, Self
@@ -270,7 +271,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         line, log_slope = self._to_line(X)
         points = torch.from_numpy(line).to(self._line_density.device)
         result = np.empty(len(X))
-        sizes = (np.frexp(np.fmax.reduce(np.abs(line), axis=1, initial=0.0))[1] + 32) // 64
+        sizes = (np.frexp(reduce(np.fmax, np.abs(line).T, np.zeros(len(X))))[1] + 32) // 64
         for size in np.unique(sizes):  # numbers of very different sizes would spoil each other's sums
             rows = sizes == size
             result[rows] = self._log_prob_of_one_size(points if rows.all() else points[torch.from_numpy(rows)])
@@ -415,7 +416,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         if is_frame(values):
             frame: Any = check_columns(dates_to_days(to_numpy(values)), "values")
             values = {name: frame[name] for name in frame.columns}
-            if not all(isinstance(name, str) for name in values):
+            if not all(isinstance(name, str) for name in values) and list(values) != list(range(len(values))):
                 raise InvalidInputError(
                     f"values has columns of the names {list(values)}: a data frame needs strings as names, as that "
                     "of the fit; {number: values} takes columns by their places"
