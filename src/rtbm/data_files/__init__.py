@@ -2,9 +2,9 @@
 
 Which columns of CSV and Parquet files are numbers:
 
-- A column is text if it has cells and none of them resembles a number or a date. Text and dates are left out, unless
-  they are asked for (`text` of `read_table`): text is then read as it is, and dates are days since the beginning of
-  1970.
+- A column is text if it has cells, none of them resembles a number, and at most half are dates. Text and dates are left
+  out, unless they are asked for (`text` of `read_table`): text is then read as it is, and dates are days since the
+  beginning of 1970.
 - A column with a number must hold only numbers, and a column of dates that is read only dates. Any other cell is a
   FileError that names it, so that a typing error in one cell never drops a column.
 - true and false are the numbers 1 and 0.
