@@ -427,15 +427,14 @@ def _(rows: Tensor, parameters: list[Tensor], coupling: str, tolerance: float) -
 @torch.library.custom_op("rtbm::log_prob_gradients", mutates_args=())
 def _gradients(grad: Tensor, rows: Tensor, parameters: list[Tensor], coupling: str, tolerance: float) -> list[Tensor]:
     pulled = pullback(_log_prob_function(coupling, tolerance), 1 + len(parameters))
-
     stream = torch.cuda.current_stream(rows.device) if rows.is_cuda else None
 
     def run() -> list[Tensor]:
         with torch.no_grad(), torch.cuda.stream(stream), torch.autograd.set_multithreading_enabled(False):
             return [_own(part) for part in pulled(rows, *parameters, grad)]
 
-    # Inside of an operator, torch switches autograd off for the thread. The new thread does all by itself: the one that
-    # autograd has for the GPU waits for it.
+    # Autograd is off in the thread of an operator, so this takes a new one. That must not ask autograd's own thread for
+    # the GPU, which may be the one that waits here.
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(run).result()
 
