@@ -23,7 +23,7 @@ from rtbm import (
     load,
     save,
 )
-from rtbm.distributions import ColumnMap, Interval, LearnedMargin, YeoJohnson
+from rtbm.distributions import ColumnMap, Interval, LearnedMargin, StraightTails, YeoJohnson
 from rtbm.distributions.integration.boxes import lower_tail
 
 LINE = RTBMDistribution([[1.0]], [[0.7]], [[2.0]], [0.1], [0.2])
@@ -217,6 +217,12 @@ MAPS = {
     "logarithm": YeoJohnson(0.0, 0.0, 1.0),
     "logarithm to the left": YeoJohnson(2.0, 0.0, 1.0),
     "margin": LearnedMargin(POWER, tensor(0.5, 0.3, 0.2), tensor(0.0, 1.0, -2.0), tensor(0.7, 0.7, 0.7)),
+    "power with straight tails": StraightTails(YeoJohnson(0.1, 1.0, 2.0), -1.0, 4.0),
+    "half line with a straight tail": StraightTails(Interval(-1.0, INF), -INF, 1.5),
+    "half line to the left with a straight tail": StraightTails(Interval(-INF, 2.0), 0.5, INF),
+    "margin with straight tails": LearnedMargin(
+        StraightTails(POWER, -2.0, 3.0), tensor(0.5, 0.5), tensor(-1.0, 1.0), tensor(0.6, 0.6)
+    ),
     "margin with a gap": LearnedMargin(POWER, tensor(0.5, 0.5), tensor(-3.0, 3.0), tensor(0.3, 0.3)),
 }
 
@@ -263,6 +269,8 @@ PAIRS = [
     ("logarithm", "none"),
     ("half line", "half line to the left"),
     ("half line", "interval"),
+    ("half line with a straight tail", "power with straight tails"),
+    ("half line to the left with a straight tail", "margin with straight tails"),
 ]
 
 
@@ -293,13 +301,18 @@ def test_mapped_densities_are_consistent(pair):
     assert torch.allclose(box, x.cdf(corner), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["power", "straight power", "margin", "margin with a gap", "logarithm to the left"])
+@pytest.mark.parametrize(
+    "name", sorted(set(MAPS) - {"none", "half line", "half line to the left", "interval", "logarithm"})
+)
 @pytest.mark.parametrize("width", [0.05, 0.5, 1.0])
 def test_means_and_variances_of_mapped_columns(name, width):
-    width = min(width, 0.5) if "logarithm" in name else width  # the tails of wider ones count too much
+    width = min(width, 0.5) if name == "logarithm to the left" else width  # the tails of wider ones count too much
     x = MappedDistribution(LINE.affine([[width]], [0.3]), [MAPS[name]])
     ends = x.icdf([1e-13, 1 - 1e-13])[:, 0].tolist()
-    edges = np.unique(np.concatenate([np.linspace(*ends, 60), x.icdf(np.linspace(0.01, 0.99, 60))[:, 0].numpy()]))
+    knots = [knot for knot in MAPS[name].knots if ends[0] < knot < ends[1]]
+    edges = np.unique(
+        np.concatenate([np.linspace(*ends, 60), knots, x.icdf(np.linspace(0.01, 0.99, 60))[:, 0].numpy()])
+    )
     nodes, weights = np.polynomial.legendre.leggauss(30)
     points = (edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + nodes)).ravel()
     masses = (0.5 * np.diff(edges)[:, None] * weights).ravel() * x.log_prob(points[:, None]).exp().numpy()
@@ -394,7 +407,7 @@ def test_columns_that_keep_their_map():
     with pytest.warns(SpikeWarning):
         model.fit(X)
     kinds = [type(own) for own in model.distribution_.maps]
-    assert kinds == [ColumnMap, Interval, LearnedMargin]
+    assert kinds == [ColumnMap, Interval, LearnedMargin]  # straight tails are for half lines and powers
 
 
 def test_margins_that_cannot_be():
@@ -410,7 +423,8 @@ def test_committees_choose_margins():
     X, new = skewed(300), skewed(2000, seed=1)
     tried = [{"n_hidden": 1, "n_init": 1}, {"n_hidden": 1, "n_components": 2, "n_init": 1}]
     model = RTBMDensityCV(tried, cv=3, random_state=0).fit(X)
-    assert model.margins_ in ("yeo-johnson", "learned")
+    assert model.margins_ == "log"
+    assert (model.sample(10_000, random_state=0) > 0).all()
     assert model.score(new) > RTBMDensityCV(tried, cv=3, margins=None, random_state=0).fit(X).score(new) + 0.5
     normal = np.random.default_rng(0).normal(size=(300, 2))
     assert RTBMDensityCV(tried, cv=3, random_state=0).fit(normal @ [[1.0, 0.5], [0.0, 0.02]]).margins_ is None

@@ -4,12 +4,13 @@ import itertools
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.integrate import quad
 
 from machines import tensor
-from rtbm import InvalidInputError, RTBMDistribution
+from rtbm import InvalidInputError, RTBMDensity, RTBMDensityCV, RTBMDistribution
 from rtbm.distributions import CategoryColumn, ColumnMap, Interval, MixedDistribution, NumberColumn, YeoJohnson
 
 NAN = math.nan
@@ -243,3 +244,46 @@ def test_values_that_are_no_categories(rows):
         rows.category(1)
     with pytest.raises(InvalidInputError, match="broadcast"):
         rows.conditional({0: tensor(0, 1)}).log_prob(np.zeros((3, 3)))
+
+
+def random_table(seed):
+    """Skewed columns with zeros that many rows share, gaps, and categories."""
+    rng = np.random.default_rng(seed)
+    n, latent = int(rng.integers(60, 400)), rng.normal(size=(400, 3))
+    latent = latent[:n] @ rng.normal(size=(3, 3))
+    amount = np.exp(rng.uniform(0.2, 1.2) * latent[:, 0]) * (rng.random(n) > rng.choice([0.0, 0.2]))
+    delay = rng.gamma(rng.uniform(0.5, 3), np.exp(0.3 * latent[:, 1]))
+    frame = pd.DataFrame({"amount": amount, "delay": delay, "change": np.sinh(latent[:, 2])})
+    frame = frame.mask(rng.random(frame.shape) < rng.choice([0.0, 0.1]))
+    return frame.assign(kind=rng.choice(list("abc"), n, p=[0.5, 0.4, 0.1]))
+
+
+def check_moments(model, frame):
+    """Means and standard deviations are those of draws, and within the range of the data widened by its length."""
+    means, deviations = model.distribution_.mean, model.distribution_.variance.sqrt()
+    draws = model.sample(100_000, random_state=0)
+    for i, name in enumerate(["amount", "delay", "change"]):
+        low, high = frame[name].min(), frame[name].max()
+        mean, deviation, own = float(means[i]), float(deviations[i]), draws[name].to_numpy()
+        assert 2 * low - high <= mean <= 2 * high - low
+        assert deviation <= high - low
+        squares = (own - mean) ** 2
+        assert abs(own.mean() - mean) <= 6 * own.std() / math.sqrt(len(own))
+        assert abs(squares.mean() - deviation**2) <= 6 * squares.std() / math.sqrt(len(own))
+
+
+@pytest.mark.parametrize("margins", [None, "log", "yeo-johnson", "learned"])
+@pytest.mark.parametrize("seed", range(4))
+def test_means_stay_near_the_data(seed, margins):
+    """Also those of components that hold next to no rows."""
+    frame = random_table(seed)
+    check_moments(
+        RTBMDensity(1, n_components=8, regularization=10.0, margins=margins, n_init=1, random_state=0).fit(frame), frame
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4, 12))
+def test_means_of_committees_stay_near_the_data(seed):
+    frame = random_table(seed)
+    check_moments(RTBMDensityCV(random_state=0).fit(frame), frame)

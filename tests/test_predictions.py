@@ -320,7 +320,7 @@ def test_bounds_by_name(table):
     np.testing.assert_allclose(
         model.score_samples(frame), quick(bounds=[None, (0, None)]).fit(frame).score_samples(frame)
     )
-    assert quick(bounds={1: (0, None)}).fit(frame).distribution_.maps[1].low == 0
+    assert quick(bounds={1: (0, None)}).fit(frame).distribution_.maps[1].support == (0, np.inf)
     with pytest.raises(InvalidInputError, match="there is no feature 'wealth'"):
         quick(bounds={"wealth": (0, None)}).fit(frame)
     filled = model.impute(pd.DataFrame({"a": [0.0, 1.0], "income": [np.nan, np.nan]}))

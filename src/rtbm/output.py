@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rtbm.data_files import reasons
-from rtbm.distributions import ColumnMap, Interval, MappedDistribution, YeoJohnson
+from rtbm.distributions import ColumnMap, Interval, MappedDistribution, StraightTails, YeoJohnson
 from rtbm.distributions.mixed import components
 from rtbm.errors import FileError
 from rtbm.paths import printable, write_whole
@@ -179,6 +179,7 @@ def _machines(sizes: Sequence[int]) -> str:
 
 def _map(own: ColumnMap) -> str:
     """The map of a feature to the real line, in words."""
+    own = own.inner if isinstance(own, StraightTails) else own
     if isinstance(own, YeoJohnson):
         return f"Yeo-Johnson with exponent {own.exponent:.2f}"
     if not isinstance(own, Interval):

@@ -62,6 +62,7 @@ CLASSES = {
     "Interval": "rtbm.distributions",
     "YeoJohnson": "rtbm.distributions",
     "LearnedMargin": "rtbm.distributions",
+    "StraightTails": "rtbm.distributions",
     "RTBM": "rtbm.nn",
     "MixtureOfRTBMs": "rtbm.nn",
     "ThetaLayer": "rtbm.nn",

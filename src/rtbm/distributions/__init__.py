@@ -6,7 +6,7 @@ from rtbm.distributions.discrete_gaussian import DiscreteGaussian
 from rtbm.distributions.integration.expectations import Estimate
 from rtbm.distributions.machine_batch import RTBMBatch
 from rtbm.distributions.mapped import MappedDistribution
-from rtbm.distributions.maps import ColumnMap, Interval, LearnedMargin, YeoJohnson
+from rtbm.distributions.maps import ColumnMap, Interval, LearnedMargin, StraightTails, YeoJohnson
 from rtbm.distributions.mixed import CategoryColumn, MixedDistribution, NumberColumn
 from rtbm.distributions.mixture import RTBMMixture
 from rtbm.distributions.rtbm import RTBMDistribution
@@ -26,5 +26,6 @@ __all__ = [
     "RTBMBatch",
     "RTBMDistribution",
     "RTBMMixture",
+    "StraightTails",
     "YeoJohnson",
 ]

@@ -68,7 +68,7 @@ def _normal_moments(c: Tensor, s: Tensor, low: float, high: float) -> tuple[Tens
 
 
 def _integrated_moments(states: HiddenStates, own: ColumnMap) -> Tensor:
-    """The mean and the variance (n, 2) of x for any map, by Gauss-Legendre quadrature over panels of x."""
+    """The mean and the variance (n, 2) of x for any map, by Gauss-Legendre quadrature over panels."""
     shares = torch.where(states.weights > NEGLIGIBLE_SHARE * states.weights[:, :1], states.weights, 0.0)
     weights, centres, scales = (part.reshape(-1) for part in states._replace(weights=shares).on_line())
     moments = torch.where((weights > 0)[:, None], math.nan, centres.new_zeros(len(centres), 2))
@@ -135,18 +135,23 @@ def _edges(low: Tensor, high: Tensor, width: float) -> Tensor:
 
 @torch.no_grad()
 def _nodes(own: ColumnMap, edges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Nodes x (m,), their y, and weights with which functions of x, times densities of y, are integrated."""
-    edges = own.from_line(edges)
-    knots = [knot for knot in own.knots if float(edges[0]) < knot < float(edges[-1])]
-    edges = torch.cat([edges, edges.new_tensor(knots)]).sort().values
+    """Nodes x (m,), their y, and weights with which functions of x, times densities of y, are integrated.
+
+    `edges` (n,) are those of panels of y. Nodes are spaced along x, or along y if the map is smooth inversely.
+    """
+    inverse, knots = own.is_smooth_inversely, edges.new_tensor(own.knots)
+    edges, knots = (edges, own.to_line(knots)[0]) if inverse else (own.from_line(edges), knots)
+    edges = torch.cat([edges, knots[(edges[0] < knots) & (knots < edges[-1])]]).sort().values
     pieces = own.pieces(edges)
     left, width = (part.repeat_interleave(pieces) for part in (edges[:-1], edges.diff() / pieces))
     place = torch.arange(len(left), device=left.device) - (pieces.cumsum(0) - pieces).repeat_interleave(pieces)
     left = left + place * width
     roots, shares = (torch.from_numpy(part).to(left) for part in np.polynomial.legendre.leggauss(PANEL_NODES))
-    x = (left[:, None] + 0.5 * width[:, None] * (1 + roots)).reshape(-1)
-    y, log_slope = own.to_line(x)
-    return x, y, (0.5 * width[:, None] * shares).reshape(-1) * log_slope.exp()
+    nodes, measure = (left[:, None] + 0.5 * width[:, None] * (1 + roots)).reshape(-1), 0.5 * width[:, None] * shares
+    if inverse:
+        return own.from_line(nodes), nodes, measure.reshape(-1)
+    y, log_slope = own.to_line(nodes)
+    return nodes, y, measure.reshape(-1) * log_slope.exp()
 
 
 class MappedDistribution(Distribution):
@@ -164,8 +169,9 @@ class MappedDistribution(Distribution):
     base : RTBMDistribution, RTBMMixture or ConditionalDistribution
         The distribution of y (Nv,), or a batch of them.
     maps : sequence of ColumnMap
-        The map of each column: `ColumnMap()` for none, `Interval(low, high)`, `YeoJohnson(exponent, centre, scale)` or
-        `LearnedMargin(power, weights, centres, scales)`, all in `rtbm.distributions`.
+        The map of each column: `ColumnMap()` for none, `Interval(low, high)`, `YeoJohnson(exponent, centre, scale)`,
+        `LearnedMargin(power, weights, centres, scales)` or `StraightTails(map, first, last)`, all in
+        `rtbm.distributions`.
 
     Examples
     --------
@@ -249,8 +255,7 @@ class MappedDistribution(Distribution):
         for scale in scales.unique():
             low = (centres[scales == scale] - REACH * scale).sort().values
             parts.append(_edges(low, low + 2 * REACH * scale, PANEL * float(scale)))
-        x, y, measure = _nodes(ColumnMap() if isinstance(own, Interval) else own, torch.cat(parts).sort().values)
-        x = own.from_line(y) if isinstance(own, Interval) else x
+        x, y, measure = _nodes(own, torch.cat(parts).sort().values)
         probability = line.log_prob(y[:, None]).double().exp() * measure
         return x, probability / probability.sum()
 

@@ -1,4 +1,4 @@
-"""Strictly increasing maps of single columns onto the real line: none, intervals, Yeo-Johnson, and learned margins.
+"""Strictly increasing maps of single columns onto the real line: none, intervals, Yeo-Johnson, learned, straight tails.
 
 To add a kind of map, write a subclass of `ColumnMap` here, and name it in `rtbm.persistence`.
 """
@@ -26,6 +26,8 @@ LARGEST_SCORE = 1e100
 """Standard deviations beyond which values count as that far out. Their squares must stay in float64."""
 MAX_PIECES = 100
 """The most pieces in which integrals cut a part of a learned margin. Fewer lose digits where values have wide gaps."""
+LONGEST_PIECE = 8.0
+"""The largest step of a logarithm or logit that an integral takes in one piece. A larger one loses digits."""
 SMALLEST_LOG_TAIL = -600.0
 """Below this log of a normal tail, its quantile begins with the asymptotic formula, and Newton steps follow."""
 
@@ -40,12 +42,19 @@ class ColumnMap:
         return -math.inf, math.inf
 
     @property
+    def is_smooth_inversely(self) -> bool:
+        """Whether x is a smoother function of y than y is of x, so that integrals take their nodes along y."""
+        return False
+
+    @property
     def knots(self) -> tuple[float, ...]:
         """The values of x where a derivative of the map jumps."""
         return ()
 
     def pieces(self, edges: Tensor) -> Tensor:
-        """In how many pieces (n,) the map is smooth between neighbouring values x (n + 1,)."""
+        """In how many pieces (n,) integrals cut the steps between neighbouring edges (n + 1,): values of x, or of y if
+        the map is smooth inversely.
+        """
         return torch.ones(len(edges) - 1, dtype=torch.int64, device=edges.device)
 
     def to_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,6 +86,15 @@ class Interval(ColumnMap):
     def support(self) -> tuple[float, float]:
         """See `ColumnMap`."""
         return self.low, self.high
+
+    @property
+    def is_smooth_inversely(self) -> bool:
+        """See `ColumnMap`."""
+        return True
+
+    def pieces(self, edges: Tensor) -> Tensor:
+        """See `ColumnMap`."""
+        return (edges.diff() / LONGEST_PIECE).ceil().clamp(1, MAX_PIECES).long()
 
     def to_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """See `ColumnMap`."""
@@ -159,7 +177,7 @@ class LearnedMargin(ColumnMap):
 
     Parameters
     ----------
-    power : YeoJohnson
+    power : ColumnMap
         The map from x to u.
     weights, centres, scales : (S,)
         The normals. The weights have sum 1.
@@ -172,7 +190,7 @@ class LearnedMargin(ColumnMap):
     tensor([ -1.,   1., 100.], dtype=torch.float64)
     """
 
-    power: YeoJohnson
+    power: ColumnMap
     weights: Tensor
     centres: Tensor
     scales: Tensor
@@ -227,6 +245,62 @@ class LearnedMargin(ColumnMap):
                 step = (y - found) * (-log_slope).exp()
                 x = x + (step - step.detach())
         return x
+
+
+@dataclass(frozen=True)
+class StraightTails(ColumnMap):
+    """Another map from `first` to `last`, and its tangents beyond::
+
+        y = t(last) + t′(last) (x − last)  for x > last
+
+    Columns are mapped so beyond the data: a power or a logarithm says nothing there, and its inverse would carry draws
+    and means exponentially far away.
+
+    Examples
+    --------
+    >>> positive = StraightTails(Interval(0.0, math.inf), -math.inf, 1.0)  # the logarithm below 1
+    >>> positive.to_line(torch.tensor([0.1, 1.0, 3.0]))[0]
+    tensor([-2.3026,  0.0000,  2.0000])
+    """
+
+    inner: ColumnMap
+    first: float
+    last: float
+
+    @property
+    def is_smooth_inversely(self) -> bool:
+        """See `ColumnMap`."""
+        return self.inner.is_smooth_inversely
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """See `ColumnMap`."""
+        return self.inner.support
+
+    @property
+    def knots(self) -> tuple[float, ...]:
+        """See `ColumnMap`."""
+        return (*self.inner.knots, *(end for end in (self.first, self.last) if math.isfinite(end)))
+
+    def pieces(self, edges: Tensor) -> Tensor:
+        """See `ColumnMap`."""
+        return self.inner.pieces(edges)
+
+    def to_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ColumnMap`."""
+        inside = x.clamp(self.first, self.last)
+        y, log_slope = self.inner.to_line(inside)
+        is_inside = x == inside
+        return torch.where(is_inside, y, y + (x - inside) * log_slope.exp()), log_slope
+
+    def from_line(self, y: Tensor) -> Tensor:
+        """See `ColumnMap`."""
+        ends = y.new_tensor([self.first, self.last])
+        values, log_slopes = (torch.where(ends.isfinite(), part, ends) for part in self.inner.to_line(ends))
+        inside = y.clamp(*values)
+        x, beyond = self.inner.from_line(inside), y - inside
+        log_slope = torch.where(beyond < 0, *log_slopes).where(beyond != 0, 0.0)
+        return torch.where(beyond == 0, x, x + beyond * (-log_slope).exp())
 
 
 def _normal_quantile(log_tail: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from rtbm.estimators.density.categories import UNKNOWN
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.density.fitted import FittedDensity, components
 from rtbm.estimators.density.folds import Folds, Trial, average_densities, fit_and_score, fold_numbers
-from rtbm.estimators.density.margins import MARGINS, SHAPES, learn_margin, make_maps, map_rows
+from rtbm.estimators.density.margins import MARGINS, SHAPES, are_alike, learn_margin, make_maps, map_rows
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.stacking import distinct, near_best
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
@@ -93,7 +93,7 @@ class RTBMDensityCV(PredictingDensity):
         these columns given the others, instead of that of all columns.
     phase : "I" or "II", default="I"
     bounds : pair or list of pairs, default=None
-    margins : "auto", "yeo-johnson", "learned" or None, default="auto"
+    margins : "auto", "log", "yeo-johnson", "learned" or None, default="auto"
         As in `RTBMDensity`. "auto" lets the held-out folds decide, with maps that are learned without them; one feature
         is not mapped.
     drop_constant : bool, default=False
@@ -293,8 +293,7 @@ class RTBMDensityCV(PredictingDensity):
         best ones go on.
         """
         n, m, weights = len(folds.rows), len(self.candidates_), folds.weights
-        has_numbers = folds.rows.shape[1] > len(folds.sizes)
-        trials = [Trial(margins, n, m) for margins in self._margins_to_try(folds.rows.shape[1], has_numbers)]
+        trials = [Trial(margins, n, m) for margins in self._margins_to_try(folds)]
         for trial in trials:
             n_shapes = SHAPES[trial.margins] * folds.rows.shape[1]
             trial.charge = min(MARGINS_COST * n_shapes, HIGHEST_COST) / weights.sum()
@@ -319,10 +318,13 @@ class RTBMDensityCV(PredictingDensity):
         self.held_out_[trial.promising] = weights @ trial.held_out.of(trial.promising).log_prob / weights.sum()
         return trial
 
-    def _margins_to_try(self, n_features: int, has_numbers: bool) -> list[str | None]:
+    def _margins_to_try(self, folds: Folds) -> list[str | None]:
         """The margins that are compared. One feature needs none, since the candidates describe nothing else."""
-        is_plain = n_features == 1 or not has_numbers
-        return [self.margins] if self.margins != "auto" else [None] if is_plain else [None, *MARGINS]
+        d = folds.rows.shape[1]
+        if self.margins != "auto" or d == 1 or d == len(folds.sizes):
+            return [None if self.margins == "auto" else self.margins]
+        plain, logs = (make_maps(kind, folds.bounds, folds.rows, folds.weights, folds.sizes) for kind in (None, "log"))
+        return [None, *(kind for kind in MARGINS if kind != "log" or not are_alike(plain, logs))]
 
     def _run(
         self,

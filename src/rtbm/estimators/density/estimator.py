@@ -30,7 +30,7 @@ from rtbm.estimators.checks import (
 from rtbm.estimators.density.bounds import make_bounds
 from rtbm.estimators.density.categories import UNKNOWN, LevelSearch, code_table, merge_levels
 from rtbm.estimators.density.columns import ColumnKinds, Levels, split_columns, states_of
-from rtbm.estimators.density.fallback import FullDataScore, find_machine, find_simpler, without_outliers
+from rtbm.estimators.density.fallback import FullDataScore, find_machine, find_simpler, without_strays
 from rtbm.estimators.density.fitted import component_weights, components
 from rtbm.estimators.density.margins import MARGINS, are_alike, make_maps, map_rows
 from rtbm.estimators.density.predictions import PredictingDensity
@@ -122,11 +122,13 @@ class RTBMDensity(PredictingDensity):
         each feature. The machine then describes the logarithm, or the logit, of the distance from the bounds. Where
         training data lie on a bound, values there count as a value inside, halfway between the bound and the nearest
         other value of the training data, and `fit` warns of them.
-    margins : "yeo-johnson", "learned" or None, default=None
-        How features without bounds are mapped to the real line, where the machine describes them. "yeo-johnson" takes a
+    margins : "log", "yeo-johnson", "learned" or None, default=None
+        How features without bounds are mapped to the real line, where the machine describes them. "log" takes the
+        logarithm of features that are all positive, where it is more nearly normal, so that draws are positive, too.
+        "yeo-johnson" takes a
         power of each feature, which makes skewed ones symmetric. "learned" fits a density to each feature first, and
         the machine then describes how their normal scores depend on each other (a copula). `RTBMDensityCV` chooses by
-        cross-validation. Features with fewer than five values stay as they are.
+        cross-validation. Features with fewer than five values stay as they are. Beyond the data, maps are straight.
     drop_constant : bool, default=False
         Whether to leave features with only one value out of the density. By default they are an error. With True,
         `score_samples` ignores the constant features, and `sample` fills them in.
@@ -359,7 +361,7 @@ class RTBMDensity(PredictingDensity):
         best = outcome.results[outcome.best]
         self.results_, self.history_ = outcome.results, best.history
         machines, tables = StateTables.of_vector(task.discrete.sizes, task.n_components, best.vector)
-        mixture, n_atoms = self._density(task, machines), sum(map(bool, self._kinds.atoms))
+        mixture, n_atoms = self._density(task, without_strays(task, machines)), sum(map(bool, self._kinds.atoms))
         columns = split_columns(tables.probabilities, self._sizes, len(self._kept) + n_atoms)
         density = MixedDistribution(component_weights(mixture), components(mixture), columns)
         self._set_distribution(self._kinds.join(density, self._maps))
@@ -523,7 +525,7 @@ class RTBMDensity(PredictingDensity):
         """
         best = self._evaluable(task, outcome.results[outcome.best])
         vector, n_gaussians = find_simpler(task, best.vector, self.fallback, total, full)
-        vector = without_outliers(task, vector)
+        vector = without_strays(task, vector)
         self.results_, self.history_ = outcome.results, best.history
         self._set_distribution(self._density(task, vector))
         self._warn_of_lost_probability()
@@ -579,7 +581,7 @@ class RTBMDensity(PredictingDensity):
         rows = torch.from_numpy(task.data.mean + task.data.filled[::step] @ task.data.root.T)
         reason = None
         for vector in [result.vector, *result.trail]:
-            failure = _failure(self._density(task, without_outliers(task, vector)), rows)
+            failure = _failure(self._density(task, without_strays(task, vector)), rows)
             reason = reason or failure
             if failure is None:
                 break

@@ -17,8 +17,6 @@ from rtbm.training.gaussians import Gaussians, fit_gaussians
 CHANCE = 1e-6
 """A fit is kept if its gain over Gaussians is less probable than this for data that come from Gaussians."""
 FEWER_ROWS = "no more rows than parameters"
-STRAY_SHARE = 1e-3
-"""A machine that explains less than this share of one observation counts as a stray."""
 
 
 class FullDataScore(NamedTuple):
@@ -72,22 +70,20 @@ def find_simpler(
         return (vector, 0) if better else (_to_vector(task, chosen), len(chosen.means))
 
 
-def without_outliers(task: DensityTask, vector: Tensor) -> Tensor:
-    """Replace machines of a mixture that explain almost no data by the Gaussian of the data.
+def without_strays(task: DensityTask, vector: Tensor) -> Tensor:
+    """Replace machines of a mixture that explain less than half an observation by the Gaussian of the data.
 
-    No data hold such a machine in its place, so the prior drives its covariance to infinity, out of float64.
+    No data hold such a machine in its place, and the prior makes it many times as wide as the data.
     """
     family = task.family
     if family.n_components == 1:
         return vector
-    objective = task.objective()
-    with torch.no_grad():
-        shares = objective.likelihood.log_joint(vector).softmax(1)
-        explained = objective.weights @ shares * objective.total
-        machines, logits = family.split(vector)
-        normal = family.split(gaussian_vector(task))[0][0]
-        held = [normal if bool(n < STRAY_SHARE) else m for m, n in zip(machines, explained, strict=True)]
-        return family.join(held, logits)
+    machines, logits = family.split(vector)
+    normal = family.split(gaussian_vector(task))[0][0]
+    explained = logits.softmax(0) * task.source.total
+    return family.join(
+        [normal if n < 0.5 else own for own, n in zip(machines, explained.tolist(), strict=True)], logits
+    )
 
 
 def gaussian_vector(task: DensityTask) -> Tensor:

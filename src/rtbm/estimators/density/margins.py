@@ -1,6 +1,6 @@
 """The argument `margins`: the map of each column to the real line, found from the data."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,13 +8,22 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from rtbm.common import Floats
-from rtbm.distributions.maps import ColumnMap, Interval, LearnedMargin, YeoJohnson, from_line, is_trivial, to_line
+from rtbm.distributions.maps import (
+    ColumnMap,
+    Interval,
+    LearnedMargin,
+    StraightTails,
+    YeoJohnson,
+    from_line,
+    is_trivial,
+    to_line,
+)
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.density.bounds import Bounds
 from rtbm.training.columns import FAMILY, ColumnDensities
 from rtbm.training.coordinates import quantiles
 
-SHAPES: dict[str | None, int] = {None: 0, "yeo-johnson": 1, "learned": 1 + FAMILY.n_parameters}
+SHAPES: dict[str | None, int] = {None: 0, "log": 0, "yeo-johnson": 1, "learned": 1 + FAMILY.n_parameters}
 """The kinds of margins, and the number of parameters that decide on the shape of a column."""
 MARGINS: tuple[str, ...] = tuple(kind for kind in SHAPES if kind is not None)
 FEWEST_VALUES = 5
@@ -32,27 +41,33 @@ def make_maps(
 ) -> list[ColumnMap]:
     """The map of each column of rows (n, d) with weights (n,). Columns with bounds keep the map of their interval.
 
-    Discrete columns have none.
+    Discrete columns have none. Beyond the data, maps go on as straight lines; toward a bound they do not.
 
     Examples
     --------
     >>> from rtbm.estimators.density.bounds import make_bounds
     >>> X = np.random.default_rng(0).lognormal(size=(500, 1))
     >>> (skewed,) = make_maps("yeo-johnson", make_bounds(None, ["x"]), X, np.ones(500))
-    >>> skewed.exponent < 0.3
+    >>> skewed.inner.exponent < 0.3
     True
     """
     maps: list[ColumnMap] = [
         ColumnMap() if np.isinf(low) and np.isinf(high) else Interval(float(low), float(high))
         for low, high in zip(bounds.low, bounds.high, strict=True)
     ]
-    if margins is None:
-        return maps
     free = [i for i, own in enumerate(maps) if type(own) is ColumnMap and _has_shape(rows[:, i]) and i not in discrete]
-    found = _learned(rows[:, free], weights) if margins == "learned" else _yeo_johnson(rows[:, free], weights)
-    for i, own in zip(free, found, strict=True):
+    for i, own in zip(free, _FINDERS[margins](rows[:, free], weights), strict=True):
         maps[i] = own
-    return maps
+    return [_straightened(own, rows[:, i]) for i, own in enumerate(maps)]
+
+
+def _straightened(own: ColumnMap, column: Floats) -> ColumnMap:
+    """A map that is straight beyond a column (n,) with gaps, but not toward its own bounds."""
+    low, high = own.support
+    if not isinstance(own, Interval | YeoJohnson) or np.isfinite(own.support).all() or np.isnan(column).all():
+        return own
+    first, last = float(np.nanmin(column)), float(np.nanmax(column))
+    return StraightTails(own, -np.inf if np.isfinite(low) else first, np.inf if np.isfinite(high) else last)
 
 
 def map_rows(maps: Sequence[ColumnMap], rows: Floats) -> tuple[Floats, Floats]:
@@ -71,7 +86,7 @@ def map_back(maps: Sequence[ColumnMap], y: Floats) -> Floats:
 
 def are_alike(first: Sequence[ColumnMap], second: Sequence[ColumnMap]) -> bool:
     """Whether columns have maps of the same kinds, and the same intervals."""
-    pairs = zip(first, second, strict=False)
+    pairs = ((_inner(a), _inner(b)) for a, b in zip(first, second, strict=False))
     same = all(type(a) is type(b) and (not isinstance(a, Interval) or a == b) for a, b in pairs)
     return same and len(first) == len(second)
 
@@ -79,7 +94,11 @@ def are_alike(first: Sequence[ColumnMap], second: Sequence[ColumnMap]) -> bool:
 def count_shapes(maps: Sequence[ColumnMap]) -> int:
     """The number of parameters that decide on the shapes of columns."""
     kinds = {YeoJohnson: "yeo-johnson", LearnedMargin: "learned"}
-    return sum(SHAPES[kinds.get(type(own))] for own in maps)
+    return sum(SHAPES[kinds.get(type(_inner(own)))] for own in maps)
+
+
+def _inner(own: ColumnMap) -> ColumnMap:
+    return own.inner if isinstance(own, StraightTails) else own
 
 
 def learn_margin(column: Floats, weights: Floats) -> ColumnMap:
@@ -91,6 +110,23 @@ def _has_shape(column: Floats) -> bool:
     return len(np.unique(column[~np.isnan(column)])) >= FEWEST_VALUES
 
 
+def _unmapped(rows: Floats, weights: Floats) -> list[Any]:
+    return [ColumnMap()] * rows.shape[1]
+
+
+def _logarithms(rows: Floats, weights: Floats) -> list[Any]:
+    """The logarithm of columns of positive numbers, where it is more nearly normal than the column itself."""
+    return [_logarithm(column[known], weights[known]) for column in rows.T for known in [~np.isnan(column)]]
+
+
+def _logarithm(x: Floats, weights: Floats) -> ColumnMap:
+    if not (x > 0).all():
+        return ColumnMap()
+    y, shares = np.log(x / x.max()), weights / weights.sum()
+    plain, mapped = (shares @ (values - shares @ values) ** 2 for values in (x / x.max(), y))
+    return Interval(0.0, np.inf) if 0.5 * np.log(plain / mapped) > shares @ y else ColumnMap()
+
+
 def _learned(rows: Floats, weights: Floats) -> list[Any]:
     if not rows.shape[1]:
         return []
@@ -100,7 +136,8 @@ def _learned(rows: Floats, weights: Floats) -> list[Any]:
 
 
 def _yeo_johnson(rows: Floats, weights: Floats) -> list[Any]:
-    return [_fit_exponent(column[known], weights[known]) for column in rows.T for known in [~np.isnan(column)]]
+    powers = [_fit_exponent(column[known], weights[known]) for column in rows.T for known in [~np.isnan(column)]]
+    return [_straightened(own, column) for own, column in zip(powers, rows.T, strict=True)]
 
 
 def _fit_exponent(x: Floats, weights: Floats) -> YeoJohnson:
@@ -124,3 +161,12 @@ def _fit_exponent(x: Floats, weights: Floats) -> YeoJohnson:
 
     found = minimize_scalar(loss, bounds=(0.0, 2.0), method="bounded")
     return YeoJohnson(float(found.x), float(centre), float(scale))
+
+
+_FINDERS: dict[str | None, Callable[[Floats, Floats], list[Any]]] = {
+    None: _unmapped,
+    "log": _logarithms,
+    "yeo-johnson": _yeo_johnson,
+    "learned": _learned,
+}
+"""The maps of columns (n, m) without bounds, for each kind of margins."""
