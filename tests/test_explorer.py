@@ -546,18 +546,49 @@ def test_networks_and_theta_functions_are_drawn(page):
     page.locator(".message").get_by_text("must be positive definite").wait_for()
 
 
+def status(address, path="/", host=None, origin=None, method="GET"):
+    """The status of the answer to a request that no browser would make. A socket is asked for with `origin`."""
+    lines = [f"{method} {path} HTTP/1.1", *([f"Host: {host}"] if host else [])]
+    if origin:
+        lines += [f"Origin: {origin}", "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"]
+        lines += ["Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="]
+    with socket.create_connection(address.removeprefix("http://").split(":"), timeout=20) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        return int(connection.recv(100).split()[1])
+
+
+SCRIPT = "/static/js/bokeh.min.js"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LocalHost"])
+def test_this_machine_gets_page_script_and_socket(address, host):
+    host += f":{address.split(':')[-1]}"
+    assert [status(address, path, host) for path in ("/", SCRIPT)] == [200, 200]
+    assert status(address, "/ws", host, f"http://{host}") == 101
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["Evil.example", "127.0.0.1.evil.example", "xlocalhost", "localhost.x"])
+@pytest.mark.parametrize("has_port", [True, False])
+def test_other_hosts_are_refused(address, host, has_port):
+    """A name that resolves to 127.0.0.1 after its page was loaded has the browser ask this server (DNS rebinding)."""
+    host += f":{address.split(':')[-1]}" if has_port else ""
+    assert [status(address, path, host) for path in ("/", SCRIPT, "/favicon.ico", "/nowhere")] == [403] * 4
+    assert status(address, "/", host, method="POST") == 403
+    assert status(address, "/ws", host, f"http://{host}") == 403  # uploads come by the socket
+    assert status(address, "/ws", host, address) == 403
+
+
+@pytest.mark.slow
+def test_requests_without_a_host_are_refused(address):
+    assert [status(address, path) for path in ("/", SCRIPT)] == [400, 400]
+    assert status(address, "/ws", origin=address) == 400
+
+
 @pytest.mark.slow
 def test_other_origins_are_refused(address):
     host = address.removeprefix("http://")
-
-    def answer(origin):
-        """The status line of the server for a websocket that a page of this origin asks for."""
-        lines = ["GET /ws HTTP/1.1", f"Host: {host}", f"Origin: {origin}", "Upgrade: websocket", "Connection: Upgrade"]
-        lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "", ""]
-        with socket.create_connection(host.split(":"), timeout=10) as connection:
-            connection.sendall("\r\n".join(lines).encode())
-            return connection.recv(100).decode().splitlines()[0]
-
-    assert " 403 " in answer("http://example.org")
-    assert " 403 " in answer(f"http://example.org:{host.split(':')[1]}")
-    assert " 403 " not in answer(address)
+    assert status(address, "/ws", host, "http://example.org") == 403
+    assert status(address, "/ws", host, f"http://example.org:{host.split(':')[1]}") == 403
+    assert status(address, "/ws", host, address) == 101

@@ -1,5 +1,6 @@
 """The page of the explorer, and the server that shows it to browsers on this machine alone."""
 
+import re
 import socket
 import sys
 import warnings
@@ -9,6 +10,7 @@ import panel as pn
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from tornado.ioloop import IOLoop
+from tornado.web import ErrorHandler
 
 from rtbm.explorer.fit_tab import FitTab
 from rtbm.explorer.machine_tab import MachineTab
@@ -19,6 +21,8 @@ from rtbm.explorer.theta_tab import ThetaTab
 
 ADDRESS = "127.0.0.1"
 """The server listens here, so that no other machine can reach it."""
+HOSTS = (ADDRESS, "localhost")
+"""Requests that name another host are refused: a page whose name was rebound to this address would name its own."""
 TITLE = "rtbm explorer"
 EXTENSIONS = ("filedropper",)
 """Parts of Panel's script that the page needs beyond the usual ones."""
@@ -57,7 +61,7 @@ def notebook_page(source: Any = None) -> Any:
 
 
 def run_server(opened: Opened, port: int | None, browser: bool) -> None:
-    """Serve the page on 127.0.0.1 until interrupted. Other origins are refused."""
+    """Serve the page on 127.0.0.1 until interrupted. Other hosts and origins are refused."""
     port = _free_port() if port is None else port
     pn.extension(*EXTENSIONS, raw_css=[WIDGET_CSS], global_css=[PAGE_CSS])
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -71,10 +75,12 @@ def run_server(opened: Opened, port: int | None, browser: bool) -> None:
         header = pn.Row(title, pn.Spacer(sizing_mode="stretch_width"), toggle, sizing_mode="stretch_width")
         return pn.Column(header, make_page(opened), sizing_mode="stretch_width")
 
-    origins = [f"{name}:{port}" for name in (ADDRESS, "localhost")]
+    origins = [f"{name}:{port}" for name in HOSTS]
     server = pn.io.server.get_server(
         {"/": session}, port, ADDRESS, websocket_origin=origins, title=TITLE, show=browser, start=False
     )
+    other_hosts = rf"(?!({'|'.join(map(re.escape, HOSTS))})$).*"
+    server._tornado.add_handlers(other_hosts, [(".*", ErrorHandler, {"status_code": 403})])
     print(f"The explorer is at http://{ADDRESS}:{port} until Ctrl-C.", flush=True)
     server.start()
     IOLoop.current().start()
