@@ -79,7 +79,8 @@ class RTBMImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     def complete(self, X: Any, n_draws: int = 5, random_state: Any = None) -> list[Any]:
         """Several completed tables, each with draws of its own, for multiple imputation.
 
-        An analysis of each table, pooled by Rubin's rules, then has errors that count the missing entries.
+        An analysis of each table, pooled by Rubin's rules, then has errors that count the missing entries. The
+        parameters of the density are taken as known.
         """
         check_is_fitted(self)
         check_integer(n_draws, "n_draws", 1)
