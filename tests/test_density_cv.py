@@ -1,6 +1,7 @@
 """Committees of machines: what cross-validation chooses, and that they are densities like any other."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import minimize
 from sklearn.mixture import GaussianMixture
@@ -251,3 +252,57 @@ def test_one_gap_does_not_change_what_folds_say():
     complete = model.fit(X).held_out_[0]
     X[0, 1] = np.nan
     assert model.fit(X).held_out_[0] == pytest.approx(complete, abs=0.02)
+
+
+# Tables of few distinct rows
+
+
+def few_cells(kind):
+    """A table, its different rows, and the share of each."""
+    rng = np.random.default_rng(0)
+    if kind == "booleans":
+        a = rng.random(200) < 0.3
+        table = pd.DataFrame({"a": a, "b": np.where(rng.random(200) < 0.8, a, ~a)})
+    else:
+        a = rng.choice(4, 5000, p=[0.4, 0.3, 0.2, 0.1])
+        b = (rng.random(5000) < np.array([0.8, 0.5, 0.3, 0.6])[a]).astype(int)
+        names = (
+            rng.normal(size=(4, 2)) if kind == "numbers" else np.array([["w", "u"], ["x", "v"], ["y", "-"], ["z", "-"]])
+        )
+        table = pd.DataFrame({"a": names[a, 0], "b": names[b, 1]})
+    counts = table.value_counts()
+    return table, counts.index.to_frame(index=False), counts.to_numpy() / len(table)
+
+
+@pytest.mark.parametrize("kind", ["categories", "booleans"])
+def test_a_table_of_few_cells_has_their_shares(kind):
+    table, cells, shares = few_cells(kind)
+    model = RTBMDensityCV(TWO, random_state=0).fit(table)
+    assert np.abs(model.cell_probability(cells) - shares).max() < 0.03
+    assert model.score(table) == pytest.approx(shares @ np.log(shares), abs=0.02)
+    assert model.held_out_.max() == pytest.approx(shares @ np.log(shares), abs=0.05)
+    counted = RTBMDensityCV(TWO, random_state=0).fit(cells, sample_weight=shares * len(table))
+    assert np.allclose(counted.score_samples(cells), model.score_samples(cells), rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::rtbm.SpikeWarning")
+def test_numbers_of_few_distinct_rows():
+    table, cells, shares = few_cells("numbers")
+    model = RTBMDensityCV(TWO, random_state=0).fit(table)
+    assert np.isfinite(model.score(table))
+    nearest = (
+        np.abs(model.sample(5000, random_state=0).to_numpy()[:, None] - cells.to_numpy()).sum(axis=2).argmin(axis=1)
+    )
+    assert np.abs(np.bincount(nearest, minlength=len(cells)) / 5000 - shares).max() < 0.15
+    with pytest.raises(
+        InvalidInputError, match="5 folds need 10 rows or more, got 8 that differ, with weights of sum 8"
+    ):
+        RTBMDensityCV(TWO, random_state=0).fit(cells)
+
+
+def test_copies_of_a_row_of_numbers_stay_in_one_fold():
+    """Else each fit would have seen the rows that judge it, and the sharpest would win."""
+    X = np.repeat(np.random.default_rng(0).normal(size=(60, 2)), 5, axis=0)
+    sharp = {"n_hidden": 1, "n_components": 8, "n_init": 1, "regularization": 1e-3, "fallback": None}
+    model = RTBMDensityCV([TWO[0], sharp], margins=None, random_state=0).fit(X)
+    assert model.held_out_[0] > model.held_out_[1]

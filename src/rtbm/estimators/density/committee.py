@@ -24,7 +24,7 @@ from rtbm.estimators.density.candidates import default_candidates, expected_seco
 from rtbm.estimators.density.categories import UNKNOWN
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.density.fitted import FittedDensity, components
-from rtbm.estimators.density.folds import Folds, Trial, average_densities, fit_and_score, fold_numbers
+from rtbm.estimators.density.folds import Folds, Trial, average_densities, deal, fit_and_score, fold_numbers
 from rtbm.estimators.density.margins import MARGINS, SHAPES, are_alike, learn_margin, make_maps, map_rows
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.stacking import distinct, near_best
@@ -129,8 +129,9 @@ class RTBMDensityCV(PredictingDensity):
     candidate_weights_ : (n_candidates,)
         The share of each candidate.
     held_out_scores_, held_out_counts_ : (n_judged,), (n_judged,)
-        log P of the distinct rows that judged the candidates by the fits that have not seen them, and the weights of
-        these rows. An average of fits is, on the mean over rows, as much higher than each of them as the scores are.
+        log P of the rows that judged the candidates by the fits that have not seen them, and the weights of these rows.
+        Equal rows of one fold are one row. An average of fits is, on the mean over rows, as much higher than each of
+        them as the scores are.
     is_gaussian_, converged_ : bool
         Whether all fits that have a share were replaced by Gaussians, and whether all of them converged. Fits that have
         not are taken as they are, since cross-validation judges them so.
@@ -274,17 +275,23 @@ class RTBMDensityCV(PredictingDensity):
         return RTBMDensity(**known | self.candidates_[candidate])
 
     def _split(self, rows: Floats, weights: Floats, seed: int) -> tuple[Floats, np.ndarray, Floats]:
-        """The distinct rows, the number of the fold of each, and the sums of their weights."""
+        """The distinct pairs of a row and its fold: the rows, the numbers of the folds, and the sums of the weights.
+
+        Equal rows without a number other than atoms are separate observations of one cell of a table, and are dealt
+        over the folds. Equal rows with such a number are copies, and stay in one fold, unless too few rows differ.
+        """
         if not isinstance(self.cv, int | np.integer):
             known = ~np.isnan(rows).all(axis=1)
             return distinct_labelled(rows[known], fold_numbers(self.cv, rows)[known], weights[known])
         rows, weights = distinct_rows(rows, weights)
-        if len(rows) < 2 * self.cv:
+        is_dealt = np.isnan(np.delete(rows, list(self._sizes), axis=1)).all(axis=1) | (len(rows) < 2 * self.cv)
+        number, place, parts = deal(np.where(is_dealt, np.ceil(weights), 1.0), int(self.cv), seed)
+        if parts.sum() < 2 * self.cv:
             raise InvalidInputError(
-                f"X: {self.cv} folds need {2 * self.cv} distinct rows or more, got {len(rows)} samples that "
-                "differ: lower cv, or collect more data"
+                f"X: {self.cv} folds need {2 * self.cv} rows or more, got {len(rows)} that differ, with weights of "
+                f"sum {weights.sum():g}: lower cv, or collect more data"
             )
-        return rows, np.random.default_rng(seed).permutation(len(rows)) % self.cv, weights
+        return rows[place], number, parts * (weights / np.bincount(place, parts))[place]
 
     def _cross_validate(self, folds: Folds, seed: int) -> Trial:
         """Fit all candidates without each of the first folds, and the promising ones without each of the others.

@@ -174,6 +174,25 @@ def fit_and_score(
     return model, *judge.score(model, others)
 
 
+def deal(counts: Floats, n_folds: int, seed: int) -> tuple[np.ndarray, np.ndarray, Floats]:
+    """Deal the copies of rows, which are counts (n,), over folds in random order of the rows: one row after the other.
+
+    Returns the number of the fold, the row, and how many copies of it are there (m,), for all pairs that occur.
+
+    Examples
+    --------
+    >>> deal(np.array([1.0, 3.0]), 2, seed=0)
+    (array([0, 0, 1]), array([0, 1, 1]), array([1., 1., 2.]))
+    """
+    order = np.random.default_rng(seed).permutation(len(counts))  # the place of each row
+    first = np.empty(len(counts))
+    first[np.argsort(order)] = np.cumsum(counts[np.argsort(order)]) - counts[np.argsort(order)]
+    behind = (np.arange(n_folds) - first[:, None]) % n_folds  # copies of a row before the first one in a fold
+    copies = np.maximum(np.ceil((counts[:, None] - behind) / n_folds), 0.0)
+    place, number = np.nonzero(copies)
+    return number, place, copies[place, number]
+
+
 def fold_numbers(cv: Any, rows: Floats, y: Any = None) -> np.ndarray:
     """The number (n,) of the test set that each row is in, of a splitter or of pairs (training rows, test rows).
 
