@@ -224,10 +224,10 @@ def test_text_and_dates_are_read_if_asked_for(tmp_path):
     )
     text = "who,city,day,x\n" + "".join(",".join(row) + "\n" for row in rows)
     table = read_table(write(tmp_path / "data.csv", text), text=True)
-    assert (table.names, table.left_out) == (["city", "day", "x"], {"who": "text, 5 different values"})
-    assert table.kinds == {0: "text", 1: "dates"}
-    assert table.values[:, 0].tolist() == ["Rome", "Oslo", "Oslo", None, "Rome"]
-    assert np.array_equal(table.values[:, 1].astype(float), [19723, 19724.25, np.nan, 19723, np.nan], equal_nan=True)
+    assert (table.names, table.left_out) == (["who", "city", "day", "x"], {})
+    assert table.kinds == {0: "text", 1: "text", 2: "dates"}
+    assert table.values[:, 1].tolist() == ["Rome", "Oslo", "Oslo", None, "Rome"]
+    assert np.array_equal(table.values[:, 2].astype(float), [19723, 19724.25, np.nan, 19723, np.nan], equal_nan=True)
     assert read_table(tmp_path / "data.csv", ["who", "x"], text=True).values[0].tolist() == ["ann", 1]
     columns = {"x": [1.0, 2, 3, 4], "flag": [True, False, None, True], "one": ["a"] * 4, "time": [datetime.time(1)] * 4}
     zones = pa.array([datetime.datetime(2024, 1, 1)] * 4, pa.timestamp("ns", "+02:00"))
@@ -238,11 +238,32 @@ def test_text_and_dates_are_read_if_asked_for(tmp_path):
     }
     pq.write_table(pa.table({**columns, **kinds}), tmp_path / "data.parquet")
     table = read_table(tmp_path / "data.parquet", text=True)
-    assert (table.names, table.kinds) == (["x", "flag", "zone", "day"], {2: "dates", 3: "dates"})
-    assert table.values[0].tolist() == [1, 1, 19723, 19723]
-    assert table.left_out == {"one": "text, one value", "time": "time64[us]", "c": "text, 2 different values"}
+    assert (table.names, table.kinds) == (["x", "flag", "c", "zone", "day"], {2: "text", 3: "dates", 4: "dates"})
+    assert table.values[0].tolist() == [1, 1, "a", 19723, 19723]
+    assert table.left_out == {"one": "text, one value", "time": "time64[us]"}
     labels = read_table(tmp_path / "data.parquet", text=["c"])
     assert labels.values[:, 2].tolist() == ["a", "b", None, "a"]
+
+
+def test_identifiers_are_left_out_as_in_data_frames(tmp_path):
+    n = 30
+    names = [f"person {i}" for i in range(n)]
+    frame = pd.DataFrame({"id": range(7, 7 + n), "who": names, "near": [*range(n - 1), 0], "x": 0.5})
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    frame.to_parquet(tmp_path / "data.parquet", row_group_size=8, index=False)
+    files = [read_table(tmp_path / name, text=True) for name in ("data.csv", "data.parquet")]
+    for table in (*files, FileRows(tmp_path / "data.parquet")):
+        assert table.names == ["near", "x"]
+        assert table.left_out == {
+            "id": "whole numbers that count the rows",
+            "who": "text, 30 different values",
+        }
+    assert read_table(tmp_path / "data.csv", ["id", "who"], text=True).names == ["id", "who"]
+    assert FileRows(tmp_path / "data.parquet", ["id", "x"]).names == ["id", "x"]
+    assert read_table(tmp_path / "data.csv", text=["id"]).names == ["id", "near", "x"]
+    assert read_table(tmp_path / "data.csv").names == ["id", "near", "x"]
+    frame[["id", "x"]].to_csv(tmp_path / "bare.csv", index=False, header=False)
+    assert read_table(tmp_path / "bare.csv", header=False, text=True).values.shape == (n, 2)
 
 
 def test_cells_of_text_are_read_as_they_are(tmp_path):
@@ -272,7 +293,7 @@ def test_a_column_of_dates_must_hold_only_dates(tmp_path, cell):
         FileRows(tmp_path / "data.parquet")
     notes = write(tmp_path / "notes.csv", f"note,x\n2020-01-01,1\nlate,2\n{cell},3\n")
     assert read_table(notes, text=["note"]).kinds == {0: "text"}
-    assert read_table(notes, text=True).left_out == {"note": "text, 3 different values"}  # most are no dates
+    assert read_table(notes, text=True).kinds == {0: "text"}  # most are no dates
 
 
 def test_delimiters_at_the_ends_of_lines_make_no_column(tmp_path):

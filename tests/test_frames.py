@@ -323,6 +323,84 @@ def test_columns_of_polars_keep_dtypes_and_known_cells(frame, kind, tmp_path):
         assert model.categories_[1] == ["S", "M", "L"]
 
 
+# Identifiers
+
+
+def make_people(library):
+    """A table with names, numbers that count the rows, and columns that say something."""
+    rng, n = np.random.default_rng(0), 90
+    x = rng.normal(size=n)
+    names = [f"Person {max(i, 3)}" for i in range(n)]
+    table = {"id": range(1001, 1001 + n), "name": names, "x": x, "city": rng.choice(["Oslo", "Rome"], n)}
+    return pytest.importorskip(library).DataFrame(table), pd.Series(2 * x + 0.1 * rng.normal(size=n))
+
+
+LEFT_OUT = r"identifiers are left out: name \(text, 87 different values\), id \(whole numbers that count the rows\)"
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_identifiers_are_left_out(library, tmp_path):
+    people, _ = make_people(library)
+    with pytest.warns(UserWarning, match=LEFT_OUT) as caught:
+        model = ESTIMATORS["mixture"]().fit(people)
+    assert len([w for w in caught if "identifiers" in str(w.message)]) == 1
+    others = people[["x", "city"]]
+    expected = ESTIMATORS["mixture"]().fit(others)
+    np.testing.assert_array_equal(model.score_samples(people), expected.score_samples(others))
+    draws = model.sample(20, random_state=0)
+    draws = pd.DataFrame({name: list(draws[name]) for name in draws.columns})
+    assert draws[["id", "name"]].isna().all(axis=None)
+    assert draws[["x", "city"]].notna().all(axis=None)
+    assert model.marginal(["x"]).n_features_in_ == 1
+    with pytest.raises(InvalidInputError, match="feature name holds identifiers"):
+        model.conditional({"name": "Person 7"})
+    save(model, tmp_path / "m.rtbm")
+    assert b"Person" not in (tmp_path / "m.rtbm").read_bytes()
+    np.testing.assert_array_equal(load(tmp_path / "m.rtbm").score_samples(people), model.score_samples(people))
+
+
+@pytest.mark.filterwarnings("ignore:X. identifiers")
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_identifiers_stay_where_other_gaps_are_filled(library):
+    people, _ = make_people(library)
+    gaps = pd.DataFrame({name: list(people[name]) for name in people.columns})
+    gaps.loc[5, ["name", "x"]] = None
+    gaps = gaps if library == "pandas" else pytest.importorskip("polars").from_pandas(gaps)
+    filled = ESTIMATORS["imputer"]().fit(people).transform(gaps)
+    for name in ("id", "name"):
+        assert filled[name].equals(gaps[name])
+    assert np.isfinite(np.asarray(filled["x"])).all()
+
+
+@pytest.mark.parametrize("name", ["regressor", "classifier", "imputer", "outlier detector", "committee"])
+def test_all_estimators_of_tables_leave_identifiers_out(name):
+    people, y = make_people("pandas")
+    labels = y > 0 if name == "classifier" else y
+    with pytest.warns(UserWarning, match=LEFT_OUT) as caught:
+        model = ESTIMATORS[name]().fit(people, labels)
+    assert len([w for w in caught if "identifiers" in str(w.message)]) == 1
+    method = {"imputer": "transform", "committee": "score_samples"}.get(name, "predict")
+    others = people[["x", "city"]]
+    expected, found = ESTIMATORS[name]().fit(others, labels), getattr(model, method)(people)
+    found = found[["x", "city"]] if name == "imputer" else found
+    np.testing.assert_array_equal(found, getattr(expected, method)(others))
+
+
+@pytest.mark.filterwarnings("error:X. identifiers")
+def test_what_is_no_identifier():
+    people, _ = make_people("pandas")
+    kept = ESTIMATORS["machine"]().set_params(n_components=2, categorical_features=["name", "city"]).fit(people)
+    assert [own and len(own) for own in kept.categories_] == [None, 87, None, 2]  # the user says what columns are
+    assert ESTIMATORS["machine"]().fit(people[:20]).categories_[1] is not None  # a short table
+    shuffled = people[["id", "x"]].sample(frac=1, random_state=0)
+    for table in (people[["id"]], shuffled, people[["id", "x"]].to_numpy()):
+        assert ESTIMATORS["machine"]().fit(table).categories_ == [None] * table.shape[1]
+    numbers = pd.Series(range(90), name="number")
+    assert ESTIMATORS["regressor"]().fit(people[["x", "city"]], numbers).predict(people[["x", "city"]]).shape == (90,)
+    with pytest.raises(InvalidInputError, match="all columns hold identifiers, name: list columns of categories"):
+        ESTIMATORS["machine"]().fit(people[["name"]])
+
+
 def test_lazy_frames_are_to_be_collected():
     pl = pytest.importorskip("polars")
     with (

@@ -115,12 +115,16 @@ def _combination(model: Any) -> str:
 
 
 def _constants(model: Any) -> dict[str, str]:
-    """The constant features, which the density leaves out, and their values."""
+    """The features that the density leaves out: identifiers, and constants with their values."""
     found = zip(_names(model), model.constants_, model.categories_, strict=True)
     return {
-        name: f"always {value:g}" if levels is None else f"always {level_text(levels[int(value)])}"
+        name: "identifiers"
+        if levels == []
+        else f"always {value:g}"
+        if levels is None
+        else f"always {level_text(levels[int(value)])}"
         for name, value, levels in found
-        if not np.isnan(value)
+        if levels == [] or not np.isnan(value)
     }
 
 
@@ -135,7 +139,7 @@ def _kinds(model: Any) -> list[str]:
         _names(model), columns.levels, columns.atoms, columns.cells, model.constants_, strict=True
     ):
         words = ["days since 1970"] if name in model.summary_.get("dates", []) else []
-        if levels is not None:
+        if levels:
             words.append(f"{len(levels):,} categories")
         if atoms:
             words.append(f"atom{'s' * (len(atoms) > 1)} at " + " and ".join(f"{atom:g}" for atom in atoms))

@@ -617,7 +617,7 @@ def _distribution(density: Any) -> Any:
 def _numbers(density: Any, data: Any) -> tuple[Any, Any]:
     """The density of the columns of numbers, without those that were left out as constant, and the data of these."""
     total = getattr(density, "n_features_in_", _n_features(density))
-    kept = np.flatnonzero(np.isnan(getattr(density, "constants_", np.full(total, np.nan)))).tolist()
+    kept = [*getattr(density, "_kept", range(total))]
     columns = _columns(density) or [None] * len(kept)
     numbers = [i for i, column in zip(kept, columns, strict=True) if not isinstance(column, CategoryColumn)]
     if not numbers:

@@ -552,7 +552,7 @@ def _read_for(fitted: Any, data: Path, columns: list[str] | None, target: int | 
     if needed and is_own and column_names(data, **text_format) is not None:
         chosen, place = needed, target
     levels = [own for i, own in enumerate(fitted.categories_) if i != place]
-    texts = {i for i, own in enumerate(levels) if own is not None and any(isinstance(level, str) for level in own)}
+    texts = {i for i, own in enumerate(levels) if own == [] or any(isinstance(level, str) for level in own or ())}
     read = chosen or [str(i) for i in range(len(levels))]
     found = read_table(data, chosen, text={name for i, name in enumerate(read) if i in texts}, **text_format)
     rows, width = found.values, found.values.shape[1] + (place is not None)

@@ -62,8 +62,8 @@ Columns = Annotated[
         "--columns",
         "-c",
         help="Columns to use, as in x,y (numbers from 0 where there are no names); by default all that hold numbers, "
-        "categories or dates, without the index of a data frame. May be given several times, as names that hold commas "
-        "need.",
+        "categories or dates, without identifiers and the index of a data frame. May be given several times, as names "
+        "that hold commas need.",
     ),
 ]
 Categorical = Annotated[

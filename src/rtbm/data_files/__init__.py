@@ -25,18 +25,22 @@ import numpy as np
 
 from rtbm.data_files.cells import (
     BOOLEAN_WORDS,
+    FEWEST_IDENTIFIERS,
+    ROW_NUMBERS,
     Choice,
     FileData,
     TableSize,
+    are_row_numbers,
     cell_number,
     check_some,
     file_errors,
     reasons,
     why_left_out,
+    why_names,
 )
 from rtbm.data_files.csv_file import CSV_ERROR, CsvFile, csv_size
 from rtbm.data_files.npy_file import NpyFile
-from rtbm.data_files.parquet_file import ParquetFile
+from rtbm.data_files.parquet_file import FIRST_ROWS, ParquetFile
 from rtbm.errors import FileError
 from rtbm.paths import existing_table, printable, table_kind
 
@@ -44,15 +48,18 @@ from rtbm.paths import existing_table, printable, table_kind
 
 __all__ = [
     "BOOLEAN_WORDS",
+    "ROW_NUMBERS",
     "FileData",
     "FileRows",
     "TableSize",
+    "are_row_numbers",
     "cell_number",
     "column_names",
     "read_cells",
     "read_table",
     "reasons",
     "table_size",
+    "why_names",
 ]
 
 _Table = CsvFile | NpyFile | ParquetFile
@@ -87,8 +94,9 @@ def read_table(
         The decimal point of a CSV file. With "," a comma is never taken for the separator.
     text : bool or collection of str, default=False
         Whether to read text too, and dates as days since the beginning of 1970. Text with more than 1,000 different
-        cells, or in which more than half of the cells differ, is left out, and so is text that is always the same. A
-        collection names columns that are text whatever their cells are, as 01 and 1; numbers of Parquet stay numbers.
+        cells, or with more than 20 that are more than half of the cells, is left out, and so are text that is always
+        the same and, in files with names, whole numbers that count the rows. A collection names columns that are text
+        whatever their cells are, as 01 and 1; numbers of Parquet stay numbers.
 
     Returns
     -------
@@ -98,7 +106,9 @@ def read_table(
     """
     file = _open_table(path, header, separator, decimal)
     labels = None if text is False else set() if text is True else {printable(name) for name in text}
-    found = file.read(_choose(file, columns, labels))
+    choice = _choose(file, columns, labels)
+    choice = choice._replace(takes_row_numbers=labels is None or not file.has_names)
+    found = file.read(choice)
     return found if file.has_names else found._replace(names=None)
 
 
@@ -229,6 +239,8 @@ class FileRows:
             reason = why_left_out(own)
             if reason and columns is None and name not in labels:
                 self.left_out[name] = reason
+        if file.has_names and columns is None and file.n_rows >= FEWEST_IDENTIFIERS:
+            self.left_out |= dict.fromkeys(self._row_numbers(found), ROW_NUMBERS)
         chosen = [name for name in names if name not in self.left_out]
         check_some(path, chosen, self.left_out)
         self.names, self.n_columns = chosen if file.has_names else None, len(chosen)
@@ -236,6 +248,23 @@ class FileRows:
         self.kinds = {chosen.index(names[i]): kind for i, kind in found.kinds.items() if names[i] in chosen}
         self._choice = Choice(chosen, None, self.levels.keys(), takes_text=False, is_part=True)
         self.first, self._last = (file.n_rows * i // world for i in (rank, rank + 1))
+
+    def _row_numbers(self, found: FileData) -> list[str]:
+        """Which columns of numbers count the rows of the file, of which `found` are the first."""
+        columns = zip(found.names or [], found.values.T, strict=True)
+        next_ones = {
+            name: column[0]
+            for i, (name, column) in enumerate(columns)
+            if i not in found.kinds and name not in self.left_out and len(column) and are_row_numbers(column, column[0])
+        }
+        choice = Choice(list(next_ones), None, None)
+        for block in self._file.blocks(choice, 0, self._file.n_rows, FIRST_ROWS) if next_ones else ():
+            for name, column in zip(choice.columns, block.T, strict=True):
+                if name in next_ones and are_row_numbers(column, next_ones[name]):
+                    next_ones[name] += len(column)
+                else:
+                    next_ones.pop(name, None)
+        return list(next_ones)
 
     def blocks(self, size: int) -> Iterator[np.ndarray]:
         """The share of this process, in order, in blocks of `size` rows or fewer, with text as `read_table` has it.

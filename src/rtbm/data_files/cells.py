@@ -29,6 +29,8 @@ DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].*)?$")
 DAY = 86_400_000_000  # microseconds
 NOUNS = {"": "a finite number", "dates": "a date"}
 """What a cell should have been, by the kind of its column."""
+FEWEST_IDENTIFIERS = 21
+"""Fewer different texts, or numbers in order, are no identifiers: in short tables most texts differ by chance."""
 NAMED_CELLS = 5
 """Cells of a first row that a message names."""
 
@@ -58,6 +60,8 @@ class Choice(NamedTuple):
     """Whether text is read in columns that are no labels."""
     is_part: bool = False
     """Whether a table is a part of the rows, of which all text is kept."""
+    takes_row_numbers: bool = True
+    """Whether columns of whole numbers that count the rows are read."""
 
 
 class TableSize(NamedTuple):
@@ -205,14 +209,42 @@ def cell_day(cell: str | None) -> float:
 
 
 def why_left_out(counts: Counter[str | None]) -> str:
-    """Why a column of text, in which each cell occurs so often, is left out; "" if it is not.
-
-    Too many different cells, or more than half as many as there are cells, are names or identifiers.
-    """
+    """Why a column of text, in which each cell occurs so often, is left out; "" if it is not."""
     n, n_known = len(counts.keys() - {None}), counts.total() - counts[None]
+    return "text, one value" if n == 1 else why_names(n, n_known)
+
+
+def why_names(n: int, n_known: int) -> str:
+    """Why text with n different among `n_known` cells is taken for names or other identifiers; "" if it is not.
+
+    Examples
+    --------
+    >>> why_names(87, 90), why_names(40, 90)
+    ('text, 87 different values', '')
+    """
     if n > MAX_LEVELS:
         return f"text, more than {MAX_LEVELS:,} different values"
-    return "text, one value" if n == 1 else f"text, {n} different values" if n > n_known / 2 else ""
+    return f"text, {n} different values" if n > n_known / 2 and n >= FEWEST_IDENTIFIERS else ""
+
+
+def are_row_numbers(values: Any, first: float | None = None) -> bool:
+    """Whether numbers (n,) count the rows: whole numbers, each larger by one than that before.
+
+    With `first` they are a part of a column, which goes on with this number.
+
+    Examples
+    --------
+    >>> are_row_numbers(np.arange(3.0, 50.0)), are_row_numbers(np.arange(5.0))
+    (True, False)
+    """
+    if first is None and len(values) < FEWEST_IDENTIFIERS:
+        return False
+    first = values[0] if first is None else first
+    return bool(first % 1 == 0 and (values == first + np.arange(len(values))).all())
+
+
+ROW_NUMBERS = "whole numbers that count the rows"
+"""Why a column of such numbers is left out."""
 
 
 def read_columns(path: Path, table: Any, choice: Choice, decimal: str = ".", hint: str = "") -> FileData:
@@ -228,6 +260,8 @@ def read_columns(path: Path, table: Any, choice: Choice, decimal: str = ".", hin
         reason = "" if is_read else kind
         if is_read and kind == "text" and not is_label and not choice.is_part:
             reason = why_left_out(Counter(cells.tolist()))
+        elif not kind and not choice.takes_row_numbers and are_row_numbers(cells):
+            reason = ROW_NUMBERS
         elif name.startswith("Unnamed: ") and not kind and not choice.is_part and np.isnan(cells).all():
             reason = "empty"
         if reason and left_out is not None:

@@ -175,6 +175,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
             fold = fold[check_weights(sample_weight, X) > 0]
         rows, codes, weights, fold = self._split(*check_labelled(self, X, y, sample_weight), fold, seed)
         self.categories_ = levels or [None] * rows.shape[1]
+        rows = rows[:, self._kept]
         self._centre, self._scale = column_moments(rows, weights)
         discrete = list(self._sizes)
         self._centre[discrete], self._scale[discrete] = 0.0, 1.0
@@ -301,14 +302,20 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     @property
     def _sizes(self) -> dict[int, int]:
         """The numbers of levels of columns of categories."""
-        return {i: len(own) for i, own in enumerate(self.categories_) if own is not None}
+        sizes = [len(self.categories_[i] or ()) for i in self._kept]
+        return {place: size for place, size in enumerate(sizes) if size}
+
+    @property
+    def _kept(self) -> list[int]:
+        """The numbers of the features that are no identifiers."""
+        return [i for i, own in enumerate(self.categories_) if own != []]
 
     def predict_log_proba(self, X: Any) -> Floats:
         """The logarithms of the probabilities of the classes (n_samples, n_classes)."""
         check_is_fitted(self)
         X = encode_like(X, self.categories_, getattr(self, "feature_names_in_", None), self.handle_unknown)
         X = check_rows(self, X, ensure_all_finite="allow-nan", reset=False)
-        return in_blocks(self._log_proba_of_block, X)
+        return in_blocks(self._log_proba_of_block, X[:, self._kept])
 
     def _log_proba_of_block(self, X: Floats) -> Floats:
         rows = np.clip((X - self._centre) / self._scale, self._low, self._high)

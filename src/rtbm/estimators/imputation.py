@@ -65,7 +65,7 @@ class RTBMImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         """Fit the density to X (n_samples, n_features); NaN entries are missing. Rows with gaps count too."""
         check_choice(self.method, "method", IMPUTATIONS)
         forget(self)
-        encoded, _ = learn_levels(X, getattr(self.density, "categorical_features", "auto"))
+        encoded, _ = learn_levels(X, getattr(self.density, "categorical_features", "auto"), warn=False)
         checked = check_rows(self, encoded, ensure_all_finite="allow-nan", ensure_min_samples=2)
         options = {"random_state": self.random_state, "n_jobs": self.n_jobs}
         self.density_ = make_density(self.density, len(checked), **options).fit(X, sample_weight=sample_weight)

@@ -112,7 +112,7 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
         if self.contamination != "auto":
             check_number(self.contamination, 'contamination, if not "auto",', 0.0, 0.5, strict=True)
         forget(self)
-        encoded, _ = learn_levels(X, getattr(self.density, "categorical_features", "auto"))
+        encoded, _ = learn_levels(X, getattr(self.density, "categorical_features", "auto"), warn=False)
         checked = check_rows(self, encoded, ensure_all_finite="allow-nan", ensure_min_samples=2)
         weights = check_weights(sample_weight, checked)
         seen = weights > 0

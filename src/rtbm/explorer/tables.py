@@ -155,7 +155,7 @@ def _open_model(model: FittedDensity, name: str) -> Opened:
         raise FileError(
             f"{name}: has columns of categories, and the explorer shows numbers alone: open a marginal of it"
         )
-    kept = np.flatnonzero(np.isnan(model.constants_))
+    kept = model._kept
     model = model if len(kept) == model.n_features_in_ else model.marginal(kept)
     rows = np.asarray(model.sample(MODEL_DRAWS, random_state=0), dtype=np.float64)
     columns = [printable(column) for column in getattr(model, "feature_names_in_", numbered(rows))]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rtbm.common import MAX_LEVELS, Floats
+from rtbm.data_files import ROW_NUMBERS, are_row_numbers, why_names
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import check_columns, is_frame, is_number, listed, table_of_numbers, to_numpy
 from rtbm.estimators.density.columns import Levels, column_place
@@ -47,7 +48,7 @@ class SeenLevels(NamedTuple):
         if given is not None:
             return cls(list(given), True)
         known: Any = getattr(cells.dtype, "categories", None)  # of pandas, or of an Enum of polars
-        if hasattr(known, "to_list"):
+        if hasattr(known, "to_list") and len(known):
             return cls(known.to_list(), True)
         return cls(list({cell for cell in read_column(cells) if cell is not None}), False)
 
@@ -136,7 +137,7 @@ def _in_order(seen: SeenLevels, name: Any) -> list[Any]:
     except TypeError:
         kinds = sorted({type(cell).__name__ for cell in levels})
         raise InvalidInputError(f"X: column {name} has cells of several types, {listed(kinds)}: use one") from None
-    if not levels:
+    if not levels and not seen.is_given:
         raise InvalidInputError(f"X: column {name} has nothing but gaps: leave it out")
     _check_number(levels, name)
     return levels
@@ -165,12 +166,68 @@ def code_table(table: Any, levels: Levels, names: list[str] | None) -> Floats:
     return table_of_numbers(table)
 
 
-def learn_levels(X: Any, asked: Any) -> tuple[Any, Levels]:
-    """A table of training data with numbers in the place of levels and dates, and the levels, as `find_levels`."""
-    X = dates_to_days(to_numpy(X))
+def learn_levels(X: Any, asked: Any, warn: bool = True) -> tuple[Any, Levels]:
+    """A table of training data with numbers in the place of levels and dates, and the levels, as `find_levels`.
+
+    With "auto", identifiers in a data frame are left out, and have no levels: all of their numbers are NaN.
+    """
+    given = to_numpy(X)
+    X = dates_to_days(given)
     check_columns(X, "X")
+    if isinstance(asked, str) and asked == "auto" and is_frame(X):
+        found = find_identifiers(given)
+        if found and warn:
+            warnings.warn(
+                f"X: identifiers are left out: {listed([f'{name} ({reason})' for name, reason in found.items()])}. To "
+                "keep them, list all columns of categories in categorical_features ([] if there are none)",
+                stacklevel=4,
+            )
+        asked = {name: [] if name in found else None for name in X.columns if name in found or _is_discrete(X[name])}
     levels = find_levels(X, asked)
     return encode(X, levels), levels
+
+
+def find_identifiers(X: Any) -> dict[Any, str]:
+    """The columns of a data frame that hold identifiers, by name, and why they are taken for that.
+
+    Numbers that count the rows are identifiers only beside other columns.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> people = pd.DataFrame({"id": range(100, 150), "age": [20, 30] * 25, "name": [f"name {i}" for i in range(50)]})
+    >>> find_identifiers(people)
+    {'name': 'text, 50 different values', 'id': 'whole numbers that count the rows'}
+    """
+    names = {name: reason for name in X.columns if (reason := _why_names(X[name]))}
+    numbers = [name for name in X.columns if name not in names and _counts_rows(X[name])]
+    if len(names) + len(numbers) < len(X.columns):
+        return names | dict.fromkeys(numbers, ROW_NUMBERS)
+    if not numbers and names:
+        raise InvalidInputError(
+            f"X: there is nothing to fit, since all columns hold identifiers, {listed(list(map(str, names)))}: list "
+            "columns of categories in categorical_features"
+        )
+    return names
+
+
+def _why_names(column: Any) -> str:
+    """Why a column of a data frame is taken for names or other identifiers; "" if it is not."""
+    if not _is_discrete(column):
+        return ""
+    cells = [cell for cell in read_column(column) if cell is not None]
+    return why_names(len(set(cells)), len(cells)) if any(isinstance(cell, str) for cell in cells) else ""
+
+
+def _counts_rows(column: Any) -> bool:
+    """Whether a column of a data frame holds whole numbers that count the rows."""
+    for part in (column.head(100), column):
+        cells = np.asarray(part)
+        if cells.dtype == object and all(isinstance(cell, int) for cell in cells):  # of pandas, which may hold its NA
+            cells = cells.astype(np.float64)
+        if cells.dtype.kind not in "iuf" or not are_row_numbers(cells):
+            return False
+    return True
 
 
 def encode_like(X: Any, levels: Levels, names: Any, unknown: str) -> Any:
@@ -191,7 +248,9 @@ def encode(X: Any, levels: Levels, unknown: str = "error") -> Any:
     """A table with the numbers of levels in the place of levels. Gaps and unknown levels are NaN."""
     numbers: dict[int, Floats] = {}
     for i, own in enumerate(levels):
-        if own is not None:
+        if own == []:
+            numbers[i] = np.full(len(X), np.nan)
+        elif own is not None:
             name = X.columns[i] if is_frame(X) else i
             numbers[i] = encode_column(read_column(_column(X, i)), own, unknown, f"X: column {name}")
     if not numbers:
@@ -226,11 +285,11 @@ def encode_column(cells: list[Any], levels: list[Any], unknown: str, place: str)
 
 def decode(rows: Floats, levels: Levels) -> Any:
     """Rows (n, d) with levels in the place of their numbers, as objects; the rows themselves if there are no levels."""
-    if not any(own is not None for own in levels):
+    if not any(levels):
         return rows
     table = rows.astype(object)
     for i, own in enumerate(levels):
-        if own is not None:
+        if own:
             table[:, i] = _decode_column(rows[:, i], own)
     return table
 
@@ -261,9 +320,12 @@ def read_column(cells: Any) -> list[Any]:
 
 
 def find_known(X: Any, rows: Floats, levels: Levels) -> np.ndarray:
-    """Which cells of a table are known (n, d), of which `rows` (n, d) are the numbers: levels new to the fit are."""
+    """Which cells of a table are known (n, d), of which `rows` (n, d) are the numbers.
+
+    Levels new to the fit are known, and identifiers stay as they are.
+    """
     X, known = to_numpy(X), ~np.isnan(rows)
     for i, own in enumerate(levels):
         if own is not None:
-            known[:, i] = [cell is not None for cell in read_column(_column(X, i))]
+            known[:, i] = [cell is not None or not own for cell in read_column(_column(X, i))]
     return known

@@ -384,7 +384,7 @@ class RTBMDensityCV(PredictingDensity):
 
     def _kept_targets(self) -> list[int]:
         """The targets among the columns that are not constant; none if no other column is left."""
-        kept = np.flatnonzero(np.isnan(self.constants_))
+        kept = self._kept
         found = np.flatnonzero(np.isin(kept, self.targets or [])).tolist()
         return found if len(found) < len(kept) else []
 

@@ -135,8 +135,9 @@ class RTBMDensity(PredictingDensity):
     categorical_features : "auto", list, dict or None, default="auto"
         Columns of categories, by name or number, or {column: its levels}. Each machine then has a table of their
         probabilities, which EM learns, with a prior of two rows toward the distribution of all rows. "auto" takes the
-        columns of text, categories and booleans of a data frame. Without columns of
-        numbers, the density is a mixture of tables (latent classes).
+        columns of text, categories and booleans of a data frame, and leaves identifiers out, with a warning: text with
+        more than 20 different values that are more than half of the cells, and whole numbers that count the rows.
+        Without columns of numbers, the density is a mixture of tables (latent classes).
     atoms : "auto", dict or None, default="auto"
         Numbers that have a probability of their own, {column: values}: zeros, caps, codes for "unknown". Each machine
         has a probability for each of them, and describes the other numbers. "auto" takes values that at least 3 % of
@@ -166,7 +167,8 @@ class RTBMDensity(PredictingDensity):
         The fitted density of the features as given. With `bounds` or `margins` it is a MappedDistribution, whose `base`
         is the machine or mixture that describes the mapped features. With categories it is a MixedDistribution.
     categories_ : list
-        The levels of each feature that is a column of categories, in the order of their numbers; None for the others.
+        The levels of each feature that is a column of categories, in the order of their numbers, and none for
+        identifiers; None for the others.
     module_ : nn.RTBM or nn.MixtureOfRTBMs
         The machine or mixture as a torch module. It is made once and kept.
     history_ : list of Record
@@ -276,7 +278,7 @@ class RTBMDensity(PredictingDensity):
         if columns is not None:
             raise InvalidInputError("columns is for files: select the columns of other data before the fit")
         rows, weights, levels = self._read(X, sample_weight)
-        if len(rows) < SAMPLED_ROWS or self._needs_memory():
+        if len(rows) < SAMPLED_ROWS or self._needs_memory() or [] in levels:
             self._fit_rows(*self._prepare_rows(rows, weights, levels, seed), seed, last)
         else:
             with plain_errors():

@@ -147,15 +147,16 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def _leave_out_constants(self, X: Floats) -> None:
         constant, names = is_constant(X), self._names()
         constant &= [own is None or len(own) < 2 for own in self.columns_.levels]
-        if constant.any() and (not self.drop_constant or constant.all()):
-            flat = [name for name, is_flat in zip(names, constant, strict=True) if is_flat]
-            remedy = "there is nothing to fit" if constant.all() else "leave it out, or set drop_constant=True"
+        is_all = constant[self._kept].all()
+        if constant.any() and (not self.drop_constant or is_all):
+            flat = [name for name, is_flat in zip(names, constant[self._kept], strict=True) if is_flat]
+            remedy = "there is nothing to fit" if is_all else "leave it out, or set drop_constant=True"
             raise InvalidInputError(f"X: there is only one value of {listed(flat)}, so there is no density: {remedy}")
         self.constants_[constant] = np.fmax.reduce(X[:, constant], axis=0)
 
     @property
     def categories_(self) -> Levels:
-        """The levels of each feature that is a column of categories; None for the others."""
+        """The levels of each feature that is a column of categories, none for identifiers; None for the others."""
         return self.columns_.levels
 
     @property
@@ -174,8 +175,9 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
     @property
     def _kept(self) -> np.ndarray:
-        """The numbers of the features that the density describes: all but those that were left out as constant."""
-        return np.flatnonzero(np.isnan(self.constants_))
+        """The numbers of the features that the density describes: all but constants and identifiers."""
+        is_identifier = [own == [] for own in self.columns_.levels]
+        return np.flatnonzero(np.isnan(self.constants_) & ~np.array(is_identifier))
 
     def _set_summary(self, summary: dict[str, Any]) -> None:
         """Keep the summary of a fit, in which `members` follow the order of the machines in the distribution.
@@ -581,7 +583,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             known = f"0 to {self.n_features_in_ - 1}" + (f" or one of {names}" if names else "")
             raise InvalidInputError(f"a feature must be {known}, got {feature!r}")
         if int(number) not in self._kept:
-            raise InvalidInputError(f"feature {feature} has only one value, and was left out of the density")
+            reason = "holds identifiers" if np.isnan(self.constants_[int(number)]) else "has only one value"
+            raise InvalidInputError(f"feature {feature} {reason}, and was left out of the density")
         return self._kept.tolist().index(int(number))
 
     def _indices(self, features: Any) -> list[int]:

@@ -129,7 +129,7 @@ def make_frame(
     dtypes = own.dtypes if own is not None and own.library == library else [""] * len(levels)
     for i, (name, dtype) in enumerate(zip(frame.columns, dtypes, strict=True)):
         is_date = own is not None and own.is_date(i)
-        column = table[:, i] if levels[i] is not None and not is_date else table[:, i].astype(np.float64)
+        column = table[:, i] if levels[i] and not is_date else table[:, i].astype(np.float64)
         column = to_dates(column) if is_date else column
         frame = restore(frame, name, column, dtype, levels[i])
     return frame
@@ -161,6 +161,8 @@ def _restore_polars(frame: Any, name: str, column: Any, dtype: str, levels: list
     import polars as pl
 
     cells = pl.Series(name, column.tolist() if column.dtype == object else column)
+    if levels == []:  # identifiers, which are gaps
+        cells = cells.clear(len(cells))
     kind = dtype.split("(")[0]
     wanted: Any = pl.Enum(levels or []) if kind == "Enum" else getattr(pl, kind, None)
     if kind in ("Datetime", "Decimal"):
@@ -176,8 +178,9 @@ def _restore_polars(frame: Any, name: str, column: Any, dtype: str, levels: list
 def keep_known(filled: Any, given: Any, known: np.ndarray, levels: Levels) -> Any:
     """A completed table with the cells as they were given where they are known (n, d), to the last digit."""
     if isinstance(filled, np.ndarray):
-        has_objects = filled.dtype == object and not is_frame(given)
-        return np.where(known, np.asarray(to_numpy(given), dtype=object), filled) if has_objects else filled
+        if is_frame(given) or (filled.dtype != object and [] not in levels):
+            return filled
+        return np.where(known, np.asarray(to_numpy(given), dtype=object if filled.dtype == object else None), filled)
     own, wanted = format_of(given), format_of(filled)
     if own is None or wanted is None or own.library != wanted.library:
         return filled
