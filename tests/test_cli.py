@@ -611,6 +611,13 @@ def test_gaps_in_mixed_tables_are_filled(people, mixed):
     assert drawn.splitlines()[1].startswith("Rome,")
 
 
+def test_a_given_value_far_outside_of_the_data_is_told(people, mixed):
+    result = command("sample", mixed.model, "-n", 1, "--given", "x=99999", "--given", "city=Rome")
+    assert result.returncode == 0
+    assert "warning: values: x = 99999 lies" in result.stderr
+    assert "The answer is an extrapolation" in result.stderr
+
+
 def test_levels_and_dates_are_given(mixed):
     drawn = run(
         "sample", mixed.model, "-n", 3, "--given", "city=Rome", "--given", "day=2020-03-01", "--given", "grade=2"

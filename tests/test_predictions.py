@@ -18,6 +18,8 @@ from rtbm import (
     RTBMOutlierDetector,
     RTBMRegressor,
     datasets,
+    load,
+    save,
 )
 from rtbm.distributions import LearnedMargin, YeoJohnson
 
@@ -222,6 +224,32 @@ def test_predictions_by_name(density, table):
     np.testing.assert_allclose(quantiles[3], one.quantile([0.1, 0.9]), rtol=1e-9)
     series = density.conditional({"a": rows["a"], "b": rows["b"]})
     torch.testing.assert_close(series.mean, given.mean)
+
+
+@pytest.mark.filterwarnings("error:values")
+def test_given_values_far_outside_of_the_data_are_extrapolations(density, table, tmp_path):
+    low, high = table["a"].min(), table["a"].max()
+    length = high - low
+    for near in (0.0, low - 0.9 * length, high + 0.9 * length, (high + 0.5, None)):
+        density.conditional({"a": near})
+    far = high + 25.5 * length
+    words = rf"values: a = {far:.6g} lies 25.5 times the length of the range of the training data"
+    save(density, tmp_path / "m.rtbm")
+    for model in (density, load(tmp_path / "m.rtbm"), density.marginal(["y", "a"])):
+        with pytest.warns(UserWarning, match=words) as caught:
+            model.conditional({"a": far})
+        assert len(caught) == 1
+    with pytest.warns(UserWarning, match=rf"in 2 of 4 rows, at worst a = {far:.6g} lies 25.5 times") as caught:
+        density.conditional({"a": [0.0, high + 2 * length, far, np.nan], "b": 0.0})
+    assert len(caught) == 1
+
+
+def test_ranges_far_outside_of_the_data_are_extrapolations():
+    X = np.random.default_rng(0).uniform(size=(300, 2))
+    model = quick().fit(X)
+    words = r"values: feature 0 = 2.2 lies 1\.2\d* times .*, \S+ to \S+, outside of it\. The answer is an extrapolation"
+    with pytest.warns(UserWarning, match=words):
+        model.conditional({0: (2.2, None)})
 
 
 def test_several_targets_at_once(density, table):

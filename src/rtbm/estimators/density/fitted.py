@@ -43,7 +43,15 @@ from rtbm.estimators.checks import (
 from rtbm.estimators.density.bounds import Bounds, Contact, make_bounds
 from rtbm.estimators.density.categories import decode, encode_column, encode_like, learn_levels, read_column
 from rtbm.estimators.density.columns import ColumnKinds, Levels, find_columns
-from rtbm.estimators.density.frames import FrameFormat, dates_to_days, format_of, holds_dates, make_frame, to_days
+from rtbm.estimators.density.frames import (
+    FrameFormat,
+    dates_to_days,
+    format_of,
+    holds_dates,
+    make_frame,
+    to_dates,
+    to_days,
+)
 from rtbm.estimators.density.margins import count_shapes, map_back, map_rows
 from rtbm.parameters import count
 from rtbm.training import Record
@@ -81,6 +89,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     constants_: Floats
     columns_: ColumnKinds
     _frame: FrameFormat | None = None
+    _ranges: Floats | None = None  # (2, n_features): the smallest and the largest numbers of the training data
     _bounds: Bounds
     _maps: list[ColumnMap]
     n_hidden_: int
@@ -126,6 +135,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     def _find_columns(self, X: Floats, weights: Floats, levels: Levels) -> Bounds:
         """Find out what the columns of rows (n, d) are, and return the bounds of those with numbers."""
         self.constants_ = np.full(X.shape[1], np.nan)
+        self._ranges = np.array([np.fmin.reduce(X, axis=0), np.fmax.reduce(X, axis=0)])
         bounds = make_bounds(self.bounds, self._columns())
         bounds = bounds.without([i for i, own in enumerate(levels) if own is not None])
         atoms = None if self.atoms == "auto" and not self._can_mix() else self.atoms
@@ -403,6 +413,9 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         columns, give the distributions of all rows at once, with `mean`, `variance`, `log_prob`, `cdf`, `icdf` and
         `sample`.
 
+        A warning says which numbers lie farther outside of the range of the training data than that is long: there the
+        answer is an extrapolation.
+
         Examples
         --------
         >>> from rtbm import RTBMDensity, datasets
@@ -442,6 +455,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         for i, column in zip(known, columns, strict=True):
             rows[:, i] = column.reshape(-1)
         self._check_bounds(rows)
+        self._warn_of_extrapolation(rows)
         if columns and columns[0].ndim:
             return self._condition_rows(rows, list(known))
         line, _ = self._to_line(rows)
@@ -453,19 +467,43 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         density = self._line_density
         if not isinstance(density, MixedDistribution):
             density = MixedDistribution.of_numbers(density, self._maps)
-        left = list(range(len(self._kept)))
+        left, nearest = list(range(len(self._kept))), np.full((1, len(self._kept)), np.nan)
         for feature, value in values.items():
             if isinstance(value, tuple):
                 low, high = self._range(value, feature)
+                i = self._index(feature)
+                if self._ranges is not None:
+                    nearest[0, i] = np.clip(self._ranges[0, self._kept[i]], low, high)
                 if len(left) == 1:
                     raise InvalidInputError(
                         "values must leave a feature free: box_probability of distribution_ tells it"
                     )
-                density = density.within(left.index(self._index(feature)), low, high)
-                left.remove(self._index(feature))
+                density = density.within(left.index(i), low, high)
+                left.remove(i)
+        self._warn_of_extrapolation(nearest)
         model = self._derived(density, left)
         rest = {left.index(self._index(name)): own for name, own in values.items() if not isinstance(own, tuple)}
         return model.conditional(rest) if rest else model
+
+    def _warn_of_extrapolation(self, rows: Floats) -> None:
+        """Warn of given numbers (n, d) that lie farther outside of the range of the training data than it is long."""
+        if self._ranges is None:
+            return
+        low, high = self._ranges[:, self._kept]
+        lengths = np.where([own is None for own in self._kinds.levels], high - low, np.nan)
+        beyond = np.maximum(rows - high, low - rows) / lengths
+        is_far, found = beyond > 1, []
+        for i in np.flatnonzero(is_far.any(axis=0)):
+            row, is_date = np.nanargmax(beyond[:, i]), self._frame and self._frame.is_date(int(self._kept[i]))
+            numbers = np.array([rows[row, i], low[i], high[i]])
+            words = to_dates(numbers).astype("datetime64[s]") if is_date else [f"{number:.6g}" for number in numbers]
+            found.append(
+                f"{self._names()[i]} = {words[0]} lies {beyond[row, i]:.3g} times the length of the range of the "
+                f"training data, {words[1]} to {words[2]}, outside of it"
+            )
+        if found:
+            which = f"in {is_far.any(axis=1).sum()} of {len(rows)} rows, at worst " if len(rows) > 1 else ""
+            warnings.warn(f"values: {which}{listed(found)}. The answer is an extrapolation", stacklevel=3)
 
     def _range(self, value: tuple[Any, ...], feature: Any) -> tuple[float, float]:
         """The ends of a range, infinite where they are None. A range of a rounded column is one of whole cells."""
@@ -601,6 +639,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         if hasattr(self, "feature_names_in_"):
             model.feature_names_in_ = self.feature_names_in_[self._kept[indices]]
         model._bounds, model._is_derived = self._bounds.subset(indices), True
+        model._ranges = None if self._ranges is None else self._ranges[:, self._kept[indices]]
         model._maps = [self._maps[i] for i in indices]
         model._set_distribution(distribution)
         model._set_summary(self.summary_)
