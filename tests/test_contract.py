@@ -300,7 +300,7 @@ SETTINGS = {
         ({"cv": 1}, "cv"),
         ({"combine": "best"}, "combine"),
         ({"n_jobs": 0}, "n_jobs"),
-        ({"cv": 300}, "600 distinct rows"),
+        ({"cv": 300}, "600 rows"),
         ({"targets": "1"}, "targets must be"),
         ({"targets": [2]}, "targets must be"),
         ({"targets": [-1]}, "targets must be"),
