@@ -80,7 +80,7 @@ def _density_rows(model: Any) -> list[tuple[str, str]]:
     """The summary of a fitted density."""
     summary, distribution = model.summary_, model.distribution_
     rows = [("features", _features(model))]
-    left_out = summary.get("left_out", {}) | _constants(model)
+    left_out = summary.get("left_out", {}) | _left_out(model)
     if left_out:
         rows.append(("left out", reasons(left_out)))
     kinds = _kinds(model)
@@ -114,18 +114,15 @@ def _combination(model: Any) -> str:
     return f"an average: the best single candidate is {behind}"
 
 
-def _constants(model: Any) -> dict[str, str]:
+def _left_out(model: Any) -> dict[str, str]:
     """The features that the density leaves out: identifiers, and constants with their values."""
-    found = zip(_names(model), model.constants_, model.categories_, strict=True)
-    return {
-        name: "identifiers"
-        if levels == []
-        else f"always {value:g}"
-        if levels is None
-        else f"always {level_text(levels[int(value)])}"
-        for name, value, levels in found
-        if levels == [] or not np.isnan(value)
-    }
+    found = {}
+    for name, value, levels in zip(_names(model), model.constants_, model.categories_, strict=True):
+        if levels == []:
+            found[name] = "identifiers"
+        elif not np.isnan(value):
+            found[name] = f"always {value:g}" if levels is None else f"always {level_text(levels[int(value)])}"
+    return found
 
 
 def _names(model: Any) -> list[str]:
