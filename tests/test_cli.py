@@ -611,7 +611,19 @@ def test_gaps_in_mixed_tables_are_filled(people, mixed):
     assert drawn.splitlines()[1].startswith("Rome,")
 
 
-def test_a_given_value_far_outside_of_the_data_is_told(people, mixed):
+@pytest.mark.filterwarnings("ignore:X. identifiers")
+def test_a_model_of_python_that_left_columns_out(people, tmp_path):
+    table = people[["who", "x", "city"]].assign(one=7.0, y=people.x**2)
+    model = rtbm.RTBMDensity(1, n_init=1, drop_constant=True, random_state=0).fit(table)
+    rtbm.save(model, tmp_path / "m.rtbm")
+    table.to_csv(tmp_path / "d.csv", index=False)
+    assert float(run("score", tmp_path / "m.rtbm", tmp_path / "d.csv")) == pytest.approx(model.score(table), rel=1e-9)
+    value = float(run("quantile", tmp_path / "m.rtbm", 0.5, "--feature", "y", "--given", "x=1"))
+    expected = model.conditional({"x": 1.0}).marginal("y").quantile(0.5)
+    assert value == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_given_value_far_outside_of_the_data_is_told(mixed):
     result = command("sample", mixed.model, "-n", 1, "--given", "x=99999", "--given", "city=Rome")
     assert result.returncode == 0
     assert "warning: values: x = 99999 lies" in result.stderr

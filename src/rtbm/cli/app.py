@@ -491,8 +491,9 @@ def _conditional(fitted: Any, given: list[tuple[str, str]]) -> tuple[Any, list[i
     columns = names or [str(i) for i in range(fitted.n_features_in_)]
     dates, levels = _dates_of(fitted), fitted.categories_
     known = {i: given_value(columns[i], text, levels[i], i in dates) for i, text in texts.items() if i is not None}
-    left = [i for i in range(fitted.n_features_in_) if i not in known]
-    return fitted.conditional(known) if known else fitted, left
+    if not known:
+        return fitted, list(range(fitted.n_features_in_))
+    return fitted.conditional(known), [i for i in fitted._kept.tolist() if i not in known]
 
 
 def _is_large(path: Path | None, chosen: list[str] | None) -> bool:
