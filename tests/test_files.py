@@ -2,6 +2,7 @@
 
 import datetime
 import gzip
+import io
 import os
 import subprocess
 import sys
@@ -402,7 +403,7 @@ def test_npy(tmp_path):
     np.save(tmp_path / "b.npy", np.arange(3.0))
     assert read_table(tmp_path / "b.npy").values.shape == (3, 1)
     np.save(tmp_path / "c.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(FileError, match=r"not a \.npy file of numbers"):
+    with pytest.raises(FileError, match=r"must hold numbers.*got object"):
         read_table(tmp_path / "c.npy")
     np.save(tmp_path / "d.npy", np.array(["x"]))
     with pytest.raises(FileError, match="must hold numbers"):
@@ -417,6 +418,32 @@ def test_npy(tmp_path):
     np.save(tmp_path / "e.npy", np.array([[0.0, np.inf]]))
     with pytest.raises(FileError, match="row 0, column 1"):
         read_table(tmp_path / "e.npy")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"(5, 2)", b"(-100, 2)", r"must hold numbers of shape \(n,\) or \(n, d\) with d ≥ 1, got float64 \(-100, 2\)"),
+        (b"(5, 2)", b"(5, -200)", r"must hold numbers .*, got float64 \(5, -200\)"),
+        (b"(5, 2)", b"(5, True)", r"must hold numbers .*, got float64 \(5, True\)"),
+        (b"(5, 2)", b"(1" + 22 * b"0" + b", 2)", r"80 bytes are too few for float64 \(10{22}, 2\)"),
+        (b"(5, 2)", b"(2305843009213693952, 2)", "80 bytes are too few"),  # 2⁶¹: its bytes leave 64 bits
+        (b"(5, 2)", b"(0, 4611686018427387904)", "not a .npy file of numbers"),
+        (b"(5, 2)", b"{{{", "not a .npy file of numbers"),
+        (b"<f8", b"zz9", "not a .npy file of numbers .*'zz9'"),
+        (b"\x93NUMPY\x01", b"\x93NUMPY\x09", "not a .npy file of numbers"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_damaged_headers(tmp_path, old, new, message):
+    path, buffer = tmp_path / "a.npy", io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": (5, 2)})
+    header = buffer.getvalue()
+    damaged = header.replace(old, new).rstrip().ljust(len(header) - 1) + b"\n"
+    path.write_bytes(damaged + bytes(80))
+    for read in (read_table, FileRows):
+        with pytest.raises(FileError, match=rf"a\.npy: .*{message}"):
+            read(path)
 
 
 @pytest.mark.parametrize("shape", [(), (5, 0), (0, 0), (2, 3, 4)])

@@ -1,10 +1,12 @@
 """Files of NumPy: .npy."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.lib import format as header
 
 from rtbm.common import Floats
 from rtbm.data_files.cells import Choice, FileData, check_finite
@@ -18,17 +20,30 @@ class NpyFile:
     index: Sequence[str] = ()
 
     def __init__(self, path: Path):
+        is_table = is_whole = False
         try:
-            array = np.lib.format.open_memmap(path, mode="r")  # refuses archives (.npz) and pickles
-        except (OSError, EOFError, ValueError) as error:
-            hint = "save one array with numpy.save, not an archive with numpy.savez"
-            reason = f"not a .npy file of numbers ({error}): {hint}"
-            if "mmap length is greater" in str(error):
-                reason = f"the file ends before its last row, after {path.stat().st_size} bytes: copy it again"
-            raise FileError(f"{path}: {reason}") from None
-        if array.ndim not in (1, 2) or array.dtype.kind not in "fiub" or 0 in array.shape[1:]:
+            with path.open("rb") as stream:
+                version = header.read_magic(stream)
+                read = header.read_array_header_1_0 if version == (1, 0) else header.read_array_header_2_0
+                shape, _, dtype = read(stream)
+                rest = path.stat().st_size - stream.tell()
+            is_table = dtype.kind in "fiub" and len(shape) in (1, 2) and 0 not in shape[1:]
+            is_table = is_table and all(type(n) is int and n >= 0 for n in shape)
+            is_whole = math.prod(shape) * dtype.itemsize <= rest
+            if is_table and is_whole:
+                array = header.open_memmap(path, mode="r")
+        except Exception as error:  # a damaged header makes its parser raise errors of many types
+            reason = str(error).split("\n")[0]
             raise FileError(
-                f"{path}: must hold numbers of shape (n,) or (n, d) with d ≥ 1, got {array.dtype} {array.shape}"
+                f"{path}: not a .npy file of numbers ({reason}): save one array with numpy.save, not an archive with "
+                "numpy.savez"
+            ) from None
+        if not is_table:
+            raise FileError(f"{path}: must hold numbers of shape (n,) or (n, d) with d ≥ 1, got {dtype} {shape}")
+        if not is_whole:
+            raise FileError(
+                f"{path}: the file ends before its last row: {rest} bytes are too few for {dtype} {shape}; "
+                "copy it again"
             )
         self.path, self._array = path, array[:, None] if array.ndim == 1 else array
         self.n_rows, self.n_bytes = len(array), array.nbytes
