@@ -101,7 +101,7 @@ def test_cells_of_few_values_meet_halfway():
 
 
 def test_spread_values_stay_in_their_cells():
-    columns = ColumnKinds([None], [[]], [find_cells(np.repeat(np.arange(12.0), 30))])
+    columns = ColumnKinds([None], [[]], [find_cells(np.repeat(np.arange(12.0), 30))], [0])
     ends = np.array([0.0]), np.array([np.inf])
     rows, weights = columns.spread(np.repeat(np.arange(12.0), 30)[:, None], np.ones(360), ends, seed=0)
     assert weights.sum() == pytest.approx(360)

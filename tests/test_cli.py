@@ -381,7 +381,10 @@ def test_constant_and_discrete_columns_are_named(tmp_path):
     assert "seven (always 7)" in fitted.stdout
     assert "sex: rounded to 1" in unwrapped(fitted.stdout)
     assert picture.is_file()
-    assert [line.split(",")[1] for line in run("sample", model, "-n", "3").splitlines()] == ["seven"] + ["7.0"] * 3
+    assert [line.split(",")[1] for line in run("sample", model, "-n", "3").splitlines()] == ["seven"] + ["7"] * 3
+    given = run("sample", model, "-n", "2", "--given", "sex=1").splitlines()
+    assert given[0] == "x,seven,sex,y"
+    assert [line.split(",")[1:3] for line in given[1:]] == [["7", "1"]] * 2
     run("score", model, data)
 
 
@@ -436,8 +439,8 @@ def test_predictions_imputations_and_quantiles_of_files(tmp_path, plane):
         value = float(run("quantile", tmp_path / "three.rtbm", 0.1, "--feature", feature, "--given", given))
         assert value == pytest.approx(three.conditional({"x": 0.5}).marginal(["z"]).quantile([0.1])[0], rel=1e-8)
     drawn = run("sample", path, "-n", 2, "--given", "x=0.5", "--seed", 1).splitlines()
-    assert drawn[0] == "y"
-    assert len(drawn) == 3
+    assert drawn[0] == "x,y"
+    assert [line.split(",")[0] for line in drawn[1:]] == ["0.5", "0.5"]
 
 
 def test_bounds_of_single_columns(tmp_path):
@@ -516,6 +519,38 @@ def test_rows_are_written_as_parquet(tmp_path, plane):
     run("fit", tmp_path / "bare.npy", "--n-hidden", 1, "-o", model, *QUICK)
     run("sample", model, "-n", 5, "-o", drawn)
     assert pd.read_parquet(drawn).columns.tolist() == ["0", "1"]
+
+
+def test_draws_are_of_the_types_of_the_file(tmp_path):
+    rng, model = np.random.default_rng(0), tmp_path / "m.rtbm"
+    frame = pd.DataFrame({
+        "number": rng.permutation(100_000)[:150],
+        "day": pd.Timestamp("1990-01-01") + pd.to_timedelta(rng.permutation(9999)[:150], "D"),
+        "price": rng.permutation(100_000)[:150] / 100,
+        "ok": [None, *(rng.random(149) < 0.5).tolist()],
+        "x": rng.normal(size=150),
+    })  # fmt: skip
+    frame.assign(ok=frame.ok.map({True: "true", False: "False"})).to_csv(tmp_path / "d.csv", index=False)
+    frame.to_parquet(tmp_path / "d.parquet")
+    scores = []
+    for name, *options in (("d.csv",), ("d.parquet",), ("d.parquet", "--stream")):
+        run("fit", tmp_path / name, *options, "--n-hidden", 1, "--n-components", 2, "-o", model, *QUICK)
+        assert rtbm.load(model).categories_ == [None, None, None, [False, True], None]
+        assert "ok: 2 categories" in unwrapped(run("info", model))
+        scores += [float(run("score", model, tmp_path / data)) for data in ("d.csv", "d.parquet")]
+        for given in ((), ("--given", "ok=true", "--given", "number=7")):
+            run("sample", model, "-n", 50, *given, "-o", tmp_path / "o.parquet")
+            table = pq.read_table(tmp_path / "o.parquet")
+            assert [str(own) for own in table.schema.types] == ["int64", "date32[day]", "double", "bool", "double"]
+            price = np.array(table["price"])
+            np.testing.assert_allclose(price, price.round(2), rtol=1e-12)
+        assert set(table.select(["number", "ok"]).to_pylist()[0].values()) == {7, True}
+        lines = run("sample", model, "-n", 2).splitlines()
+        assert [line.split(",")[3] in ("True", "False") for line in lines[1:]] == [True] * 2
+        filled = run("impute", model, "-", "--method", "sample", stdin=b"number,day,price,ok,x\n,,,,0\n1,,,true,\n")
+        assert filled.splitlines()[1].split(",")[0].lstrip("-").isdecimal()
+        assert filled.splitlines()[1].split(",")[3] in ("true", "false")
+    np.testing.assert_allclose(scores, scores[0], rtol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -634,9 +669,11 @@ def test_levels_and_dates_are_given(mixed):
     drawn = run(
         "sample", mixed.model, "-n", 3, "--given", "city=Rome", "--given", "day=2020-03-01", "--given", "grade=2"
     )
-    assert drawn.splitlines()[0] == "x,income"
+    table = pd.read_csv(io.StringIO(drawn))
+    assert table.columns.tolist() == ["city", "x", "income", "day", "grade"]
+    assert table[["city", "day", "grade"]].drop_duplicates().to_numpy().tolist() == [["Rome", "2020-03-01", 2]]
     model = rtbm.load(mixed.model).conditional({"city": "Rome", "day": 18322.0, "grade": "2"})
-    assert float(drawn.splitlines()[1].split(",")[0]) == model.sample(3, random_state=0)[0, 0]
+    np.testing.assert_allclose(table[["x", "income"]], model.sample(3, random_state=0))
     value = float(run("quantile", mixed.model, 0.5, "--feature", "x", "--given", "city=Rome"))
     expected = rtbm.load(mixed.model).conditional({"city": "Rome"}).marginal("x").quantile([0.5])[0]
     assert value == pytest.approx(expected, rel=1e-8)

@@ -239,7 +239,9 @@ def test_text_and_dates_are_read_if_asked_for(tmp_path):
     }
     pq.write_table(pa.table({**columns, **kinds}), tmp_path / "data.parquet")
     table = read_table(tmp_path / "data.parquet", text=True)
-    assert (table.names, table.kinds) == (["x", "flag", "c", "zone", "day"], {2: "text", 3: "dates", 4: "dates"})
+    kinds = {1: "booleans", 2: "text", 3: "dates", 4: "dates"}
+    assert (table.names, table.kinds) == (["x", "flag", "c", "zone", "day"], kinds)
+    assert [*map(type, table.values[:2, 1])] == [bool, bool]
     assert table.values[0].tolist() == [1, 1, "a", 19723, 19723]
     assert table.left_out == {"one": "text, one value", "time": "time64[us]"}
     labels = read_table(tmp_path / "data.parquet", text=["c"])
@@ -265,6 +267,24 @@ def test_identifiers_are_left_out_as_in_data_frames(tmp_path):
     assert read_table(tmp_path / "data.csv").names == ["id", "near", "x"]
     frame[["id", "x"]].to_csv(tmp_path / "bare.csv", index=False, header=False)
     assert read_table(tmp_path / "bare.csv", header=False, text=True).values.shape == (n, 2)
+
+
+def test_true_and_false_are_booleans(tmp_path):
+    rows = ["flag,one,mixed,x", "true,TRUE,true,1", ",,0,2", "False,true,1,3"]
+    path = write(tmp_path / "data.csv", "\n".join(rows))
+    table = read_table(path, text=True)
+    assert (table.names, table.kinds) == (["flag", "mixed", "x"], {0: "booleans"})
+    assert dict(table.left_out) == {"one": "booleans, one value"}
+    assert table.values.tolist() == [[True, 1, 1], [None, 0, 2], [False, 1, 3]]
+    assert np.array_equal(read_table(path).values[:, 0], [1, np.nan, 0], equal_nan=True)
+    assert read_table(path, text=["flag"]).values[:, 0].tolist() == ["true", None, "False"]
+    frame = pd.DataFrame({"flag": [None, None, True, False], "one": [True, None, None, None], "x": [1.0, 2, 3, 4]})
+    frame.to_parquet(tmp_path / "data.parquet", row_group_size=2)
+    file = FileRows(tmp_path / "data.parquet")
+    assert (file.names, file.kinds, file.levels) == (["flag", "x"], {0: "booleans"}, {"flag": [False, True]})
+    assert [block[:, 0].tolist() for block in file.blocks(2)] == [[None, None], [True, False]]
+    named = FileRows(tmp_path / "data.parquet", ["flag", "one"], labels=["one"], takes_text=False)
+    assert (named.kinds, named.levels) == ({1: "booleans"}, {"one": [True]})
 
 
 def test_cells_of_text_are_read_as_they_are(tmp_path):

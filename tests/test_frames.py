@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.utils import get_tags
 
 from estimators import ESTIMATORS
-from rtbm import InvalidInputError, load, save
+from rtbm import InvalidInputError, RTBMImputer, load, save
 from rtbm.estimators.checks import to_numpy
 
 pd = pytest.importorskip("pandas")
@@ -251,6 +251,58 @@ def test_dates_of_all_kinds(frame, kind):
     assert len({getattr(cell, "tzinfo", None) for cell in filled}) == 1
     pd.testing.assert_series_equal(filled[plain["d"].notna()], other["d"][plain["d"].notna()])
     assert type(found.sample(1)["d"].iloc[0]) in (type(filled.iloc[0]), pd.Timestamp)
+
+
+def table_without_repeats(n=150):
+    """Numbers, days and booleans of many dtypes, of which no number or day occurs twice."""
+    rng = np.random.default_rng(0)
+    days = pd.Timestamp("1990-01-01") + pd.to_timedelta(rng.permutation(9999)[:n], "D")
+    return pd.DataFrame(
+        {
+            "int": rng.permutation(100_000)[:n],
+            "Int64": pd.array(rng.permutation(100_000)[:n], dtype="Int64"),
+            "float": rng.normal(size=n).astype(np.float32),
+            "Float32": pd.array(rng.normal(size=n), dtype="Float32"),
+            "price": rng.permutation(100_000)[:n] / 100,
+            "day": days,
+            "flag": rng.random(n) < 0.5,
+            "boolean": pd.array(rng.random(n) < 0.5, dtype="boolean"),
+            "x": rng.normal(size=n),
+        }
+    )
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_draws_have_the_dtypes_and_decimals_of_tables_without_repeats(library):
+    table = table_without_repeats()
+    gaps = table[["x"]].reindex(columns=table.columns)
+    if library == "polars":
+        pl = pytest.importorskip("polars")
+        table = pl.DataFrame({name: pl.Series(table[name].tolist()) for name in table.columns})
+        table = table.with_columns(pl.col("day").cast(pl.Date), pl.col("float", "Float32").cast(pl.Float32))
+        gaps = table.clear(n=len(table)).with_columns(table["x"])
+    model = ESTIMATORS["mixture"]().fit(table)
+    assert all(own is None for own in model.columns_.cells)
+    imputer = RTBMImputer(model, method="sample", random_state=0).fit(table)
+    for draws in (model.sample(50, random_state=0), model.impute(gaps, "sample"), imputer.transform(gaps)):
+        assert list(draws.dtypes) == list(table.dtypes)
+        assert (draws["price"].round(2) - draws["price"]).abs().max() < 1e-9
+        days = np.array(draws["day"], dtype="datetime64[us]")
+        np.testing.assert_array_equal(days, days.astype("datetime64[D]"))
+    days = np.array(model.impute(gaps)["day"], dtype="datetime64[us]")  # means
+    np.testing.assert_array_equal(days, days.astype("datetime64[D]"))
+
+
+def test_draws_of_whole_numbers_stay_within_bounds():
+    X = np.random.default_rng(0).permutation(np.arange(1.0, 121.0))[:, None]
+    model = ESTIMATORS["mixture"]().set_params(bounds=(0, 120.5)).fit(X)
+    draws = model.sample(3000, random_state=0)
+    np.testing.assert_array_equal(draws, draws.round())
+    assert np.isfinite(model.score_samples(draws)).all()
+    free = ESTIMATORS["mixture"]().set_params(rounded=None).fit(X).sample(10, random_state=0)
+    assert (free != free.round()).any()
+    tiny = ESTIMATORS["mixture"]().fit(1e-11 * X * np.pi)
+    assert len(np.unique(tiny.sample(50, random_state=0))) == 50
 
 
 NUMBERS = np.random.default_rng(3).normal(size=60)

@@ -203,7 +203,7 @@ def write_rows(path: Path | None, rows: Any, names: list[str] | None) -> None:
     rows = np.asarray(rows)
     content, kind = io.BytesIO(), path and path.suffix.lower()
     if kind == ".npy":
-        if rows.dtype == object and not all(isinstance(cell, float | None) for cell in rows.flat):
+        if rows.dtype == object and not all(isinstance(cell, float | int | None) for cell in rows.flat):
             raise FileError(f"{path}: a .npy file holds numbers alone, and the table has text: use .csv or .parquet")
         np.save(content, rows.astype(np.float64))
     elif kind == ".parquet":

@@ -184,7 +184,7 @@ def fit(
         raise typer.BadParameter("a committee takes no options of a single fit", param_hint="--cv")
     import numpy as np
 
-    from rtbm.data_files import FileData, FileRows, read_table
+    from rtbm.data_files import LABELS, FileData, FileRows, read_table
     from rtbm.datasets import gamma
     from rtbm.estimators import RTBMDensity, RTBMDensityCV
     from rtbm.output import summary_table
@@ -201,7 +201,7 @@ def fit(
             found = read_table(data, chosen, text=labels, **text_format) if is_file else FileData(gamma.sample(), None)
         n_columns = found.values.shape[1]
         categories = {column_number(name, found.names, n_columns, "--categorical") for name in labels}
-        categories |= {i for i, kind in found.kinds.items() if kind == "text"}
+        categories |= {i for i, kind in found.kinds.items() if kind in LABELS}
         names = found.names or [str(i) for i in range(n_columns)]
         shared: Any = {
             "phase": phase,
@@ -272,20 +272,21 @@ def sample(
     """Draw rows from a density.
 
     They are written to a file or, as CSV, to the screen. With --given, the other columns are drawn from their
-    conditional distribution.
+    conditional distribution, and the rows have the given values too.
     """
     check_output(output, "--output", ROW_FILES, model)
-    known = parse_given(given)
+    parsed = parse_given(given)
     whole = _load(model)
-    fitted, left = _conditional(whole, known)
-    from rtbm.cli.translation import as_table, days_to_dates
+    fitted, known, left = _conditional(whole, parsed)
+    from rtbm.cli.translation import as_cells, as_table
     from rtbm.output import counted
 
-    rows, dates = fitted.sample(number, random_state=seed), _dates_of(whole)
-    if not dates.isdisjoint(left) and not hasattr(rows, "columns"):  # data frames have dates already
-        columns = zip(left, rows.T, strict=True)
-        rows = as_table([days_to_dates(column) if i in dates else column for i, column in columns])
-    _write(output, rows, _names_of(fitted), counted(number, "row"))
+    draws, dates, decimals = fitted.sample(number, random_state=seed), _dates_of(whole), whole.columns_.decimals
+    columns = [draws[name] for name in draws.columns] if hasattr(draws, "columns") else list(draws.T)
+    drawn = dict(zip(left, columns, strict=True))
+    columns = [drawn[i] if i in drawn else [known[i]] * number for i in range(whole.n_features_in_)]
+    rows = as_table([as_cells(column, i in dates, decimals[i] == 0) for i, column in enumerate(columns)])
+    _write(output, rows, _names_of(whole), counted(number, "row"))
 
 
 @app.command()
@@ -392,8 +393,8 @@ def quantile(
     levels, known = parse_probabilities(probabilities, "PROBABILITIES"), parse_given(given)
     fitted = _load(model)
     column = None if feature is None else _feature(fitted, feature, "--feature")
-    fitted, left = _conditional(fitted, known)
-    if column is not None and column not in left:
+    fitted, values, left = _conditional(fitted, known)
+    if column in values:
         raise typer.BadParameter(f"{feature!r} has a given value", param_hint="--feature")
     if column is not None and len(left) > 1:
         fitted = fitted.marginal(left.index(column))
@@ -484,16 +485,20 @@ def _dates_of(fitted: Any) -> set[int]:
     return {i for i, name in columns if name in own or (frame is not None and frame.is_date(i))}
 
 
-def _conditional(fitted: Any, given: list[tuple[str, str]]) -> tuple[Any, list[int]]:
-    """The density given values of some columns, and the numbers of the others."""
+def _conditional(fitted: Any, given: list[tuple[str, str]]) -> tuple[Any, dict[int, Any], list[int]]:
+    """The density given values of some columns; these, and those of constant columns; and the numbers of the others."""
     names = _names_of(fitted)
     texts = by_column(given, names, fitted.n_features_in_, "--given")
     columns = names or [str(i) for i in range(fitted.n_features_in_)]
     dates, levels = _dates_of(fitted), fitted.categories_
     known = {i: given_value(columns[i], text, levels[i], i in dates) for i, text in texts.items() if i is not None}
     if not known:
-        return fitted, list(range(fitted.n_features_in_))
-    return fitted.conditional(known), [i for i in fitted._kept.tolist() if i not in known]
+        return fitted, {}, list(range(fitted.n_features_in_))
+    density, left = fitted.conditional(known), [i for i in fitted._kept.tolist() if i not in known]
+    constants = {i: value for i, value in enumerate(fitted.constants_) if value == value}
+    known |= {i: value if levels[i] is None else levels[i][int(value)] for i, value in constants.items()}
+    identifiers = dict.fromkeys(set(range(fitted.n_features_in_)) - {*known, *left})
+    return density, known | identifiers, left
 
 
 def _is_large(path: Path | None, chosen: list[str] | None) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rtbm.data_files import BOOLEAN_WORDS, cell_number
+from rtbm.estimators.density.categories import read_column
 from rtbm.estimators.density.frames import is_gap, to_dates
 
 
@@ -62,6 +63,16 @@ def days_to_dates(days: Any, have_times: bool = False) -> list[Any]:
     days = np.asarray(days, dtype=float)
     dates = to_dates(days)
     return (dates if have_times or (days % 1 != 0).any() else dates.astype("datetime64[D]")).tolist()
+
+
+def as_cells(column: Any, is_date: bool, is_whole: bool) -> list[Any]:
+    """A column (n,) of a model as cells of a file: dates, whole numbers and others. Those of data frames are such."""
+    cells = read_column(column)
+    if hasattr(column, "to_list") or not all(isinstance(cell, float) for cell in cells):
+        return cells
+    if is_date:
+        return days_to_dates(cells)
+    return [int(cell) for cell in cells] if is_whole and not any(cell % 1 for cell in cells) else cells
 
 
 def as_table(columns: Collection[Sequence[Any]]) -> np.ndarray:

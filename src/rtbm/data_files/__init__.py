@@ -7,7 +7,7 @@ Which columns of CSV and Parquet files are numbers:
   beginning of 1970.
 - A column with a number must hold only numbers, and a column of dates that is read only dates. Any other cell is a
   FileError that names it, so that a typing error in one cell never drops a column.
-- true and false are the numbers 1 and 0.
+- true and false are booleans where text is read, and the numbers 1 and 0 elsewhere, or if other cells are numbers.
 - The index of a data frame is left out: the columns that the metadata of a Parquet file calls index, and the columns
   without a name at the beginning of a CSV file. A column without a name is called "Unnamed: 0", with its position, as
   pandas does. If it has no cells either, as delimiters at the ends of lines make it, it is left out.
@@ -26,6 +26,7 @@ import numpy as np
 from rtbm.data_files.cells import (
     BOOLEAN_WORDS,
     FEWEST_IDENTIFIERS,
+    LABELS,
     ROW_NUMBERS,
     Choice,
     FileData,
@@ -48,6 +49,7 @@ from rtbm.paths import existing_table, printable, table_kind
 
 __all__ = [
     "BOOLEAN_WORDS",
+    "LABELS",
     "ROW_NUMBERS",
     "FileData",
     "FileRows",
@@ -93,10 +95,11 @@ def read_table(
     decimal : "." or ",", default="."
         The decimal point of a CSV file. With "," a comma is never taken for the separator.
     text : bool or collection of str, default=False
-        Whether to read text too, and dates as days since the beginning of 1970. Text with more than 1,000 different
-        cells, or with more than 20 that are more than half of the cells, is left out, and so are text that is always
-        the same and, in files with names, whole numbers that count the rows. A collection names columns that are text
-        whatever their cells are, as 01 and 1; numbers of Parquet stay numbers.
+        Whether to read text and booleans too, and dates as days since the beginning of 1970. Text with more than 1,000
+        different cells, or with more than 20 that are more than half of the cells, is left out, and so are text and
+        booleans that are always the same and, in files with names, whole numbers that count the rows. A collection
+        names columns that are text whatever their cells are, as 01 and 1; numbers and booleans of Parquet stay what
+        they are.
 
     Returns
     -------
@@ -194,7 +197,7 @@ class FileRows:
     labels : collection of str, default=()
         Columns of text whose cells are labels, though some or all resemble numbers.
     takes_text : bool, default=True
-        Whether other columns of text are read too.
+        Whether other columns of text are read too, and booleans not as numbers.
 
     Attributes
     ----------
@@ -203,9 +206,9 @@ class FileRows:
     left_out : dict
         Columns that are not read, with reasons.
     levels : dict
-        The different cells of each column of text, in alphabetical order.
+        The different cells of each column of text or booleans, in order.
     kinds : dict
-        "text" and "dates", by the numbers of such columns.
+        "text", "booleans" and "dates", by the numbers of such columns.
     n_columns : int
         The number of columns that are read.
     first : int
@@ -214,7 +217,7 @@ class FileRows:
 
     names: list[str] | None
     left_out: dict[str, str]
-    levels: dict[str, list[str]]
+    levels: dict[str, list[Any]]
     kinds: dict[int, str]
 
     def __init__(
@@ -234,9 +237,10 @@ class FileRows:
         choice = _choose(file, columns, labels)._replace(takes_text=takes_text, is_part=True)
         found = file.first_rows(choice)
         names, self.left_out = found.names or [], dict(found.left_out)
-        counts = file.count_texts([names[i] for i, kind in found.kinds.items() if kind == "text"])
+        labelled = {names[i]: kind for i, kind in found.kinds.items() if kind in LABELS}
+        counts = file.count_texts(list(labelled))
         for name, own in counts.items():
-            reason = why_left_out(own)
+            reason = why_left_out(own, labelled[name])
             if reason and columns is None and name not in labels:
                 self.left_out[name] = reason
         if file.has_names and columns is None and file.n_rows >= FEWEST_IDENTIFIERS:

@@ -21,7 +21,9 @@ from rtbm.paths import printable
 MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none")
 """Cells of a CSV file, in upper or lower case, that are read as NaN; other words make a column text."""
 BOOLEAN_WORDS = {"true": 1.0, "false": 0.0}
-"""Cells, in upper or lower case, that are read as numbers."""
+"""Cells, in upper or lower case, that are booleans, or numbers if no text is read or other cells are numbers."""
+LABELS = ("text", "booleans")
+"""The kinds of columns that are categories."""
 TEXT_TYPES = ("string", "large_string", "string_view")
 """Arrow's names of types of text."""
 DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].*)?$")
@@ -38,8 +40,8 @@ NAMED_CELLS = 5
 class FileData(NamedTuple):
     """A table (n, d), the names of its columns (None if the file has none), and columns left out, with reasons.
 
-    The table holds numbers. With columns of text it holds objects: numbers, texts, and None for gaps in text. `kinds`
-    are "text" and "dates", by the numbers of such columns.
+    The table holds numbers. With columns of text or booleans it holds objects: numbers, texts, booleans, and None for
+    gaps in text and among booleans. `kinds` are "text", "booleans" and "dates", by the numbers of such columns.
     """
 
     values: np.ndarray
@@ -55,9 +57,9 @@ class Choice(NamedTuple):
     left_out: dict[str, str] | None
     """Columns left out, with reasons; None if columns are asked for by name, of which none is left out."""
     labels: Set[str] | None
-    """Columns that are text whatever their cells are; None if only numbers are read."""
+    """Columns that are text whatever their cells are, or booleans of Parquet; None if only numbers are read."""
     takes_text: bool = True
-    """Whether text is read in columns that are no labels."""
+    """Whether text and booleans are read in columns that are no labels."""
     is_part: bool = False
     """Whether a table is a part of the rows, of which all text is kept."""
     takes_row_numbers: bool = True
@@ -154,10 +156,11 @@ def _words(column: Any) -> tuple[list[Any], np.ndarray] | None:
     return words, np.concatenate([*places, np.empty(0, int)])
 
 
-def _read_cells(column: Any, decimal: str, is_label: bool) -> tuple[np.ndarray, str]:
-    """The cells of an Arrow column, and what they are: "" for numbers, "text", "dates", or another type.
+def _read_cells(column: Any, decimal: str, is_label: bool, has_booleans: bool) -> tuple[np.ndarray, str]:
+    """The cells of an Arrow column, and what they are: "" for numbers, "text", "booleans", "dates", or another type.
 
-    Dates are days since 1970. Text has None for gaps. In columns of numbers or dates, cells that are none are infinite.
+    Dates are days since 1970. Text and booleans have None for gaps; booleans are numbers unless `has_booleans`. In
+    columns of numbers or dates, cells that are none are infinite.
     """
     import pyarrow as pa
 
@@ -168,6 +171,8 @@ def _read_cells(column: Any, decimal: str, is_label: bool) -> tuple[np.ndarray, 
         days = _to_days(column) if pa.types.is_temporal(column.type) else None
         if days is not None:
             return days, "dates"
+        if pa.types.is_boolean(column.type) and has_booleans and (is_label or column.null_count < len(column)):
+            return np.array(column.to_pylist(), dtype=object), "booleans"
         try:
             return column.cast(pa.float64(), safe=False).to_numpy().astype(np.float64, copy=False), ""
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -177,6 +182,10 @@ def _read_cells(column: Any, decimal: str, is_label: bool) -> tuple[np.ndarray, 
     texts = [None if math.isnan(number) else bare(word) for word, number in zip(words, numbers, strict=True)]
     if is_label:
         return np.array(texts, dtype=object)[places], "text"
+    words_seen = {text.lower() for text in texts if text is not None}
+    if has_booleans and words_seen and words_seen <= BOOLEAN_WORDS.keys():
+        truth = [None if text is None else text.lower() == "true" for text in texts]
+        return np.array(truth, dtype=object)[places], "booleans"
     if not np.isinf(numbers).any() or any(resembles_number(text) for text in texts if text is not None):
         return numbers[places], ""
     days = _to_days(pa.array(texts, pa.string()))
@@ -208,10 +217,12 @@ def cell_day(cell: str | None) -> float:
     return math.inf if days is None else float(days[0])
 
 
-def why_left_out(counts: Counter[str | None]) -> str:
-    """Why a column of text, in which each cell occurs so often, is left out; "" if it is not."""
+def why_left_out(counts: Counter[Any], kind: str) -> str:
+    """Why a column of text or booleans, in which each cell occurs so often, is left out; "" if it is not."""
     n, n_known = len(counts.keys() - {None}), counts.total() - counts[None]
-    return "text, one value" if n == 1 else why_names(n, n_known)
+    if n == 1 or kind == "booleans":
+        return f"{kind}, one value" if n == 1 else ""
+    return why_names(n, n_known)
 
 
 def why_names(n: int, n_known: int) -> str:
@@ -254,12 +265,12 @@ def read_columns(path: Path, table: Any, choice: Choice, decimal: str = ".", hin
     kinds: dict[int, str] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         is_label = labels is not None and name in labels
-        cells, kind = _read_cells(column, decimal, is_label)
-        takes_text = is_label or choice.takes_text
-        is_read = not kind or (labels is not None and (kind == "dates" or (kind == "text" and takes_text)))
+        takes_labels = labels is not None and (is_label or choice.takes_text)
+        cells, kind = _read_cells(column, decimal, is_label, takes_labels)
+        is_read = not kind or (kind == "dates" and labels is not None) or (kind in LABELS and takes_labels)
         reason = "" if is_read else kind
-        if is_read and kind == "text" and not is_label and not choice.is_part:
-            reason = why_left_out(Counter(cells.tolist()))
+        if is_read and kind in LABELS and not is_label and not choice.is_part:
+            reason = why_left_out(Counter(cells.tolist()), kind)
         elif not kind and not choice.takes_row_numbers and are_row_numbers(cells):
             reason = ROW_NUMBERS
         elif name.startswith("Unnamed: ") and not kind and not choice.is_part and np.isnan(cells).all():

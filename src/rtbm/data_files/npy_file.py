@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as header
@@ -57,7 +58,7 @@ class NpyFile:
         """The names of the chosen columns, since all are numbers."""
         return FileData(np.empty((0, len(choice.columns))), choice.columns)
 
-    def count_texts(self, columns: list[str]) -> dict[str, Counter[str | None]]:
+    def count_texts(self, columns: list[str]) -> dict[str, Counter[Any]]:
         """Nothing, since all are numbers."""
         return {}
 

@@ -59,9 +59,9 @@ class ParquetFile:
         first = next(self._tables(choice.columns, 0, FIRST_ROWS, FIRST_ROWS), None)
         return self.read(choice) if first is None else self._collect(first[1], choice, 0)  # there may be no rows
 
-    def count_texts(self, columns: list[str]) -> dict[str, Counter[str | None]]:
+    def count_texts(self, columns: list[str]) -> dict[str, Counter[Any]]:
         """How often each cell of columns of text occurs, None for gaps; counts end beyond MAX_LEVELS different ones."""
-        counts: dict[str, Counter[str | None]] = {name: Counter() for name in columns}
+        counts: dict[str, Counter[Any]] = {name: Counter() for name in columns}
         choice = Choice(columns, None, set(columns), is_part=True)
         for block in self.blocks(choice, 0, self.n_rows, FIRST_ROWS) if columns else ():
             for own, cells in zip(counts.values(), block.T, strict=True):

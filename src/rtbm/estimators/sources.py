@@ -64,8 +64,8 @@ class Columns(NamedTuple):
     number: int | None  # None if there are no rows
     names: list[str] | None = None
     left_out: Mapping[str, str] = {}
-    levels: Mapping[str, list[str]] = {}
-    """The levels of columns of text, if they are known already."""
+    levels: Mapping[str, list[Any]] = {}
+    """The levels of columns of text and booleans, if they are known already."""
 
 
 class Source(ABC):

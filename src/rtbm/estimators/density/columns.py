@@ -2,7 +2,8 @@
 
 A fit sees numbers alone. Categories become the numbers of their levels, dates become days since 1970. A column with
 atoms becomes two columns: its other numbers, with gaps at the atoms, and the number of the atom (`ColumnKinds.split`).
-Values of rounded columns are spread over their cells (`ColumnKinds.spread`).
+Values of rounded columns are spread over their cells (`ColumnKinds.spread`). Draws have as many decimals as the data,
+also where no value repeats, so that nothing is to be spread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ side of it have, by their median."""
 TIED_SHARE = 0.05
 """A column is rounded if its values lie on a grid and at least this share of them repeats another one."""
 MOST_DECIMALS = 6
-"""Grids of values with more decimals than this are not looked for."""
+"""Grids of values with more decimals than this are not looked for, and draws of such values are not rounded."""
 FEW_VALUES = 10
 """With at most this many values, a cell of a rounded column ends halfway to the next value."""
 MOST_COPIES = 32
@@ -127,6 +128,15 @@ def _grid(values: Floats) -> float:
     return 0.0
 
 
+def _count_decimals(values: Floats) -> int | None:
+    """The fewest decimals with which values (n,) can be written; None if they need too many."""
+    if np.abs(values).max(initial=0.0) > 2**52:
+        return None
+    sizes = 1e-14 * np.abs(values)
+    enough = (n for n in range(MOST_DECIMALS + 1) if (np.abs(np.round(values, n) - values) <= sizes).all())
+    return next(enough, None)
+
+
 def find_atoms(values: Floats, weights: Floats) -> list[float]:
     """The atoms among values (n,) with weights (n,).
 
@@ -158,16 +168,19 @@ class ColumnKinds:
         The atoms of columns of numbers, in increasing order.
     cells : list of d Cells or None
         Those of rounded columns.
+    decimals : list of d int or None
+        The decimals of draws; None for columns of categories, and for numbers that are drawn with all digits.
     """
 
     levels: Levels
     atoms: list[list[float]]
     cells: list[Cells | None]
+    decimals: list[int | None]
 
     @classmethod
     def plain(cls, n_columns: int) -> "ColumnKinds":
         """Columns of numbers, without atoms and not rounded."""
-        return cls([None] * n_columns, [[] for _ in range(n_columns)], [None] * n_columns)
+        return cls([None] * n_columns, [[] for _ in range(n_columns)], [None] * n_columns, [None] * n_columns)
 
     @property
     def n_columns(self) -> int:
@@ -191,7 +204,7 @@ class ColumnKinds:
 
     def subset(self, indices: Sequence[int]) -> "ColumnKinds":
         """What some of the columns are."""
-        parts: Any = ([part[i] for i in indices] for part in (self.levels, self.atoms, self.cells))
+        parts: Any = ([part[i] for i in indices] for part in (self.levels, self.atoms, self.cells, self.decimals))
         return ColumnKinds(*parts)
 
     def split(self, rows: Floats) -> Floats:
@@ -268,14 +281,20 @@ class ColumnKinds:
             spread[:, i] = np.where(is_atom, spread[:, i], below[group] + share * (above - below)[group])
         return spread, (weights / copies)[group]
 
-    def rounded(self, rows: Floats) -> Floats:
-        """Rows (n, d) with numbers of rounded columns moved to the values of their cells."""
-        if all(own is None for own in self.cells):
-            return rows
+    def rounded(self, rows: Floats, ends: tuple[Floats, Floats]) -> Floats:
+        """Rows (n, d) with numbers of rounded columns moved to the values of their cells, and others to their decimals.
+
+        `ends` (d,) are the bounds, which no number is moved to, or beyond.
+        """
         rows = rows.copy()
-        for i, own in enumerate(self.cells):
+        for i, (own, decimals) in enumerate(zip(self.cells, self.decimals, strict=True)):
+            near = x = rows[:, i]
             if own is not None:
-                rows[:, i] = np.where(np.isin(rows[:, i], self.atoms[i]), rows[:, i], own.nearest(rows[:, i]))
+                near = own.nearest(x)
+            elif decimals is not None:
+                first, last = np.floor(ends[0][i] * 10.0**decimals) + 1, np.ceil(ends[1][i] * 10.0**decimals) - 1
+                near = np.clip(np.round(x, decimals), *np.round(np.array([first, last]) / 10.0**decimals, decimals))
+            rows[:, i] = np.where(np.isin(x, self.atoms[i]), x, near)
         return rows
 
 
@@ -311,6 +330,7 @@ def find_columns(
         rest = ~np.isin(values, own)
         if rounded == "auto":
             found.cells[i] = find_cells(values[rest], own_weights[rest])
+            found.decimals[i] = _count_decimals(values)
         elif i in asked_cells:
             found.cells[i] = _cells_of_width(values[rest], asked_cells[i], names[i])
         if atoms == "auto" and found.cells[i] is None:

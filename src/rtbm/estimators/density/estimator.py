@@ -135,9 +135,9 @@ class RTBMDensity(PredictingDensity):
     categorical_features : "auto", list, dict or None, default="auto"
         Columns of categories, by name or number, or {column: its levels}. Each machine then has a table of their
         probabilities, which EM learns, with a prior of two rows toward the distribution of all rows. "auto" takes the
-        columns of text, categories and booleans of a data frame, and leaves identifiers out, with a warning: text with
-        more than 20 different values that are more than half of the cells, and whole numbers that count the rows.
-        Without columns of numbers, the density is a mixture of tables (latent classes).
+        columns of text, categories and booleans of a data frame or a Parquet file, and leaves identifiers out, with a
+        warning: text with more than 20 different values that are more than half of the cells, and whole numbers that
+        count the rows. Without columns of numbers, the density is a mixture of tables (latent classes).
     atoms : "auto", dict or None, default="auto"
         Numbers that have a probability of their own, {column: values}: zeros, caps, codes for "unknown". Each machine
         has a probability for each of them, and describes the other numbers. "auto" takes values that at least 3 % of
@@ -145,7 +145,7 @@ class RTBMDensity(PredictingDensity):
     rounded : "auto", list, dict or None, default="auto"
         Columns of rounded numbers or counts, or {column: the width of its cells}. Their values are spread evenly over
         their cells by the seed, so that the density has no spikes, and `sample` rounds its draws. "auto" takes columns
-        whose values lie on a grid and repeat.
+        whose values lie on a grid and repeat; draws of other columns then have as many decimals as the data, up to six.
     handle_unknown : "warn", "ignore" or "error", default="warn"
         What is done with levels, after the fit, that it has not seen: they count as gaps, with a warning or without, or
         are an error.

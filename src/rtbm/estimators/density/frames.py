@@ -149,7 +149,10 @@ def _restore_pandas(frame: Any, name: Any, column: Any, dtype: str, levels: list
         cells = cells.dt.tz_localize("UTC")
     try:
         changed = cells.astype(dtype) if dtype else cells
-        is_same = (changed == cells) | cells.isna() if pd.api.types.is_numeric_dtype(cells) else True
+        is_same = True
+        if pd.api.types.is_numeric_dtype(cells):
+            is_float = pd.api.types.is_float_dtype(changed)
+            is_same = (changed.abs() < np.inf if is_float else changed == cells) | cells.isna()
         cells = changed if np.all(is_same) else cells
     except (NotImplementedError, TypeError, ValueError):  # gaps among integers, or dates beyond nanoseconds
         pass

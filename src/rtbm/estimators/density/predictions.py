@@ -237,8 +237,8 @@ class PredictingDensity(FittedDensity):
             Rows with NaN entries.
         method : "mean" or "sample", default="mean"
             The mean of missing numbers and the likeliest level of missing categories given the other entries, or a draw
-            from their joint conditional distribution. Draws of rounded columns are rounded. A row without entries gets
-            the mean of the density, or a draw from it.
+            from their joint conditional distribution. Draws have the decimals of the training data. A row without
+            entries gets the mean of the density, or a draw from it.
         random_state : int, Generator, RandomState or None, default=None
             For repeatable draws. None follows `random_state` of the estimator.
 
@@ -280,7 +280,7 @@ class PredictingDensity(FittedDensity):
                 values = _centre(given) if method == "mean" else given.sample(shape, generator)
                 filled[index[:, None], torch.tensor(missing)] = values.double()
         answers = filled.cpu().numpy()
-        answers = self._all_features(self._kinds.rounded(answers) if method == "sample" else answers)
+        answers = self._all_features(self._rounded(answers) if method == "sample" else answers)
         return np.where(np.isnan(everything), answers, everything)
 
     def predict_proba(self, X: Any, target: Any = None) -> Floats:
