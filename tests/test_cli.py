@@ -400,9 +400,20 @@ def test_scores_leave_out_rows_without_numbers(tmp_path, plane):
 def test_without_a_size_a_committee_is_fitted(tmp_path, plane):
     shown = unwrapped(run("fit", plane, "-o", tmp_path / "m.rtbm"))
     assert "5-fold cross-validation" in shown
-    assert isinstance(rtbm.load(tmp_path / "m.rtbm"), rtbm.RTBMDensityCV)
+    model = rtbm.load(tmp_path / "m.rtbm").set_feature_names(None)
+    assert isinstance(model, rtbm.RTBMDensityCV)
+    held_out = np.average(model.held_out_scores_, weights=model.held_out_counts_)
+    assert held_out < model.score(PLANE)
+    likelihoods = f"mean log-likelihood {held_out:.6f} (held-out rows), {model.score(PLANE):.6f} (training rows)"
+    assert likelihoods in shown
+    assert likelihoods in unwrapped(run("info", tmp_path / "m.rtbm"))
+    assert "held-out rows" in model._repr_html_()
     run("fit", plane, "--no-cv", "-o", tmp_path / "m.rtbm", *QUICK)
-    assert isinstance(rtbm.load(tmp_path / "m.rtbm"), rtbm.RTBMDensity)
+    model = rtbm.load(tmp_path / "m.rtbm").set_feature_names(None)
+    assert isinstance(model, rtbm.RTBMDensity)
+    assert f"mean log-likelihood {model.score(PLANE):.6f} (training rows)" in unwrapped(
+        run("info", tmp_path / "m.rtbm")
+    )
     run("fit", plane, "--cv", "--n-hidden", 2, code=2)
     np.save(tmp_path / "few.npy", PLANE[:20])
     run("fit", tmp_path / "few.npy", "-o", tmp_path / "m.rtbm")

@@ -42,6 +42,8 @@ def _features(model: Any) -> str:
 
 STOP_REASONS = {"max_iter": "stopped by the limit on iterations", "schedule completed": "all that were asked for"}
 """Why solvers stopped, in plain words where their own are short."""
+LIKELIHOODS = {"held_out_log_likelihood": "held-out rows", "log_likelihood": "training rows"}
+"""Mean log-likelihoods of rows in `summary_`, where it has them, and of which rows they are."""
 
 
 def counted(number: float, noun: str) -> str:
@@ -87,8 +89,9 @@ def _density_rows(model: Any) -> list[tuple[str, str]]:
     if kinds:
         rows.append(("columns", listed(kinds)))
     rows += [("model", describe(model)), *_size_rows(model)]
-    if "log_likelihood" in summary:
-        rows.append(("mean log-likelihood", f"{summary['log_likelihood']:.6f}"))
+    likelihoods = [f"{summary[name]:.6f} ({where})" for name, where in LIKELIHOODS.items() if name in summary]
+    if likelihoods:
+        rows.append(("mean log-likelihood", ", ".join(likelihoods)))
     if hasattr(model, "candidate_weights_"):
         shares = int((model.candidate_weights_ > 0).sum())
         candidates = counted(len(model.candidate_weights_), "candidate")

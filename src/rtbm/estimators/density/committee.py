@@ -131,7 +131,7 @@ class RTBMDensityCV(PredictingDensity):
     held_out_scores_, held_out_counts_ : (n_judged,), (n_judged,)
         log P of the rows that judged the candidates by the fits that have not seen them, and the weights of these rows.
         Equal rows of one fold are one row. An average of fits is, on the mean over rows, as much higher than each of
-        them as the scores are.
+        them as the scores are. Their mean is `summary_["held_out_log_likelihood"]`.
     is_gaussian_, converged_ : bool
         Whether all fits that have a share were replaced by Gaussians, and whether all of them converged. Fits that have
         not are taken as they are, since cross-validation judges them so.
@@ -379,6 +379,7 @@ class RTBMDensityCV(PredictingDensity):
                 "margins": self.margins_,
                 "combined": self.combined_,
                 "behind_average": self._behind,
+                "held_out_log_likelihood": float(np.average(self.held_out_scores_, weights=self.held_out_counts_)),
             }
         )
 

@@ -657,7 +657,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         model._ranges = None if self._ranges is None else self._ranges[:, self._kept[indices]]
         model._maps = [self._maps[i] for i in indices]
         model._set_distribution(distribution)
-        model._set_summary(self.summary_)
+        model._set_summary({name: own for name, own in self.summary_.items() if not name.endswith("log_likelihood")})
         return model
 
     def __sklearn_is_fitted__(self) -> bool:
