@@ -152,6 +152,23 @@ def test_gaussians_are_counted_as_gaussians(tmp_path):
     assert "11" in shown
 
 
+def test_the_first_fit_says_that_it_compiles(tmp_path, plane, monkeypatch):
+    numba = pytest.importorskip("numba", reason="nothing is compiled without numba")
+    options = ("fit", plane, "--n-hidden", 1, "--starts", 1, "-o", tmp_path / "m.rtbm")
+    fit, note = rtbm.RTBMDensity.fit, "compiling kernels that are not on disk yet"
+    run(*options)  # whatever this one compiles, the next ones have it
+    assert note not in command(*options).stderr
+
+    def compile_and_fit(self, *arguments):
+        numba.njit(lambda x: x + 1)(1)
+        numba.njit(lambda x: x + 2)(1)
+        return fit(self, *arguments)
+
+    monkeypatch.setattr(rtbm.RTBMDensity, "fit", compile_and_fit)
+    assert command(*options).stderr.count(note) == 1
+    assert note not in command(*options, "-q").stderr
+
+
 def test_without_data_the_gamma_sample_of_the_paper_is_fitted(tmp_path):
     run("fit", "-o", tmp_path / "m.rtbm", *QUICK)
     X = datasets.gamma.sample()

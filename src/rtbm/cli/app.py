@@ -191,8 +191,10 @@ def fit(
     from rtbm.persistence import save
     from rtbm.training.distributed import process_group, rank_and_world
 
-    with process_group(device):
+    with process_group(device), contextlib.ExitStack() as context:
         rank, world = rank_and_world()
+        if not quiet and rank == 0:
+            context.enter_context(_telling_of_compilation())
         if stream:
             file = FileRows(data, chosen, labels=labels)
             found = FileData(np.empty((0, file.n_columns)), file.names, file.left_out, file.kinds)
@@ -511,6 +513,30 @@ def _is_large(path: Path | None, chosen: list[str] | None) -> bool:
     size = table_size(path)
     n_columns = size.n_columns if chosen is None else len(chosen)
     return 8 * size.n_cells * n_columns > memory_limit() * size.n_columns
+
+
+@contextlib.contextmanager
+def _telling_of_compilation() -> Iterator[None]:
+    """Say so, once, when numba begins to compile kernels: nothing else is shown until it is done."""
+    try:
+        from numba.core import event
+    except ImportError:
+        yield
+        return
+
+    class Note(event.Listener):
+        is_said = False
+
+        def on_start(self, event: Any) -> None:
+            if not self.is_said:
+                self.is_said = True
+                errors.print("compiling kernels that are not on disk yet: the first fit takes up to a minute longer")
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Note()):
+        yield
 
 
 @contextlib.contextmanager
