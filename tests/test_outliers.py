@@ -1,5 +1,7 @@
 """Outliers: honest thresholds, p-values, explanations of rows, tables with categories, gaps and dates."""
 
+import warnings
+
 import matplotlib
 
 matplotlib.use("Agg")
@@ -9,6 +11,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from scipy.stats import kstest, norm
+from sklearn.datasets import load_iris
 
 from estimators import quick
 from rtbm import InvalidInputError, RTBMDensity, RTBMDensityCV, RTBMOutlierDetector, load, save
@@ -115,32 +118,67 @@ def test_bad_contamination(contamination):
 
 
 def test_explanations_of_a_gaussian():
-    """Conditionals of a fitted Gaussian, from its mean and covariance alone."""
+    """Conditionals of a fitted Gaussian given the usual cells, from its mean and covariance alone."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 3)) @ rng.normal(size=(3, 3))
     detector = RTBMOutlierDetector(RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], margins=None, random_state=0)).fit(X)
     assert detector.density_.is_gaussian_
     rows = 2 * X[:5]
     found = detector.explain(rows, coverage=0.8)
+    np.testing.assert_array_equal(found.culprit.any(axis=1), detector.predict(rows) == -1)
     distribution = detector.density_.distribution_
     mean, covariance = distribution.mean.numpy(), distribution.covariance_matrix.numpy()
 
-    def tail(j, known):
+    def tail(row, j, known):
         slope = np.linalg.solve(covariance[np.ix_(known, known)], covariance[known, j]) if known else np.zeros(0)
-        centre = mean[j] + (rows[:, known] - mean[known]) @ slope
+        centre = mean[j] + (row[known] - mean[known]) @ slope
         width = np.sqrt(covariance[j, j] - covariance[j, known] @ slope)
-        return 2 * norm.sf(abs(rows[:, j] - centre) / width), centre, width
+        return 2 * norm.sf(abs(row[j] - centre) / width), centre, width
 
-    for j in range(3):
-        others = [i for i in range(3) if i != j]
-        p, centre, width = tail(j, others)
-        np.testing.assert_allclose(found.p_value[:, j], p, rtol=1e-4, atol=1e-9)
-        np.testing.assert_allclose(found.alone[:, j], tail(j, [])[0], rtol=1e-4, atol=1e-9)
-        np.testing.assert_allclose(found.expected[:, j], centre, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(found.high[:, j], centre + norm.ppf(0.9) * width, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(found.low[:, j], centre + norm.ppf(0.1) * width, rtol=1e-4, atol=1e-4)
-        pairs = np.stack([tail(j, [])[0], *(tail(j, [i])[0] for i in others)])
-        np.testing.assert_array_equal(found.partner[:, j], np.array([-1, *others])[pairs.argmin(axis=0)])
+    for i, row in enumerate(rows):
+        for j in range(3):
+            p, centre, width = tail(row, j, [k for k in range(3) if k != j and not found.culprit[i, k]])
+            np.testing.assert_allclose(found.p_value[i, j], p, rtol=1e-4, atol=1e-9)
+            np.testing.assert_allclose(found.alone[i, j], tail(row, j, [])[0], rtol=1e-4, atol=1e-9)
+            np.testing.assert_allclose(found.expected[i, j], centre, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(found.high[i, j], centre + norm.ppf(0.9) * width, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(found.low[i, j], centre + norm.ppf(0.1) * width, rtol=1e-4, atol=1e-4)
+
+
+def tables_of_numbers():
+    """Small tables: flowers, correlated and skewed columns, and clusters."""
+    rng = np.random.default_rng(5)
+    skewed = np.exp(2 + 0.3 * rng.normal(size=(200, 3)) @ rng.normal(size=(3, 3)))
+    clusters = rng.normal(size=(200, 3)) + 20 * rng.integers(1, 3, size=(200, 1))
+    return {"flowers": load_iris().data, "skewed": skewed, "clusters": clusters}
+
+
+@pytest.mark.parametrize("table", list(tables_of_numbers()))
+def test_a_wrong_cell_is_blamed(table):
+    X = np.random.default_rng(0).permutation(tables_of_numbers()[table])
+    detector = RTBMOutlierDetector(contamination=0.05, random_state=0).fit(X[:-30])
+    usual = X[-30:][detector.predict(X[-30:]) == 1]
+    rows = np.tile(usual, (3, 1))
+    place = np.arange(len(rows)), np.arange(len(rows)) % X.shape[1]
+    rows[place] *= np.repeat([10.0, 0.1, 1000.0], len(usual))
+    is_outlier = detector.predict(rows) == -1
+    found = detector.explain(rows)
+    is_first = found.culprit[place] == 1
+    assert is_outlier.mean() > 0.5
+    assert is_first[is_outlier].mean() > 0.85
+    np.testing.assert_array_equal(found.culprit.any(axis=1), is_outlier)
+    is_only = is_first & (found.culprit.max(axis=1) == 1)
+    rows[place] = np.nan  # what is expected does not depend on the wrong cell
+    expected = detector.density_.impute(rows)
+    np.testing.assert_allclose(found.expected[place][is_only], expected[place][is_only], rtol=1e-5)
+
+
+def test_two_wrong_cells_are_both_blamed():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4)) + 3 * rng.normal(size=(300, 1))
+    found = RTBMOutlierDetector(quick(), contamination=0.05).fit(X).explain([[30.0, 0.0, 0.0, -60.0]])
+    assert found.culprit.tolist() == [[2, 0, 0, 1]]
+    assert found.p_value[0, [1, 2]].min() > 0.05
 
 
 def test_explanations_by_brute_force():
@@ -149,11 +187,12 @@ def test_explanations_by_brute_force():
     X = np.column_stack([rng.gamma(2.0, size=300), rng.normal(size=300)])
     X[:, 1] += X[:, 0]
     detector = RTBMOutlierDetector(random_state=0).fit(X)
-    row = np.array([[2.0, -0.5]])
+    row = np.array([[2.0, 0.5]])
     found = detector.explain(row)
+    assert not found.culprit.any()
     grid = np.linspace(-15, 25, 200_001)
     p = np.exp(detector.score_samples(np.column_stack([np.full(len(grid), 2.0), grid])))
-    below = p[grid <= -0.5].sum() / p.sum()
+    below = p[grid <= 0.5].sum() / p.sum()
     assert found.p_value[0, 1] == pytest.approx(2 * min(below, 1 - below), rel=1e-2)
     assert found.expected[0, 1] == pytest.approx(p @ grid / p.sum(), rel=1e-3)
     ends = grid[np.searchsorted(np.cumsum(p) / p.sum(), [0.05, 0.95])]
@@ -188,26 +227,54 @@ def test_explanations_of_frames(detector, tmp_path):
     found = detector.explain(rows)
     assert isinstance(found, pd.DataFrame)
     assert found.index.tolist() == ["row 7"] * 4 + ["row 1"] * 4
-    assert found["column"].tolist() == [*rows.columns] * 2
+    assert found["column"].tolist() == [*rows.columns] * 2  # x is the only culprit
     gap = found.loc["row 7"].set_index("column").loc["x"]
     assert np.isnan(gap["p_value"])
     assert gap["low"] < gap["expected"] < gap["high"]
     strange = found.loc["row 1"].set_index("column")
-    assert strange.loc["city", "expected"] == "Bern"
-    assert strange.loc["city", "partner"] == "x"
-    assert strange.loc["x", "partner"] == "city"
-    assert strange.loc["city", "p_value"] < 0.2 < strange.loc["city", "alone"]
-    probabilities = detector.density_.predict_proba(rows.iloc[[1]], "city")[0]
-    assert strange.loc["city", "p_value"] == pytest.approx(probabilities.min())
+    assert strange["culprit"].tolist() == [1, 0, 0, 0]
+    assert strange.loc["x", "high"] < 2.0
+    assert strange.loc["x", "p_value"] < strange.loc["x", "alone"]
+    usual = rows.iloc[[1]].assign(x=np.nan)
+    probabilities = detector.density_.predict_proba(usual, "city")[0]
+    assert strange.loc["city", "p_value"] == pytest.approx(probabilities[probabilities <= probabilities[1]].sum())
     day = strange.loc["day"]
     assert day["low"] < day["expected"] < day["high"]
     assert isinstance(day["expected"], pd.Timestamp)
-    own = detector.density_.cell_probability(rows.iloc[[1]], "count")[0]
+    own = detector.density_.cell_probability(usual, "count")[0]
     assert own < strange.loc["count", "p_value"] <= 1
     save(detector, tmp_path / "detector.rtbm")
     loaded = load(tmp_path / "detector.rtbm")
     pd.testing.assert_frame_equal(loaded.explain(rows), found)
     np.testing.assert_array_equal(loaded.p_values(rows), detector.p_values(rows))
+
+
+def test_unseen_levels_are_outliers_and_culprits(detector):
+    """Their probability is that of a level without rows in the prior, so a known level is likelier."""
+    known = people().iloc[[1, 2]]
+    rows = known.assign(city=["Bergen", known["city"].iloc[1]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scores, p = detector.score_samples(rows), detector.p_values(rows)
+    gap = detector.score_samples(rows.assign(city=[None, known["city"].iloc[1]]))
+    np.testing.assert_allclose(scores - gap, [-np.log(2 * (len(people()) + 1)), 0.0], atol=1e-9)
+    assert scores[0] < detector.score_samples(known)[0]
+    assert p[0] < 0.05
+    assert detector.predict(rows)[0] == -1
+    cell = detector.explain(rows.iloc[:1]).iloc[0]
+    assert (cell["column"], cell["value"], cell["culprit"]) == ("city", "Bergen", 1)
+    assert cell["p_value"] == cell["alone"] == pytest.approx(1 / (2 * (len(people()) + 1)))
+    assert cell["expected"] in ("Bern", "Oslo")
+    both = detector.explain(rows.iloc[:1].assign(x=-40.0))
+    assert both["column"].tolist()[:2] == ["city", "x"]
+    assert both["culprit"].tolist() == [1, 2, 0, 0]
+
+
+def test_unseen_levels_may_be_errors():
+    detector = RTBMOutlierDetector(quick(handle_unknown="error")).fit(people(100))
+    for method in (detector.score_samples, detector.explain):
+        with pytest.raises(InvalidInputError, match=r"city has levels that were not there.*Bergen"):
+            method(people(100).iloc[:1].assign(city="Bergen"))
 
 
 def test_explanations_of_frames_of_polars():
@@ -222,7 +289,7 @@ def test_one_column_and_constant_columns():
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.normal(size=100), np.ones(100)])
     found = RTBMOutlierDetector(quick()).fit(X).explain(X[:3])
-    assert (found.partner == -1).all()
+    assert not found.culprit[:, 1].any()
     np.testing.assert_allclose(found.p_value[:, 0], found.alone[:, 0])
     assert np.isnan(found.p_value[:, 1]).all()
 
@@ -238,7 +305,7 @@ def test_a_picture_of_a_row(detector):
     row = people().iloc[[1]].assign(x=2.0, city="Oslo")
     found = detector.explain(row)
     ax = plot_explanation(detector, row)
-    assert [label.get_text().split(" = ")[0] for label in ax.get_yticklabels()] == [*row.columns]
+    assert [label.get_text().split(" = ")[0] for label in ax.get_yticklabels()] == [*found["column"]]
     given = [bar.get_width() for bar in ax.containers[1]]
     np.testing.assert_allclose(given, np.maximum(-np.log10(found["p_value"]), 0), atol=1e-12)
     plt.close("all")

@@ -76,11 +76,14 @@ plt.show()
 # Which measurement is unusual?
 # -----------------------------
 #
-# ``explain`` gives the two-sided tail probability of each measurement, alone and given the other five. The tumour below
-# has ordinary measurements that do not fit together. The text says what would be normal given the others.
+# ``explain`` names the measurements to blame, and gives the two-sided tail probability of each one, alone and given the
+# other usual ones. The tumour below has ordinary measurements that do not fit together. The text says what would be
+# normal given the usual ones.
 
 found = detector.explain(test)  # one line for each measurement of each tumour
-alone, given = (found[name].to_numpy().reshape(test.shape) for name in ("alone", "p_value"))
+alone, given = (
+    found.set_index("column", append=True)[name].unstack()[columns].to_numpy() for name in ("alone", "p_value")
+)
 is_ordinary = alone.min(axis=1) > 0.05
 tumour = np.where(truth & is_ordinary, given.min(axis=1), 1).argmin()
 for kind, name in ((truth, "malignant"), (~truth, "benign")):
@@ -93,7 +96,7 @@ fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), width_ratios=(2, 3), 
 place = np.arange(len(columns))
 for kind, colour, name, shift in ((truth, WARM, "malignant", -0.2), (~truth, DARK, "benign", 0.2)):
     left.barh(place + shift, np.mean(given[kind] < 0.01, axis=0), 0.38, color=colour, label=name)
-left.set(yticks=place, yticklabels=columns, xlabel="share below 0.01 given the others")
+left.set(yticks=place, yticklabels=columns, xlabel="share below 0.01 given the usual ones")
 left.invert_yaxis()
 left.legend(frameon=False)
 plot_explanation(detector, test.iloc[[tumour]], ax=right)

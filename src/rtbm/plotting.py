@@ -55,7 +55,7 @@ their sum may leave out. Up to this number the sum is faster than log θ̃ of ea
 
 SMALLEST_TAIL, UNUSUAL = 1e-12, 0.05
 """Pictures show smaller tail probabilities as SMALLEST_TAIL, and what is normal where they are below UNUSUAL."""
-EXPLAINED = ("p_value", "alone", "partner", "expected", "low", "high")
+EXPLAINED = ("p_value", "alone", "expected", "low", "high")
 
 
 class NormalPart(NamedTuple):
@@ -309,10 +309,11 @@ def plot_expectations(machine: RTBMDistribution, interval: tuple[float, float], 
 
 
 def plot_explanation(detector: Any, row: Any, *, ax: Axes | None = None, legend: bool = True) -> Axes:
-    """Draw how unusual each cell of a row is, alone and given the rest of the row, and what would be normal there.
+    """Draw how unusual each cell of a row is, alone and given the usual rest, and what would be normal there.
 
     Bars are −log₁₀ of the tail probabilities of `explain`: 2 is one in a hundred. The text beside a bar is the interval
-    of normal values, or the likeliest level, and the partner, for cells whose tail probability is below 0.05.
+    of normal values, or the likeliest level, for cells whose tail probability is below 0.05. The culprits of a data
+    frame are at the top.
 
     Parameters
     ----------
@@ -337,21 +338,20 @@ def plot_explanation(detector: Any, row: Any, *, ax: Axes | None = None, legend:
     if len(row) != 1:
         raise InvalidInputError(f"row must be one row, got {len(row)}: pass a slice, as in X[3:4]")
     found = detector.explain(row)
-    names = list(getattr(row, "columns", getattr(detector, "feature_names_in_", range(detector.n_features_in_))))
     is_frame = hasattr(row, "columns")
+    numbers = getattr(detector, "feature_names_in_", range(detector.n_features_in_))
+    names = list(found["column"] if is_frame else numbers)
     cells = list(found["value"]) if is_frame else list(np.asarray(row, dtype=object)[0])
     parts = {name: list(found[name]) if is_frame else list(getattr(found, name)[0]) for name in EXPLAINED}
     ax = plt.subplots(figsize=(7, 1 + 0.45 * len(names)), layout="constrained")[1] if ax is None else ax
     place, lengths = np.arange(len(names)), {}
-    for name, colour, label, shift in (("alone", GREY, "alone", -0.2), ("p_value", WARM, "given the others", 0.2)):
+    for name, colour, label, shift in (("alone", GREY, "alone", -0.2), ("p_value", WARM, "given the usual ones", 0.2)):
         p = np.array(parts[name], dtype=np.float64)
         lengths[name] = np.nan_to_num(-np.log10(np.maximum(p, SMALLEST_TAIL)))
         ax.barh(place + shift, lengths[name], 0.38, color=colour, label=label)
     for i in np.flatnonzero(np.array(parts["p_value"], dtype=np.float64) < UNUSUAL):
         low, high, expected = (_shown(parts[name][i]) for name in ("low", "high", "expected"))
         text = f" normal: {low} to {high}" if low else f" normal: {expected}"
-        partner = _shown(parts["partner"][i])
-        text += f", beside {partner}" if partner not in ("", "-1") else ""
         ax.text(max(length[i] for length in lengths.values()), float(i), text, va="center", fontsize=8)
     titles = [f"{name} = {_shown(cell) or 'unknown'}" for name, cell in zip(names, cells, strict=True)]
     ax.set(yticks=place, yticklabels=titles, xlabel="−log₁₀ of the tail probability")

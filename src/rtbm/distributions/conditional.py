@@ -192,6 +192,8 @@ class ConditionalDistribution(DistributionBatch):
     def marginal(self, indices: int | Iterable[int]) -> "ConditionalDistribution":
         """The distributions of some of the unknown coordinates, in that order; 0 is the first unknown one."""
         others = [self._others[i] for i in check_indices(indices, len(self._others))]
+        if others == self._others:
+            return self
         values = self._values.reshape(*self.batch_shape, len(self._known))
         return ConditionalDistribution(self._parent, self._log_weights, self._machines, self._known, others, values)
 

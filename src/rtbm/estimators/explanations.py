@@ -1,4 +1,4 @@
-"""Why a row is unusual: each cell beside its distribution given the rest of the row."""
+"""Why a row is unusual: the cells without which it is usual, and each cell beside its distribution given those."""
 
 from numbers import Number
 from typing import Any, NamedTuple
@@ -14,6 +14,8 @@ from rtbm.estimators.density.fitted import FittedDensity
 
 ROUNDING = 1e-9
 """Levels whose probabilities differ by a smaller factor than 1 + ROUNDING are equally rare."""
+DRAWS = 200
+"""Scores of this many draws from the density tell what is usual. More tell it better, and take longer."""
 
 
 class Explanation(NamedTuple):
@@ -23,60 +25,102 @@ class Explanation(NamedTuple):
     of all levels that are as rare or rarer. Gaps have none; their normal values are those of an imputation.
     """
 
+    culprit: np.ndarray
+    """1 for the cell to blame first, 2 for the next, and so on; 0 for the usual cells and gaps."""
     p_value: Floats
-    """The tail probability given all other cells of the row."""
+    """The tail probability given the other usual cells of the row."""
     alone: Floats
     """The tail probability if nothing else is known."""
-    partner: Any
-    """The column whose cell makes this one most unusual: the tail probability given it alone is smallest, and smaller
-    than `alone`. The number of the column, or its name in data frames; −1 or None if there is no such column."""
     expected: Any
-    """The mean of a number given the other cells of the row, or the likeliest level."""
+    """The mean of a number given the other usual cells of the row, or the likeliest level."""
     low: Any
     """The lower end of the interval that leaves equal probabilities outside; None for categories."""
     high: Any
     """The upper end."""
 
 
-def explain(density: FittedDensity, X: Any, coverage: float) -> Any:
-    """The Explanation of rows X (n, d) by a density; a data frame if X is one. `coverage` is that of intervals."""
-    everything = density._check_all(X)
-    kept = density._kept
-    rows = everything[:, kept]
+def explain(
+    density: FittedDensity,
+    X: Any,
+    cells: Floats,
+    unseen: Floats,
+    is_outlier: np.ndarray,
+    usual_share: float,
+    coverage: float,
+) -> Any:
+    """The Explanation of X by a density; a data frame if X is one.
+
+    Parameters
+    ----------
+    cells, unseen : (n, d)
+        X as numbers, and the probabilities of levels that training data do not have; 1 for all other cells.
+    is_outlier : (n,)
+        Which rows have culprits.
+    usual_share : float
+        The rest of a row is usual if its score is above those of this share of draws.
+    coverage : float
+        The probability of intervals.
+    """
+    kept, is_new = density._kept, unseen < 1
+    culprit = np.where(is_new, is_new.cumsum(axis=1), 0)
     with torch.no_grad():
-        found = _explain(density, rows, coverage)
-    n, total = everything.shape
-    parts = {name: np.full((n, total), np.nan) for name in ("p_value", "alone", "partner")}
-    for name, part in parts.items():
-        part[:, kept] = getattr(found, name)
-    partner = np.full((n, total), -1)
-    partner[:, kept] = np.where(found.partner < 0, -1, kept[found.partner])
-    if not is_frame(X):
-        values = [density._framed(density._all_features(part)) for part in found[3:]]
-        return Explanation(parts["p_value"], parts["alone"], partner, *values)
-    tables = [density._framed(density._all_features(part), X) for part in found[3:]]
-    return _long_frame(X, Explanation(parts["p_value"], parts["alone"], partner, *tables))
+        order = _find_culprits(density, cells[:, kept], is_outlier, is_new.any(axis=1), usual_share)
+        found = _judge(density, cells[:, kept], order, coverage)
+    culprit[:, kept] += np.where(order > 0, order + is_new.sum(axis=1, keepdims=True), 0)
+    p_value, alone = (np.where(is_new, unseen, np.nan) for _ in range(2))
+    for answer, own in zip((p_value, alone), found[:2], strict=True):
+        answer[:, kept] = np.where(is_new[:, kept], answer[:, kept], own)
+    given = X if is_frame(X) else None
+    normal = [density._framed(density._all_features(part), given) for part in found[2:]]
+    explanation = Explanation(culprit, p_value, alone, *normal)
+    return explanation if given is None else _long_frame(X, explanation)
 
 
-def _explain(density: FittedDensity, rows: Floats, coverage: float) -> Explanation:
-    """The same for the columns that the density describes, as numbers: categories are numbers of levels."""
-    n, d = rows.shape
-    joint = density.distribution_
-    p_value, alone, expected, low, high = (np.full((n, d), np.nan) for _ in range(5))
-    partner, smallest = np.full((n, d), -1), np.full((n, d), np.inf)
+def _find_culprits(
+    density: FittedDensity, rows: Floats, is_outlier: np.ndarray, is_known: np.ndarray, usual_share: float
+) -> np.ndarray:
+    """The cells (n, d) to leave out one after the other until the rest is usual, from 1; 0 for the rest.
+
+    One or more of each outlier is left out, but for rows that have culprits already (`is_known`).
+    """
+    rest, order = rows.copy(), np.zeros(rows.shape, dtype=np.int64)
+    draws, thresholds = density._draw(DRAWS, 0), dict[bytes, float]()
+
+    def excess(parts: Floats) -> Floats:
+        """How far the scores (m,) of rows lie above the threshold for rows with these gaps."""
+        patterns, place = np.unique(np.isnan(parts), axis=0, return_inverse=True)
+        for pattern in patterns:
+            if pattern.tobytes() not in thresholds:
+                scores = density._log_prob(np.where(pattern, np.nan, draws))
+                thresholds[pattern.tobytes()] = np.quantile(scores, usual_share)
+        found = np.array([thresholds[pattern.tobytes()] for pattern in patterns])
+        return density._log_prob(parts) - found[place.ravel()]
+
+    d = rows.shape[1]
+    each = np.eye(d, dtype=bool)
+    left = np.flatnonzero(is_outlier & ~np.isnan(rows).all(axis=1))
+    left = left[~is_known[left] | (excess(rows[left]) < 0)]
+    while len(left):
+        parts = np.where(each, np.nan, rest[left, None])
+        gains = excess(parts.reshape(-1, d)).reshape(-1, d)
+        best = np.where(np.isnan(rest[left]), -np.inf, gains).argmax(axis=1)
+        order[left, best] = order[left].max(axis=1) + 1
+        rest[left, best] = np.nan
+        left = left[gains[np.arange(len(left)), best] < 0]
+    return order
+
+
+def _judge(density: FittedDensity, rows: Floats, order: np.ndarray, coverage: float) -> list[Floats]:
+    """p-values, those alone, expected values and the ends of intervals (n, d) of the cells of rows, as numbers."""
+    joint, usual = density.distribution_, np.where(order > 0, np.nan, rows)
+    p_value, alone, expected, low, high = found = [np.full(rows.shape, np.nan) for _ in range(5)]
     cells = _CellConditionals(density, rows)
-    for j in range(d):
-        others = [i for i in range(d) if i != j]
-        given = density._condition_rows(rows, others) if others else joint
+    for j in range(rows.shape[1]):
+        others = [i for i in range(rows.shape[1]) if i != j]
+        given = density._condition_rows(usual, others) if others else joint
         p_value[:, j], alone[:, j] = cells.tail(given, j), cells.tail(joint.marginal([j]), j)
         expected[:, j], low[:, j], high[:, j] = _normal_values(given, coverage)
-        smallest[:, j] = alone[:, j]
-        for i in others:
-            known = torch.from_numpy(density._bounds.inside(rows)[:, i])
-            pair = cells.tail(joint.marginal([j, i]).conditional({1: known}), j)
-            closer = pair < smallest[:, j]
-            smallest[closer, j], partner[closer, j] = pair[closer], i
-    return Explanation(p_value, alone, partner, expected, low, high)
+    return found
 
 
 class _CellConditionals:
@@ -97,7 +141,8 @@ class _CellConditionals:
             return np.where(known, np.where(table <= own * (1 + ROUNDING), table, 0.0).sum(axis=1), np.nan)
         fill = self.rows[known, j][0] if known.any() else 0.0
         ends = np.nextafter(self.low[:, j], -np.inf), self.high[:, j]
-        below, up_to = (given.cdf(torch.from_numpy(np.where(known, end, fill))[:, None]).cpu().numpy() for end in ends)
+        points = torch.from_numpy(np.where(known, ends, fill))[..., None]
+        below, up_to = given.cdf(points).cpu().numpy()
         result[known] = np.clip(2 * np.minimum(up_to, 1 - below), 0.0, 1.0)[known]
         return result
 
@@ -111,16 +156,17 @@ def _normal_values(given: Any, coverage: float) -> tuple[Any, Any, Any]:
 
 
 def _long_frame(X: Any, found: Explanation) -> Any:
-    """A data frame like X, of pandas or polars, with one line for each cell."""
+    """A data frame like X, of pandas or polars, with one line for each cell, culprits first."""
     n, names = len(X), [*X.columns]
     columns: dict[str, Any] = {"column": names * n, "value": _cells_of(X)}
-    columns |= {"p_value": found.p_value.ravel().tolist(), "alone": found.alone.ravel().tolist()}
-    columns["partner"] = [None if i < 0 else names[i] for i in found.partner.ravel()]
+    columns |= {name: getattr(found, name).ravel().tolist() for name in ("culprit", "p_value", "alone")}
     columns |= {name: _cells_of(getattr(found, name)) for name in ("expected", "low", "high")}
+    order = np.where(found.culprit > 0, found.culprit, len(names) + 1).argsort(axis=1, kind="stable")
+    lines = (order + len(names) * np.arange(n)[:, None]).ravel()
     if hasattr(X, "with_columns"):  # polars
         rows = {"row": np.repeat(np.arange(n), len(names)).tolist()}
-        return type(X)({name: _of_one_type(cells) for name, cells in (rows | columns).items()})
-    return type(X)(columns, index=X.index.repeat(len(names)))
+        return type(X)({name: _of_one_type(cells) for name, cells in (rows | columns).items()})[lines]
+    return type(X)(columns, index=X.index.repeat(len(names))).iloc[lines]
 
 
 def _cells_of(frame: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from rtbm.estimators.checks import (
     forget,
     keep_arguments,
 )
-from rtbm.estimators.density.categories import learn_levels
+from rtbm.estimators.density.categories import find_known, learn_levels
 from rtbm.estimators.density.committee import OWN_ARGUMENTS, RTBMDensityCV, make_density
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.explanations import explain
@@ -167,9 +167,24 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
         return float(np.nextafter(quantile(self.contamination), np.inf))  # the last outlier lies below
 
     def score_samples(self, X: Any) -> Floats:
-        """log P(x) (n_samples,): the lower, the more abnormal."""
+        """log P(x) (n_samples,): the lower, the more abnormal.
+
+        A level that training rows do not have has the probability 1/(L (n + 1)), with L levels and n training rows:
+        the share that the prior on tables of levels gives to a level without rows. So such a row is more abnormal than
+        one with a gap in that place. With `handle_unknown="error"` of the density it is an error.
+        """
+        return self._score(*self._read(X))
+
+    def _read(self, X: Any) -> tuple[Floats, Floats]:
+        """Rows as numbers (n, d), and the probabilities (n, d) of their unseen levels; 1 for all other cells."""
         check_is_fitted(self)
-        return self.density_.score_samples(X)
+        density, n_rows = self.density_, self.held_out_counts_.sum()
+        cells = density._check_all(X, unknown="error" if density.handle_unknown == "error" else "ignore")
+        unseen = [1.0 if levels is None else 1 / (len(levels) * (n_rows + 1)) for levels in density.categories_]
+        return cells, np.where(find_known(X, cells, density.categories_) & np.isnan(cells), unseen, 1.0)
+
+    def _score(self, cells: Floats, unseen: Floats) -> Floats:
+        return self.density_._log_prob(cells[:, self.density_._kept]) + np.log(unseen).sum(axis=1)
 
     def decision_function(self, X: Any) -> Floats:
         """`score_samples` less `offset_` (n_samples,): negative for outliers."""
@@ -189,15 +204,25 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
         have gaps as the training rows do, since scores of fewer cells are on another scale. Outliers among the training
         rows make p-values larger.
         """
-        scores = self.score_samples(X)
+        return self._rank(self.score_samples(X))
+
+    def _rank(self, scores: Any) -> Floats:
+        """The p-values of scores."""
         below = np.concatenate([[0.0], np.cumsum(self.held_out_counts_)])
         return (1 + below[np.searchsorted(self.held_out_scores_, scores, side="right")]) / (1 + below[-1])
 
     def explain(self, X: Any, coverage: float = 0.9) -> Any:
-        """How unusual each cell is given the rest of its row, which other column makes it so, and what would be normal.
+        """The cells that make a row an outlier, how unusual each cell is, and what would be normal in its place.
 
-        All answers are exact for the fitted density. The time grows with the square of the number of columns, so pass
-        the rows of interest, not the whole table.
+        The culprits are cells without which the rest of the row is usual. They are found one by one: each is the cell
+        without which the score of the rest is highest, compared with the scores of draws from the density that have the
+        same gaps. The rest is usual if its score is among those of draws as `offset_` is among those of training rows,
+        or higher. Rows that are no outliers have no culprits, but for levels that training rows do not have: these are
+        always culprits, and come first.
+
+        Each cell is judged given the usual cells of its row, without the culprits. So a wrong cell does not make others
+        look wrong. The time grows with the square of the number of columns, so pass the rows of interest, not the
+        whole table.
 
         Parameters
         ----------
@@ -210,22 +235,23 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
         -------
         Explanation, or a data frame if X is one.
             An `Explanation` has an array (n_samples, n_features) for each answer. A data frame has them as columns,
-            after "column" and "value", with one line for each cell: row by row in the order of X, and with the index of
-            X (pandas) or the number of the row in a column "row" (polars, where values of columns of several types are
-            text).
+            after "column" and "value", with one line for each cell: row by row in the order of X, culprits first, and
+            with the index of X (pandas) or the number of the row in a column "row" (polars, where values of columns of
+            several types are text).
 
         Examples
         --------
         >>> from rtbm import RTBMDensity, RTBMOutlierDetector, datasets
         >>> X = datasets.correlated_gaussian.sample(500)
         >>> detector = RTBMOutlierDetector(RTBMDensity(1, random_state=0)).fit(X)
-        >>> found = detector.explain([[1.5, -1.5]])  # each is more ordinary alone; the correlation is 0.8
-        >>> bool((found.alone > 5 * found.p_value).all()), found.partner
-        (True, array([[1, 0]]))
+        >>> found = detector.explain([[0.5, 8.0]])
+        >>> found.culprit, bool(found.p_value[0, 1] < 1e-6 < 0.1 < found.p_value[0, 0])
+        (array([[0, 1]]), True)
         """
-        check_is_fitted(self)
         check_number(coverage, "coverage", 0.0, 1.0, strict=True)
-        return explain(self.density_, X, coverage)
+        cells, unseen = self._read(X)
+        is_outlier = self._score(cells, unseen) < self.offset_
+        return explain(self.density_, X, cells, unseen, is_outlier, self._rank(self.offset_), coverage)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -352,10 +352,14 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """
         check_is_fitted(self)
         check_integer(n_samples, "n_samples", 1)
+        return self._framed(self._all_features(self._draw(n_samples, random_state)))
+
+    def _draw(self, n_samples: int, random_state: Any) -> Floats:
+        """Draws (n_samples, kept features) as numbers."""
         draws = self._line_density.sample((n_samples,), generator=self._generator(random_state)).double().cpu().numpy()
         if not isinstance(self._line_density, MixedDistribution):
             draws = map_back(self._maps, draws)
-        return self._framed(self._all_features(self._rounded(draws)))
+        return self._rounded(draws)
 
     def _rounded(self, draws: Floats) -> Floats:
         """Draws (n, d) with the decimals of the training data."""
@@ -612,14 +616,15 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """The columns of checked rows that the density describes."""
         return self._check_all(X, allow_nan)[:, self._kept]
 
-    def _check_all(self, X: Any, allow_nan: bool = True) -> Floats:
-        """All columns of checked rows."""
+    def _check_all(self, X: Any, allow_nan: bool = True, unknown: str | None = None) -> Floats:
+        """All columns of checked rows. `unknown` takes the place of `handle_unknown`."""
         check_is_fitted(self)
         finite = "allow-nan" if allow_nan else True
         with warnings.catch_warnings():
             if self._is_derived:  # a marginal or conditional takes arrays and data frames
                 warnings.filterwarnings("ignore", "X does not have valid feature names")
-            X = encode_like(X, self.categories_, getattr(self, "feature_names_in_", None), self.handle_unknown)
+            names = getattr(self, "feature_names_in_", None)
+            X = encode_like(X, self.categories_, names, unknown or self.handle_unknown)
             return check_rows(self, X, ensure_all_finite=finite, reset=False)
 
     def _names(self) -> list[str]:
