@@ -126,7 +126,7 @@ def test_all_estimators_name_columns_that_are_no_numbers(frame, name):
     if "categorical_features" in model.get_params():
         model.set_params(categorical_features=None)
     odd = frame.assign(a="x", b=pd.Timedelta(1))
-    with pytest.raises(InvalidInputError, match=r"got a \('x'\), b \(Timedelta"):
+    with pytest.raises(InvalidInputError, match=r"got (a \('x'\) in row 0, )?b \(Timedelta"):
         model.fit(odd, y)
     with pytest.raises(InvalidInputError, match=r"got feature 1 \('x'\)"):
         model.fit(frame.assign(a="x").to_numpy(dtype=object), y)
@@ -135,6 +135,41 @@ def test_all_estimators_name_columns_that_are_no_numbers(frame, name):
         if hasattr(model, method):
             with pytest.raises(InvalidInputError, match=r"got b \('x'\)"):
                 getattr(model, method)(frame[["a"]].assign(b="x"))
+
+
+def test_durations_are_named_and_not_the_columns_of_categories(frame):
+    rows = frame.assign(city=["Bern", "Oslo"] * 30, wait=pd.to_timedelta(frame["a"], unit="h"))
+    for table in (rows, pytest.importorskip("polars").from_pandas(rows)):
+        with pytest.raises(InvalidInputError, match=r"X: .* got wait \(.*\) in row 0\. .*durations into numbers"):
+            ESTIMATORS["machine"]().fit(table)
+    cells = np.array([[0.5, "Bern", pd.Timedelta(1)], [1.5, "Oslo", pd.Timedelta(2)]] * 30, dtype=object)
+    with pytest.raises(InvalidInputError, match=r"X: .* got feature 2 \(Timedelta"):
+        ESTIMATORS["machine"]().set_params(categorical_features=[1]).fit(cells)
+
+
+@pytest.mark.parametrize("name", list(ESTIMATORS))
+def test_all_estimators_name_the_column_and_the_row_of_infinite_numbers(frame, name):
+    model, y = ESTIMATORS[name](), frame["c"] > 0
+    y = y + 0.1 * frame["b"] if "regressor" in name else y
+    rows = frame.assign(b=frame["b"].where(frame.index != 7, -np.inf))
+    for table, column in ((rows, "b"), (rows.to_numpy(), "feature 2"), (rows.astype(object), "b")):
+        with pytest.raises(InvalidInputError, match=rf"X: .* got {column} \(.*-inf.*\) in row 7\. Replace"):
+            model.fit(table, y)
+    model.fit(frame, y)
+    for method in ("transform", "predict", "score_samples", "predict_proba", "impute", "decision_function", "explain"):
+        if hasattr(model, method):
+            with pytest.raises(InvalidInputError, match=r"X: .* got b \(.*-inf.*\) in row 7\."):
+                getattr(model, method)(rows)
+
+
+def test_infinite_numbers_beside_categories_and_in_targets_and_blocks_are_named(frame):
+    rows = frame.assign(b=frame["b"].where(frame.index != 7, np.inf), city=["Bern", "Oslo"] * 30)
+    with pytest.raises(InvalidInputError, match=r"X: .* got b \(.*inf.*\) in row 7\."):
+        ESTIMATORS["machine"]().fit(rows)
+    with pytest.raises(InvalidInputError, match=r"X: .* got b \(inf\) in row 7 of a block"):
+        ESTIMATORS["machine"]().fit([rows[:20], rows[20:]])
+    with pytest.raises(InvalidInputError, match=r"y: .* got y \(.*inf.*\) in row 7\."):
+        ESTIMATORS["regressor"]().fit(frame, rows["b"])
 
 
 def test_targets_that_are_no_numbers_are_named(frame):

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from numbers import Integral, Number, Real
 from typing import Any
 
@@ -151,7 +151,10 @@ def check_weights(sample_weight: Any, X: Floats) -> Floats:
 
 
 def check_rows(estimator: Any, X: Any, *labels: Any, **options: Any) -> Any:
-    """`validate_data` of scikit-learn in float64. Errors name the columns that share a name, or hold text or dates."""
+    """`validate_data` of scikit-learn in float64.
+
+    Errors name the columns that share a name, or hold text, dates or infinite numbers.
+    """
     X, *y = map(to_numpy, (X, *labels))
     tables = {"X": X} | ({"y": y[0]} if y and is_regressor(estimator) else {})
     tables = {argument: check_columns(table, argument) for argument, table in tables.items()}
@@ -168,10 +171,7 @@ def check_columns(table: Any, argument: str) -> Any:
 
     Columns of objects are returned with NaN in place of pandas' NA, which scikit-learn does not know there.
     """
-    names = [str(name) for name in table.columns] if is_frame(table) else []
-    if len(set(names)) < len(names):
-        repeated = [name for name, count in Counter(names).items() if count > 1]
-        raise InvalidInputError(f"{argument} has several columns of the name {listed(repeated)}: rename them")
+    check_names(table, argument)
     dtypes = table.dtypes if is_frame(table) else [getattr(table, "dtype", None)]
     if any(_is_temporal(dtype) for dtype in dtypes):
         _check_cells(table, argument)
@@ -181,6 +181,14 @@ def check_columns(table: Any, argument: str) -> Any:
             if dtype.kind == "O":
                 table[name] = table[name].astype(object).where(table[name].notna(), np.nan)
     return table
+
+
+def check_names(table: Any, argument: str) -> None:
+    """Refuse a data frame with two columns of one name."""
+    names = [str(name) for name in table.columns] if is_frame(table) else []
+    if len(set(names)) < len(names):
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        raise InvalidInputError(f"{argument} has several columns of the name {listed(repeated)}: rename them")
 
 
 def table_of_numbers(table: Any) -> Floats:
@@ -196,18 +204,40 @@ def table_of_numbers(table: Any) -> Floats:
 
 
 def _check_cells(table: Any, argument: str) -> None:
-    """Raise an error that names the columns in which a cell is no number, with the first such cell of each."""
-    odd = [
-        f"{name} ({cell!r:.60})"
-        for name, column in _named_columns(table, argument)
-        if (cell := next((cell for cell in column if not is_number(cell)), None)) is not None
-    ]
-    if odd:
+    """Raise an error that names the columns in which a cell is no finite number, with the first such cell of each."""
+    if odd := _first_cells(table, argument, lambda cell: not is_number(cell)):
         raise NotNumbersError(
             f"{argument}: all cells of this argument must be numbers or strings of numbers, got {listed(odd)}. Leave "
-            "such columns out, or encode text as numbers (OneHotEncoder) and turn dates into numbers (days since the "
-            f"first one){'. Missing cells are NaN' if argument == 'X' else ''}"
+            "such columns out, or encode text as numbers (OneHotEncoder), and turn dates and durations into numbers "
+            f"(days since the first one, or seconds){'. Missing cells are NaN' if argument == 'X' else ''}"
         ) from None
+    if odd := _first_cells(table, argument, _is_infinite):
+        raise infinite_cells(argument, odd) from None
+
+
+def _first_cells(table: Any, argument: str, is_odd: Callable[[Any], bool]) -> list[str]:
+    """The columns with odd cells, and the first such cell of each and its row, counted from 0."""
+    return [
+        f"{name} ({found[1]!r:.60}) in row {found[0]}"
+        for name, column in _named_columns(table, argument)
+        if (found := next(((row, cell) for row, cell in enumerate(column) if is_odd(cell)), None)) is not None
+    ]
+
+
+def infinite_cells(argument: str, cells: list[str]) -> InvalidInputError:
+    """The error for infinite cells, which are described with their columns and rows."""
+    return InvalidInputError(
+        f"{argument}: all numbers must be finite, got {listed(cells)}. Replace infinite numbers by finite ones, or "
+        f"leave out the rows{'; NaN is a missing cell' if argument == 'X' else ''}"
+    )
+
+
+def _is_infinite(cell: Any) -> bool:
+    """Whether a cell is an infinite number in float64."""
+    try:
+        return math.isinf(float(cell))
+    except (OverflowError, TypeError, ValueError) as error:
+        return isinstance(error, OverflowError)
 
 
 def is_frame(table: Any) -> bool:
@@ -225,7 +255,7 @@ def _named_columns(table: Any, argument: str) -> Iterator[tuple[str, Any]]:
     if is_frame(table):
         yield from ((str(name), table[name]) for name in table.columns)
         return
-    cells = table if isinstance(table, np.ndarray) else np.asarray(table, dtype=object)
+    cells = table if _is_temporal(getattr(table, "dtype", None)) else np.asarray(table, dtype=object)
     if cells.ndim == 1:
         yield argument, cells
     elif cells.ndim == 2:

@@ -12,7 +12,7 @@ import numpy as np
 from rtbm.common import MAX_LEVELS, Floats
 from rtbm.data_files import ROW_NUMBERS, are_row_numbers, why_names
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import check_columns, is_frame, is_number, listed, table_of_numbers, to_numpy
+from rtbm.estimators.checks import check_names, is_frame, is_number, listed, table_of_numbers, to_numpy
 from rtbm.estimators.density.columns import Levels, column_place
 from rtbm.estimators.density.frames import FrameFormat, dates_to_days, format_of, is_gap
 
@@ -173,7 +173,7 @@ def learn_levels(X: Any, asked: Any, warn: bool = True) -> tuple[Any, Levels]:
     """
     given = to_numpy(X)
     X = dates_to_days(given)
-    check_columns(X, "X")
+    check_names(X, "X")
     if isinstance(asked, str) and asked == "auto" and is_frame(X):
         found = find_identifiers(given)
         if found and warn:
@@ -259,7 +259,7 @@ def encode(X: Any, levels: Levels, unknown: str = "error") -> Any:
         table = np.array(X, dtype=object)
         for i, column in numbers.items():
             table[:, i] = column
-        return table.astype(np.float64)
+        return table
     if hasattr(X, "with_columns"):  # polars
         return X.with_columns(*(type(_column(X, i))(X.columns[i], column) for i, column in numbers.items()))
     table = X.copy(deep=False)

@@ -12,7 +12,7 @@ from rtbm.common import Floats
 from rtbm.distributions import ColumnMap
 from rtbm.distributions.maps import is_trivial
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import LARGEST_WEIGHT, SMALLEST_WEIGHT, distinct_rows
+from rtbm.estimators.checks import LARGEST_WEIGHT, SMALLEST_WEIGHT, distinct_rows, infinite_cells
 from rtbm.estimators.density.bounds import Bounds, Contact
 from rtbm.estimators.density.columns import ColumnKinds, mixed_bits, states_of
 from rtbm.estimators.density.fallback import FullDataScore, find_machine, gaussian_vector
@@ -64,10 +64,11 @@ class Support(NamedTuple):
         """
         rows, weights = chunk.rows, chunk.weights
         check_shapes(rows, weights, len(self.names))
-        if np.isinf(rows).any() or not ((weights >= 0) & (weights <= LARGEST_WEIGHT)).all():
-            raise InvalidInputError(
-                f"a block holds infinite numbers, negative weights, or weights above {LARGEST_WEIGHT:g}"
-            )
+        if (is_infinite := np.isinf(rows)).any():
+            row, i = np.argwhere(is_infinite)[0]
+            raise infinite_cells("X", [f"{self.names[i]} ({rows[row, i]}) in row {row} of a block"])
+        if not ((weights >= 0) & (weights <= LARGEST_WEIGHT)).all():
+            raise InvalidInputError(f"a block holds negative weights, or weights above {LARGEST_WEIGHT:g}")
         counts = weights > 0
         if np.isnan(rows).any():
             counts &= ~np.isnan(rows).all(axis=1)
