@@ -61,10 +61,10 @@ def explain(
     coverage : float
         The probability of intervals.
     """
-    kept, is_new = density._kept, unseen < 1
+    kept, is_new = density._kept, np.less(unseen, 1)
     culprit = np.where(is_new, is_new.cumsum(axis=1), 0)
     with torch.no_grad():
-        order = _find_culprits(density, cells[:, kept], is_outlier, is_new.any(axis=1), usual_share)
+        order = _find_culprits(density, cells[:, kept], is_outlier, np.any(is_new, axis=1), usual_share)
         found = _judge(density, cells[:, kept], order, coverage)
     culprit[:, kept] += np.where(order > 0, order + is_new.sum(axis=1, keepdims=True), 0)
     p_value, alone = (np.where(is_new, unseen, np.nan) for _ in range(2))
@@ -92,7 +92,7 @@ def _find_culprits(
         for pattern in patterns:
             if pattern.tobytes() not in thresholds:
                 scores = density._log_prob(np.where(pattern, np.nan, draws))
-                thresholds[pattern.tobytes()] = np.quantile(scores, usual_share)
+                thresholds[pattern.tobytes()] = float(np.quantile(scores, usual_share))
         found = np.array([thresholds[pattern.tobytes()] for pattern in patterns])
         return density._log_prob(parts) - found[place.ravel()]
 

@@ -251,7 +251,8 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
         check_number(coverage, "coverage", 0.0, 1.0, strict=True)
         cells, unseen = self._read(X)
         is_outlier = self._score(cells, unseen) < self.offset_
-        return explain(self.density_, X, cells, unseen, is_outlier, self._rank(self.offset_), coverage)
+        share = float(self._rank(self.offset_))
+        return explain(self.density_, X, cells, unseen, is_outlier, share, coverage)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
