@@ -208,15 +208,15 @@ class MappedDistribution(Distribution):
     @property
     def mean(self) -> Tensor:
         """E[x] (..., Nv)."""
-        return self._moments()[0]
+        return self._moments(has_variance=False)[0]
 
     @property
     def variance(self) -> Tensor:
         """The variance of each column (..., Nv)."""
         return self._moments()[1]
 
-    def _moments(self) -> Tensor:
-        """The mean and the variance of each column (2, ..., Nv)."""
+    def _moments(self, has_variance: bool = True) -> Tensor:
+        """The mean and the variance of each column (2, ..., Nv); the latter is meaningless without `has_variance`."""
         batch = self.base
         if not isinstance(batch, ConditionalDistribution):
             nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
@@ -225,7 +225,8 @@ class MappedDistribution(Distribution):
         def column(i: int, own: ColumnMap) -> Tensor:
             line = batch.marginal(i)
             if type(own) is ColumnMap:
-                return torch.stack([line.mean[..., 0], line.variance[..., 0]], -1)
+                mean = line.mean[..., 0]
+                return torch.stack([mean, line.variance[..., 0] if has_variance else mean], -1)
             rule: Any = _interval_moments if isinstance(own, Interval) else _integrated_moments
             return batch._shape(line._by_states(partial(rule, own=own), 2), shape=(*self.batch_shape, 2))
 

@@ -299,8 +299,8 @@ class StraightTails(ColumnMap):
         values, log_slopes = (torch.where(ends.isfinite(), part, ends) for part in self.inner.to_line(ends))
         inside = y.clamp(*values)
         x, beyond = self.inner.from_line(inside), y - inside
-        log_slope = torch.where(beyond < 0, *log_slopes).where(beyond != 0, 0.0)
-        return torch.where(beyond == 0, x, x + beyond * (-log_slope).exp())
+        log_slope = torch.where(beyond < 0, log_slopes[0], log_slopes[1])
+        return x + torch.where(beyond == 0, 0.0, beyond) * torch.where(beyond == 0, 0.0, -log_slope).exp()
 
 
 def _normal_quantile(log_tail: Tensor) -> Tensor:

@@ -305,7 +305,7 @@ class MixedDistribution(Distribution):
     @property
     def mean(self) -> Tensor:
         """The means of columns of numbers (..., columns), NaN for categories."""
-        return self._moments()[0]
+        return self._moments(has_variance=False)[0]
 
     @property
     def variance(self) -> Tensor:
@@ -448,14 +448,14 @@ class MixedDistribution(Distribution):
         weights = shares[kept] / shares[kept].sum()
         return MixedDistribution(weights, [machines[i] for i in kept.tolist()] if left else [], columns)
 
-    def _moments(self) -> Tensor:
-        """Means and variances (2, ..., columns)."""
+    def _moments(self, has_variance: bool = True) -> Tensor:
+        """Means and variances (2, ..., columns); the latter are meaningless without `has_variance`."""
         result = self._values.new_full((2, len(self._values), self.n_visible), math.nan)
         for i, column in enumerate(self.columns):
             if isinstance(column, NumberColumn):
                 smooth = self._smooth(i)
                 values, masses, share = self._atoms(column)
-                inner, spread = (part.reshape(-1) for part in smooth._moments())
+                inner, spread = (part.reshape(-1) for part in smooth._moments(has_variance))
                 mean = share * inner + masses @ values
                 around = (masses * (values - mean[:, None]).square()).sum(1)
                 result[:, :, i] = torch.stack([mean, share * (spread + (inner - mean).square()) + around])

@@ -15,6 +15,8 @@ from rtbm.estimators.checks import is_frame
 from rtbm.estimators.density.categories import find_known
 from rtbm.estimators.density.fitted import FittedDensity, in_blocks, is_list
 from rtbm.estimators.density.frames import keep_known
+from rtbm.estimators.parallel import threads_for
+from rtbm.estimators.progress import counting_bar
 from rtbm.training.likelihood import machine_log_prob
 from rtbm.validation import check_choice
 
@@ -261,7 +263,8 @@ class PredictingDensity(FittedDensity):
         check_choice(method, "method", IMPUTATIONS)
         rows = self._check_all(X)
         known, generator = find_known(X, rows, self.categories_), self._generator(random_state)
-        completed = in_blocks(lambda block: self._complete(block, method, generator), np.tile(rows, (n_tables, 1)))
+        with threads_for(len(rows)):  # patterns of gaps are many, and their rows few
+            completed = in_blocks(lambda block: self._complete(block, method, generator), np.tile(rows, (n_tables, 1)))
         tables = [self._framed(table, X) for table in np.split(completed, n_tables)]
         return [keep_known(table, X, known, self.categories_) for table in tables]
 
@@ -269,8 +272,10 @@ class PredictingDensity(FittedDensity):
         """Rows of all features with gaps filled in."""
         rows = everything[:, self._kept]
         filled = torch.from_numpy(rows.copy()).to(self._line_density.device)
-        with torch.no_grad():
-            for index, present, _ in missing_patterns(filled):
+        patterns = missing_patterns(filled)
+        with torch.no_grad(), counting_bar(len(patterns), "patterns of gaps", bool(self.verbose)) as advance:
+            for index, present, _ in patterns:
+                advance()
                 known = present.tolist()
                 missing = [i for i in range(filled.shape[1]) if i not in known]
                 if not missing:
