@@ -414,6 +414,15 @@ def test_scores_leave_out_rows_without_numbers(tmp_path, plane):
     assert "5 of 205 rows" in scored.stderr
 
 
+def test_the_summary_suggests_bounds_where_draws_cross_zero(tmp_path):
+    weights = np.random.default_rng(0).gamma(1.0, 2.0, size=(200, 1))
+    table = tmp_path / "weights.csv"
+    np.savetxt(table, np.hstack([weights, weights[::-1] - 5]), delimiter=",", header="weight,change", comments="")
+    assert "draws below 0 weight (" in unwrapped(run("fit", table, *QUICK, "-o", tmp_path / "m.rtbm"))
+    run("fit", table, *QUICK, "--bounds", "weight=0:", "-o", tmp_path / "m.rtbm")
+    assert "draws below 0" not in unwrapped(run("info", tmp_path / "m.rtbm"))
+
+
 def test_without_a_size_a_committee_is_fitted(tmp_path, plane):
     shown = unwrapped(run("fit", plane, "-o", tmp_path / "m.rtbm"))
     assert "5-fold cross-validation" in shown

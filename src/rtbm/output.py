@@ -46,6 +46,10 @@ LIKELIHOODS = {"held_out_log_likelihood": "held-out rows", "log_likelihood": "tr
 """Mean log-likelihoods of rows in `summary_`, where it has them, and of which rows they are."""
 
 
+SUMMARY_DRAWS = 1000
+"""Draws among which a summary looks for negative ones."""
+
+
 def counted(number: float, noun: str) -> str:
     """A number and a noun, as in 1 row and 2,000 rows."""
     return f"{number:,.12g} {noun}" + "s" * (number != 1)
@@ -88,6 +92,9 @@ def _density_rows(model: Any) -> list[tuple[str, str]]:
     kinds = _kinds(model)
     if kinds:
         rows.append(("columns", listed(kinds)))
+    below = _below_zero(model)
+    if below:
+        rows.append(("draws below 0", f"{listed(below)}: bounds from 0 on keep them out"))
     rows += [("model", describe(model)), *_size_rows(model)]
     likelihoods = [f"{summary[name]:.6f} ({where})" for name, where in LIKELIHOODS.items() if name in summary]
     if likelihoods:
@@ -106,6 +113,18 @@ def _density_rows(model: Any) -> list[tuple[str, str]]:
     elif model.n_features_in_ <= 10 and not any(model.categories_):
         rows += [("mean", _numbers(distribution.mean)), ("standard deviation", _numbers(distribution.stddev))]
     return rows
+
+
+def _below_zero(model: Any) -> list[str]:
+    """The columns of data that are not negative, of which some draws are, and the share of these."""
+    if model._ranges is None:
+        return []
+    draws, found = model._draw(SUMMARY_DRAWS, 0), []
+    for place, i in enumerate(model._kept.tolist()):
+        share = float((draws[:, place] < 0).mean())
+        if model._ranges[0, i] >= 0 and share > 0:
+            found.append(f"{_names(model)[i]} ({share:.1%})")
+    return found
 
 
 def _combination(model: Any) -> str:

@@ -121,7 +121,7 @@ def fit(
         ),
     ] = None,
     margins: Annotated[
-        Literal["auto", "none", "yeo-johnson", "learned"],
+        Literal["auto", "none", "log", "yeo-johnson", "learned"],
         typer.Option(
             help="How columns are mapped before the machines describe them: not at all, by powers, or by densities of "
             "their own; auto lets cross-validation choose, and is none for a single fit."
