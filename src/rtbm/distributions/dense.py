@@ -94,7 +94,8 @@ class DenseMachine(Machine):
     """The lattice parameters of k."""
 
     def __init__(self, lattice: Lattice, tolerance: float, basis: tuple[Tensor, Tensor] | None = None):
-        self.local_lattice, self.tolerance = lattice, tolerance
+        self.local_lattice = map_tensors(lattice, Tensor.contiguous)  # the last digits of products depend on the layout
+        self.tolerance = tolerance
         self.n_visible, self.n_hidden = lattice.F.shape
         self.device = lattice.F.device
         identity = torch.eye(self.n_hidden, dtype=torch.float64, device=self.device)

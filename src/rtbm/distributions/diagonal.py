@@ -56,7 +56,8 @@ class DiagonalMachine(Machine):
     coupling = "diagonal"
 
     def __init__(self, natural: Natural, tolerance: float, max_lattice_units: int = MAX_LATTICE_UNITS):
-        self._natural, self.tolerance, self._max_lattice_units = natural, tolerance, max_lattice_units
+        self._natural = map_tensors(natural, Tensor.contiguous)  # the last digits of products depend on the layout
+        self.tolerance, self._max_lattice_units = tolerance, max_lattice_units
         self.n_visible, self.n_hidden = natural.W.shape
         self.device = natural.W.device
 

@@ -79,6 +79,7 @@ Column = CategoryColumn | NumberColumn
 class _Model(NamedTuple):
     """All columns together."""
 
+    weights: Tensor  # (K,)
     log_weights: Tensor  # (K,)
     machines: tuple[RTBMDistribution, ...]  # K, of the numbers on the line; none without columns of numbers
     columns: tuple[Column, ...]
@@ -180,7 +181,7 @@ class MixedDistribution(Distribution):
                 f"for each column of numbers, got {list(machines)!r}"
             )
         _check_table(checked[None], "weights")
-        model = _Model(checked.log(), tuple(machines), own)
+        model = _Model(checked, checked.log(), tuple(machines), own)
         self._set(model, [], list(range(len(own))), torch.zeros(0, dtype=torch.float64, device=device))
 
     def _set(self, model: _Model, known: list[int], others: list[int], values: Tensor) -> "MixedDistribution":
@@ -209,7 +210,7 @@ class MixedDistribution(Distribution):
     @property
     def weights(self) -> Tensor:
         """The probabilities of the components (K,), without known values."""
-        return self._model.log_weights.exp()
+        return self._model.weights
 
     @property
     def columns(self) -> list[Column]:
