@@ -1,12 +1,17 @@
 """Saving and loading: nothing is lost, nothing is executed, nothing is half written."""
 
+import contextlib
+import copy
+import hashlib
 import json
 import math
 import os
 import pickle
 import struct
+from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import safetensors.torch
 import torch
@@ -14,6 +19,7 @@ from sklearn.datasets import load_iris
 from sklearn.naive_bayes import GaussianNB
 
 import rtbm
+from estimators import ESTIMATORS, METHODS, quick, table
 from machines import dense, diagonal
 from rtbm import (
     FileError,
@@ -24,8 +30,7 @@ from rtbm import (
     make_patch_classifier,
     nn,
 )
-from rtbm.distributions import Interval
-from rtbm.persistence import _fingerprint, read
+from rtbm.distributions import CategoryColumn, Interval, MixedDistribution, NumberColumn, YeoJohnson
 
 X = datasets.gamma.sample(200, seed=0)
 
@@ -137,12 +142,29 @@ def test_a_file_may_be_replaced_while_it_is_read(tmp_path, monkeypatch):
     assert repr(rtbm.load(path)) == repr(machines[0])
 
 
+def read(path):
+    """The tensors of a file, and its description."""
+    with safetensors.safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["rtbm"])  # noqa: SIM118
+
+
+def write(path, tensors, description):
+    """A file with these contents and the right checksum."""
+    description = {key: value for key, value in description.items() if key != "sha256"}
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    text = json.dumps(description | {"sha256": digest.hexdigest()})
+    safetensors.torch.save_file({name: tensor.clone() for name, tensor in tensors.items()}, path, {"rtbm": text})
+
+
 def manipulated(path, change):
     """A file with other contents and the right checksum."""
     tensors, description = read(path)
     change(tensors, description)
-    description["sha256"] = _fingerprint(tensors, description)
-    safetensors.torch.save_file(tensors, path, {"rtbm": json.dumps(description)})
+    write(path, tensors, description)
 
 
 def machine_of(description):
@@ -266,3 +288,221 @@ def test_other_classifiers_are_refused(tmp_path):
     with pytest.raises(InvalidInputError, match=r"GaussianNB.*joblib"):
         rtbm.save(model, tmp_path / "m.rtbm")
     assert not list(tmp_path.iterdir())
+
+
+def many_kinds(n=120):
+    """A table of numbers with an atom, rounded numbers, a category, dates, and numbers with gaps."""
+    rng = np.random.default_rng(0)
+    x = rng.gamma(2.0, size=n)
+    return pd.DataFrame(
+        {
+            "amount": np.where(rng.random(n) < 0.2, 0.0, x),
+            "rounded": np.round(x + rng.normal(size=n), 1),
+            "colour": rng.choice(["red", "green", "blue"], n),
+            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 400, n), unit="D"),
+            "gaps": np.where(rng.random(n) < 0.1, np.nan, x + rng.normal(size=n)),
+        }
+    )
+
+
+def saved_models():
+    """A model of every kind that can be saved, with rows for it."""
+    for name, make in ESTIMATORS.items():
+        rows, target = table(name)
+        yield name, make().fit(rows, target), rows
+    rows, target = table("classifier")
+    yield "pipeline", make_patch_classifier(1, random_state=0).fit(rows, target), rows
+    yield "bounds", quick(2, bounds=(0, np.inf)).fit(X), X
+    plane = datasets.correlated_mixture.sample(100, seed=0)
+    learned = quick(margins="learned", fallback=None).fit(plane)
+    yield "learned", learned, plane
+    yield "marginal", learned.marginal([0]), plane[:, :1]
+    options = {"n_hidden": 1, "n_init": 1, "n_components": 2, "fallback": None, "max_iter": 20}
+    frame = many_kinds()
+    known = {"random_state": 0, "bounds": {"amount": (0, None)}, "categorical_features": ["colour"]}
+    yield "kinds", rtbm.RTBMDensityCV([options], cv=2, **known).fit(frame), frame
+    yield "imputer of kinds", rtbm.RTBMImputer(rtbm.RTBMDensity(**options, **known)).fit(frame), frame
+    yield "forecaster", rtbm.RTBMForecaster(random_state=0).fit(np.cumsum(np.sin(np.arange(60.0)) + X[:60, 0])), None
+    halves = torch.full((2, 2), 0.5, dtype=torch.float64)
+    columns = [NumberColumn(YeoJohnson(0.5, 0.0, 1.0), [0.0], halves), CategoryColumn(halves)]
+    yield "table", MixedDistribution([0.3, 0.7], [dense(1, 1), dense(1, 2)], columns), None
+    for i, thing in enumerate([*DISTRIBUTIONS, *MODULES]):
+        yield f"{type(thing).__name__} {i}", thing, None
+
+
+OTHERS = (
+    None, "other", [], {"tuple": []}, {"dictionary": {}}, {"labels": ["u"], "type": "<U1"},
+    {"float": "nan"}, {"float": "inf"}, 10**12, 0.5, -1,
+)  # fmt: skip
+
+
+def fields(tree, path=()):
+    """The paths of all fields of a description; of long lists the first and the last item."""
+    items = list(tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ())
+    for key, part in items if len(items) <= 3 or isinstance(tree, dict) else (items[0], items[-1]):
+        yield (*path, key)
+        yield from fields(part, (*path, key))
+
+
+def part_of(tree, path):
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def edits(tensors, description):
+    """Functions that change one field of a file, or one tensor, by what they do."""
+    for path in fields(description["model"], ("model",)):
+        value = part_of(description, path)
+        others = [*OTHERS, *([value[:-1], value + value[-1:]] if isinstance(value, list) else [])]
+        if isinstance(value, int | float):
+            others += [-value, value + 1]
+        yield f"{path} deleted", lambda t, d, path=path: part_of(d, path[:-1]).pop(path[-1])
+        for other in others:
+            if other != value:
+                change = lambda t, d, path=path, other=other: part_of(d, path[:-1]).__setitem__(path[-1], other)  # noqa: E731
+                yield f"{path} = {other}", change
+    for name, tensor in sorted(tensors.items()):
+        changed = {
+            "shorter": tensor[:-1], "longer": torch.cat([tensor, tensor[-1:]]), "deeper": tensor[None],
+            "NaN": tensor * math.nan, "∞": tensor / 0.0, "negative": -tensor.double(), "float32": tensor.float(),
+            "integers": tensor.nan_to_num().long(),
+        }  # fmt: skip
+        for what, other in changed.items():
+            yield f"{name} {what}", lambda t, d, name=name, other=other: t.update({name: other})
+
+
+def uses(model, rows, folder):
+    """Calls of what a model offers."""
+    yield lambda: repr(model)
+    yield lambda: rtbm.save(model, folder / "again.rtbm")
+    if isinstance(model, nn.ThetaLayer):
+        yield lambda: model(torch.zeros(2, model.in_features, dtype=model.weight.dtype))
+    elif isinstance(model, torch.nn.Module):
+        yield lambda: model().log_prob(torch.zeros(1, model().n_visible))
+    elif isinstance(model, rtbm.RTBMForecaster):
+        yield lambda: model.predict_interval(2)
+    elif isinstance(model, torch.distributions.Distribution):
+        yield lambda: model.log_prob(model.sample((3,)))
+        yield lambda: model.mean
+    else:
+        methods = [*METHODS, "predict_interval", "sample_y", "p_values", "explain", "aic", "complete", "impute"]
+        for name in methods:
+            if hasattr(model, name) and not (name.startswith("predict_i") and hasattr(model, "impute")):
+                yield partial(getattr(model, name), rows)
+        if hasattr(model, "distribution_"):
+            yield lambda: model.sample(2)
+            yield lambda: model.marginal([0]).cdf([[0.5]])
+        if hasattr(model, "distribution_") and model.n_features_in_ > 1:
+            last = model.n_features_in_ - 1
+            yield lambda: model.conditional({last: 0.5}).sample(2)
+            yield lambda: model.conditional({last: [0.5, 0.6]}).mean
+            yield lambda: model.predict_quantiles(rows, last)
+
+
+def use(model, rows, folder):
+    """Do all of it. Errors of this library are fine."""
+    for call in uses(model, rows, folder):
+        with contextlib.suppress(rtbm.RTBMError):
+            call()
+
+
+def failures_of(folder, every):
+    """The edits after which `load` or the model fails with another error than those of this library."""
+    failures, number = [], 0
+    for name, model, rows in saved_models():
+        rtbm.save(model, folder / "model.rtbm")
+        tensors, description = read(folder / "model.rtbm")
+        few = rows if rows is None else rows[:4]
+        use(model, few, folder)
+        for what, change in edits(tensors, description):
+            number += 1
+            if number % every:
+                continue
+            changed = dict(tensors), copy.deepcopy(description)
+            change(*changed)
+            write(folder / "edited.rtbm", *changed)
+            try:
+                use(rtbm.load(folder / "edited.rtbm"), few, folder)
+            except FileError:
+                pass
+            except Exception as error:
+                if "feature names" not in str(error).lower():  # of scikit-learn, which compares those of the rows
+                    failures.append(f"{name}: {what}: {error!r}")
+    return failures
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("every", [211, pytest.param(1, marks=pytest.mark.slow)])
+def test_edited_files_are_refused_or_work(tmp_path, every):
+    assert not failures_of(tmp_path, every)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda a: a.update(n_parameters_=None), "n_parameters_"),
+        (lambda a: a.update(history_=[3]), "history_.0"),
+        (lambda a: a["_maps"][0].update(scale=-1.0), "scale"),
+        (lambda a: a["columns_"].update(cells=[0.5]), "cells.0"),
+        (lambda a: a["summary_"]["dictionary"].pop("n_iter"), "summary_.n_iter"),
+    ],
+)
+def test_the_message_names_the_field(tmp_path, change, field):
+    rtbm.save(quick(margins="yeo-johnson").fit(X), tmp_path / "model.rtbm")
+    manipulated(tmp_path / "model.rtbm", lambda t, d: change(attributes_of(d)))
+    with pytest.raises(FileError, match=rf"model\.rtbm.*{field}"):
+        rtbm.load(tmp_path / "model.rtbm")
+
+
+def equal_after_loading(folder, model, answer):
+    rtbm.save(model, folder / "trip.rtbm")
+    copy = rtbm.load(folder / "trip.rtbm")
+    rtbm.save(copy, folder / "trip.rtbm")
+    return all(np.array_equal(answer(model), answer(other)) for other in (copy, rtbm.load(folder / "trip.rtbm")))
+
+
+def test_components_of_tables_keep_their_weights(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = [CategoryColumn(torch.tensor([[0.5, 0.5], [0.1, 0.9], [0.7, 0.3]]))]
+    for _ in range(200):
+        rows = MixedDistribution(rng.dirichlet([5.0, 5.0, 5.0]), [], columns)
+        assert equal_after_loading(tmp_path, rows, lambda own: own.weights)
+        assert equal_after_loading(tmp_path, rows, lambda own: own.log_prob([[0.0], [1.0]]))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_machines_of_phase_II_come_back_to_the_last_bit(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    n_visible, n_hidden = 1 + seed % 3, 2 + seed % 2
+    root = rng.normal(size=(n_hidden, n_hidden))
+    machine = rtbm.RTBMDistribution(
+        np.eye(n_visible) + 0.2,
+        rng.normal(size=(n_visible, n_hidden)),
+        root @ root.T + 0.3 * np.eye(n_hidden),
+        rng.normal(size=n_visible),
+        rng.normal(size=n_hidden),
+        phase="II",
+    )
+    v = rng.normal(size=(40, n_visible))
+    assert equal_after_loading(
+        tmp_path, machine, lambda own: torch.cat([own.log_prob(v)[:, None], own.hidden_mean(v)], 1)
+    )
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("seed", range(8))
+def test_predictions_come_back_to_the_last_bit(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    d, rows = 1 + seed % 4, np.column_stack([rng.normal(size=(60, 1 + seed % 4)), rng.integers(0, 3, 60)])
+    y = rows.sum(1) + rng.gamma(1.0, size=60)
+    options = {"n_components": 1 + seed % 3, "max_iter": 5, "fallback": None, "phase": ("I", "II")[seed % 2]}
+    density = quick(
+        1 + seed % 3, **options, categorical_features=[d] if seed % 4 == 0 else None, rounded=None, atoms=None
+    )
+    model = rtbm.RTBMRegressor(density).fit(rows, y)
+    waves = quick(2 + seed % 2, coupling="diagonal", max_iter=5, fallback=None).fit(rows[:, :2] + 0.1 * y[:, None])
+    for n in (1, 7, 60):
+        assert equal_after_loading(tmp_path, model, lambda own, n=n: own.predict(rows[:n]))
+        assert equal_after_loading(tmp_path, model, lambda own, n=n: own.predict_quantiles(rows[:n]))
+        assert equal_after_loading(tmp_path, waves, lambda own, n=n: own.score_samples(rows[:n, :2]))

@@ -9,29 +9,34 @@ import dataclasses
 import functools
 import hashlib
 import importlib
+import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import numpy as np
 import safetensors
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from rtbm.common import Floats
 from rtbm.distributions import (
     MappedDistribution,
     MixedDistribution,
     RTBMDistribution,
     RTBMMixture,
 )
-from rtbm.errors import FileError, InvalidInputError
+from rtbm.errors import FileError, InvalidInputError, RTBMError
 from rtbm.paths import existing_file, write_whole
 from rtbm.version import __version__
 
@@ -92,9 +97,32 @@ MODULE_OPTIONS: dict[str, tuple[str, ...]] = {
     "Dropout": ("p",),
 }
 """The arguments of modules, which have attributes of the same names; modules that are not listed have none."""
-LATTICE_TENSORS = ("A", "a", "F", "mean", "covariance")
+Numbers = NDArray[np.number[Any]]
+OTHER_HINTS: dict[str, dict[str, Any]] = {
+    "LogisticRegression": {
+        "n_features_in_": int,
+        "classes_": np.ndarray,
+        "coef_": Annotated[Numbers, "rows d"],
+        "intercept_": Annotated[Numbers, "rows"],
+    },
+    "Pipeline": {"steps": list[tuple[str, BaseEstimator | str | None]]},
+    "StandardScaler": {
+        "n_features_in_": int,
+        "mean_": Annotated[Numbers, "d"] | None,
+        "var_": Annotated[Numbers, "d"] | None,
+        "scale_": Annotated[Numbers, "d"] | None,
+    },
+}
+"""The attributes of estimators of scikit-learn, which has no annotations."""
+LATTICE_TENSORS = ("A", "a", "F", "mean", "covariance", "basis", "dual")
 NATURAL_TENSORS = ("T", "W", "Q", "b_v", "b_h")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+STANDS_FOR: dict[Any, Any] = {float: int | float, Sequence: list | tuple}
+"""The types of values, where an annotation names another one."""
+FAILURES = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""What a file can make a constructor raise."""
 LABEL_KINDS = "biufUO"
 """The kinds of NumPy arrays that can be saved: numbers, and strings."""
 
@@ -143,16 +171,19 @@ def save(model: Any, path: Any) -> None:
 def load(path: Any) -> Any:
     """Load what `save` has saved: an estimator, a distribution or a module, on the CPU.
 
-    A file that is truncated, was edited or is of another kind is a FileError.
+    A file that is truncated, was edited or is of another kind is a FileError. It names the field of a model that has
+    another type, size or value than it can have.
     """
     tensors, description = read(path)
     try:
-        model = _decode(description["model"], tensors)
+        model = _decode(description["model"], tensors, "model")
         if _name_of(model) is None:
-            raise InvalidInputError("it holds no model")
+            raise FileError(f"model must be one, got {reprlib.repr(model)}")
+        if isinstance(model, BaseEstimator):
+            check_is_fitted(model)
         return model
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError, ValueError) as error:
-        raise FileError(f"{path}: the file does not describe a model of this library ({error!r})") from None
+    except (FileError, LookupError, NotFittedError) as error:
+        raise FileError(f"{path}: the file does not describe a model of this library: {error}") from None
 
 
 def read(path: Any) -> tuple[Tensors, dict[str, Any]]:
@@ -192,7 +223,8 @@ def _fingerprint(tensors: Tensors, description: dict[str, Any]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        if tensor.numel():
+            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -248,28 +280,46 @@ def _encode_array(value: np.ndarray, tensors: Tensors, place: str) -> Any:
     return {"array": place}
 
 
-def _decode(saved: Any, tensors: Tensors) -> Any:
-    """The value that `_encode` was given."""
+def _decode(saved: Any, tensors: Tensors, place: str) -> Any:
+    """The value that `_encode` was given. Errors name its place."""
+    try:
+        return _decode_node(saved, tensors, place)
+    except FileError:  # of a part
+        raise
+    except FAILURES as error:
+        raise FileError(f"{place}: {error if isinstance(error, RTBMError) else repr(error)}") from None
+
+
+def _decode_node(saved: Any, tensors: Tensors, place: str) -> Any:
+    def decoded(items: Any) -> dict[Any, Any]:
+        return {key: _decode(part, tensors, f"{place}.{key}") for key, part in items}
+
     if isinstance(saved, list):
-        return [_decode(part, tensors) for part in saved]
+        return list(decoded(enumerate(saved)).values())
     if not isinstance(saved, dict):
         return saved
     if "class" in saved:
-        return _restore(saved["class"], {k: _decode(v, tensors) for k, v in saved.items() if k != "class"})
+        return _restore(saved["class"], decoded((k, v) for k, v in saved.items() if k != "class"), place)
     ((kind, content),) = ((k, v) for k, v in saved.items() if k != "type")
-    if kind == "dictionary":
-        return {key: _decode(part, tensors) for key, part in content.items()}
     if kind == "labels":
-        return np.array(content, dtype=saved["type"])
+        return _decode_labels(content, np.dtype(saved["type"]))
     leaves: dict[str, Any] = {
         "float": float,
-        "pairs": lambda items: {key: _decode(part, tensors) for key, part in items},
-        "tuple": lambda items: tuple(_decode(item, tensors) for item in items),
+        "dictionary": lambda items: decoded(items.items()),
+        "pairs": decoded,
+        "tuple": lambda items: tuple(decoded(enumerate(items)).values()),
         "dtype": DTYPES.__getitem__,
         "tensor": tensors.__getitem__,
         "array": lambda name: tensors[name].numpy(),
     }
     return leaves[kind](content)
+
+
+def _decode_labels(content: Any, dtype: np.dtype) -> np.ndarray:
+    labels = np.array(content, dtype=dtype)
+    if dtype.kind not in "UO" or not all(isinstance(cell, str | int | float) for cell in labels.flat):
+        raise InvalidInputError(f"labels must be strings or numbers, got {reprlib.repr(content)} of type {dtype}")
+    return labels
 
 
 def _parts(value: Any, name: str) -> dict[str, Any]:
@@ -286,10 +336,11 @@ def _parts(value: Any, name: str) -> dict[str, Any]:
     if isinstance(value, RTBMDistribution):
         exact = value.to(dtype=torch.float64)
         is_dense = value.coupling == "dense"
-        view = exact.lattice if is_dense else exact.to_phase("II").natural
         names = LATTICE_TENSORS if is_dense else NATURAL_TENSORS
-        settings = {"phase": value.phase, "tolerance": value.tolerance, "dtype": value.dtype}
-        return {key: getattr(view, key) for key in names} | settings
+        tensors = dict(zip(names, exact._evaluator.parameters, strict=True))
+        if is_dense and torch.equal(tensors["basis"], torch.eye(value.n_hidden).to(tensors["basis"])):
+            del tensors["basis"], tensors["dual"]
+        return tensors | {"phase": value.phase, "tolerance": value.tolerance, "dtype": value.dtype}
     if isinstance(value, RTBMMixture):
         return {"logits": value.logits, "components": list(value.components)}
     if isinstance(value, MappedDistribution):
@@ -315,31 +366,119 @@ def _plain(parameter: Any) -> Any:
     return parameter if isinstance(parameter, leaves) else None
 
 
-def _restore(name: str, parts: dict[str, Any]) -> Any:
+def _restore(name: str, parts: dict[str, Any], place: str) -> Any:
     """The object of a known class that `_parts` was given."""
     if name not in CLASSES:
         raise KeyError(f"unknown class {name!r}")
     kind = _class(name)
     if issubclass(kind, BaseEstimator):
-        model = kind(**parts["parameters"])
-        vars(model).update(parts["attributes"])
-        if hasattr(model, "_check_loaded"):
-            model._check_loaded()
-        return model
-    if issubclass(kind, torch.nn.Module):
-        return _restore_module(kind, **parts)
-    if kind is RTBMDistribution:
-        return _restore_machine(**parts)
-    if kind is RTBMMixture:
-        return RTBMMixture.from_logits(parts["logits"], parts["components"])
-    return kind(**parts)
+        model = _restore_estimator(kind, place=place, **parts)
+    elif issubclass(kind, torch.nn.Module):
+        model = _restore_module(kind, **parts)
+    elif kind is RTBMDistribution:
+        model = _restore_machine(**parts)
+    elif kind is RTBMMixture:
+        model = RTBMMixture.from_logits(parts["logits"], parts["components"])
+    else:
+        if not issubclass(kind, torch.distributions.Distribution):  # which check their arguments themselves
+            _check_types(kind, parts, _hints(kind), place, {})
+        model = kind(**parts)
+    if hasattr(model, "_check_loaded") and parts.get("attributes") != {}:
+        model._check_loaded()
+    return model
+
+
+def _restore_estimator(kind: Any, parameters: dict[str, Any], attributes: dict[str, Any], place: str) -> Any:
+    """An estimator with these fitted attributes; without any, one that another estimator has as a parameter."""
+    model = kind(**parameters)
+    hints = _hints(kind) | OTHER_HINTS.get(kind.__name__, {})
+    own = {name: hint for name, hint in hints.items() if name in parameters}
+    _check_types(kind, parameters, own, f"{place}.parameters", {})
+    if attributes:
+        left_out = {*own, *getattr(kind, "_unsaved", ())}
+        hints = {name: hint for name, hint in hints.items() if name not in left_out}
+        hints["feature_names_in_"] = Annotated[np.ndarray, "d"] | None
+        _check_types(kind, attributes, hints, f"{place}.attributes", {"d": attributes.get("n_features_in_", 0)})
+        if not all(isinstance(name, str) for name in attributes.get("feature_names_in_", ())):
+            raise InvalidInputError("feature_names_in_ must be strings")
+    vars(model).update(attributes)
+    if "coef_" in attributes and len(model.classes_) != max(len(model.coef_), 2):
+        raise InvalidInputError(f"coef_ must have one row for two classes_, else one for each, got {len(model.coef_)}")
+    return model
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _check_types(
+    kind: Any, parts: Mapping[str, Any], hints: Mapping[str, Any], place: str, sizes: dict[str, int]
+) -> None:
+    """Check that the parts of an object of a class are what annotations say; those with a default may be absent."""
+    for name, hint in hints.items():
+        if name in parts or not hasattr(kind, name):
+            wrong = _misfit(parts.get(name), hint, f"{place}.{name}", sizes)
+            if wrong:
+                raise FileError(wrong)
+
+
+def _misfit(value: Any, hint: Any, place: str, sizes: dict[str, int]) -> str | None:
+    """What is wrong with a value that an annotation describes; None if nothing is.
+
+    An annotation may be Annotated[type, ...] with the sizes of an array or a list, as in "n d", where a name stands for
+    the same size in one object; with a range of integers; or with the TypedDict of a dictionary.
+    """
+    kind, parts = get_origin(hint) or hint, get_args(hint)
+    if kind is Annotated:
+        return next(filter(None, (_misfit(value, part, place, sizes) for part in parts)), None)
+    if kind in (Union, UnionType):
+        found = [_misfit(value, part, place, sizes) for part in parts]
+        return None if None in found else found[0]
+    got = f"got {reprlib.repr(value)}"
+    inner: list[tuple[Any, Any, Any]] = []
+    if isinstance(kind, str):
+        shape = value.shape if isinstance(value, Tensor | np.ndarray) else (len(value),)
+        wanted = [
+            int(name) if name.isdigit() else sizes.setdefault(name, size)
+            for name, size in itertools.zip_longest(kind.split(), shape)
+        ]
+        return None if wanted == list(shape) else f"{place} must have the shape {tuple(wanted)}, got {tuple(shape)}"
+    if isinstance(kind, range):
+        return None if value in kind else f"{place} must be from {kind.start} to {kind.stop - 1}, {got}"
+    if kind is Literal:
+        return None if value in parts else f"{place} must be one of {parts}, {got}"
+    if is_typeddict(kind):
+        inner = [(k, value.get(k), v) for k, v in _hints(kind).items()]
+        inner = [part for part in inner if part[0] in value or part[0] in kind.__required_keys__]
+    elif kind is not Any and not isinstance(value, STANDS_FOR.get(kind, kind)):
+        return f"{place} must be of the type {getattr(kind, '__name__', kind)}, {got}"
+    elif kind is np.ndarray and parts and not np.issubdtype(value.dtype, np.float64 if hint == Floats else np.number):
+        return f"{place} must hold {'numbers of the type float64' if hint == Floats else 'numbers'}, got {value.dtype}"
+    elif kind is tuple and parts[-1:] != (Ellipsis,):
+        inner = list(zip(range(len(parts)), value, parts, strict=True))
+    elif kind in (list, tuple, Sequence):
+        inner = [(i, part, parts[0]) for i, part in enumerate(value)] if parts else []
+    elif kind in (dict, Mapping):
+        inner = [(k, part, parts[1]) for k, part in value.items()] if parts else []
+    checked = (_misfit(part, own, f"{place}.{name}", sizes) for name, part, own in inner)
+    return next(filter(None, checked), None)
 
 
 def _restore_machine(phase: str, tolerance: float, dtype: torch.dtype, **tensors: Tensor) -> RTBMDistribution:
     if not all(tensor.dtype == torch.float64 and bool(tensor.isfinite().all()) for tensor in tensors.values()):
         raise InvalidInputError("the tensors of a machine must be finite and of float64")
-    if set(tensors) == set(LATTICE_TENSORS):
+    if "A" in tensors:
+        basis = [tensors.pop(name) for name in LATTICE_TENSORS[5:] if name in tensors]
         machine = RTBMDistribution.from_lattice(**tensors, phase=phase, tolerance=tolerance)
+        if basis:
+            identity = torch.eye(machine.n_hidden, dtype=torch.float64)
+            is_square = all(part.shape == identity.shape and torch.equal(part, part.round()) for part in basis)
+            if len(basis) != 2 or not is_square or not torch.equal(basis[0].mT @ basis[1], identity):
+                raise InvalidInputError("basis must be a matrix of integers, and dual its inverse transpose")
+            own = machine._evaluator
+            own = type(own).from_parameters([*own.parameters[:5], *basis], tolerance)
+            machine = RTBMDistribution._make(own, phase, torch.float64)
     else:
         machine = RTBMDistribution(**tensors, phase="II", tolerance=tolerance).to_phase(phase)
     return machine.to(dtype=dtype)
@@ -356,6 +495,8 @@ def _restore_module(kind: Any, options: dict[str, Any], tensors: Tensors, parts:
         module.components = parts["components"]
     else:
         dtypes = {tensor.dtype for tensor in tensors.values()}
+        if len(dtypes) > 1:
+            raise InvalidInputError(f"its tensors must have one dtype, got {dtypes}")
         module = kind(**options, **({"dtype": dtypes.pop(), "device": "meta"} if dtypes else {}))
     wanted = {name: parameter.shape for name, parameter in module.named_parameters(recurse=False)}
     if {name: tensor.shape for name, tensor in tensors.items()} != wanted:

@@ -141,6 +141,12 @@ class YeoJohnson(ColumnMap):
     centre: float
     scale: float
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.exponent <= 2 and math.isfinite(self.centre) and 0 < self.scale < math.inf):
+            raise InvalidInputError(
+                f"a power needs an exponent from 0 to 2, a finite centre and a positive scale, got {self}"
+            )
+
     @property
     def knots(self) -> tuple[float, ...]:
         """See `ColumnMap`."""
@@ -194,6 +200,16 @@ class LearnedMargin(ColumnMap):
     weights: Tensor
     centres: Tensor
     scales: Tensor
+
+    def __post_init__(self) -> None:
+        parts = (self.weights, self.centres, self.scales)
+        fits = len({part.shape for part in parts}) == 1 and self.weights.ndim == 1 and self.weights.numel() > 0
+        is_finite = all(bool(part.isfinite().all()) for part in parts)
+        if not (fits and is_finite and bool((self.weights >= 0).all()) and bool((self.scales > 0).all())):
+            raise InvalidInputError(
+                f"weights, centres and scales must be finite and of one shape (S,), weights not negative, and scales "
+                f"positive, got {parts}"
+            )
 
     @property
     def knots(self) -> tuple[float, ...]:
@@ -266,6 +282,10 @@ class StraightTails(ColumnMap):
     inner: ColumnMap
     first: float
     last: float
+
+    def __post_init__(self) -> None:
+        if not self.first < self.last:
+            raise InvalidInputError(f"straight tails need first < last, got {self.first!r} and {self.last!r}")
 
     @property
     def is_smooth_inversely(self) -> bool:

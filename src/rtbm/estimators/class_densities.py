@@ -1,7 +1,7 @@
 """The densities of one class: of every single feature, and of all features together."""
 
 import math
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -39,9 +39,9 @@ LARGEST_DISTANCE = 1e6
 class JointDensity(NamedTuple):
     """A density of all features: that of machines for z with x = mean + root z."""
 
-    vector: Floats  # (n_parameters,)
-    mean: Floats  # (d,)
-    root: Floats  # (d, d)
+    vector: Annotated[Floats, "n_parameters"]
+    mean: Annotated[Floats, "d"]
+    root: Annotated[Floats, "d d"]
 
     def log_prob(self, x: Floats) -> Floats:
         """log P (n,) of rows (n, d). NaN entries are integrated out."""
@@ -62,7 +62,7 @@ class JointDensity(NamedTuple):
 class ClassDensities(NamedTuple):
     """The densities of one class, fitted to part of the data. Features that are constant there have none."""
 
-    varies: np.ndarray  # (d,): which features are not constant
+    varies: Annotated[np.ndarray, "d"]  # which features are not constant
     single: ColumnDensities | None  # of those features; None without any
     joint: list[JointDensity | None]  # as in JOINT; None for those that could not be fitted
 

@@ -1,7 +1,7 @@
 """Classification by the densities of classes and by logistic regression, weighed by what predicts held-out rows."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import joblib
 import numpy as np
@@ -24,7 +24,7 @@ from rtbm.estimators.checks import (
 )
 from rtbm.estimators.class_densities import ClassDensities, class_tasks
 from rtbm.estimators.density.categories import UNKNOWN, encode_like, learn_levels
-from rtbm.estimators.density.columns import states_of
+from rtbm.estimators.density.columns import Levels, states_of
 from rtbm.estimators.density.fitted import in_blocks
 from rtbm.estimators.density.folds import fold_numbers
 from rtbm.estimators.density.stacking import stacking_weights
@@ -141,10 +141,18 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     random_state: Any
     n_jobs: int | None
     verbose: int
-    categories_: Any
-    classes_: np.ndarray
-    predictor_weights_: dict[str, Any]
-    held_out_: dict[str, Any]
+    n_features_in_: int
+    categories_: Annotated[Levels, "d"]
+    classes_: Annotated[np.ndarray, "classes"]
+    predictor_weights_: dict[str, float]
+    held_out_: dict[str, float]
+    _centre: Annotated[Floats, "d"]
+    _scale: Annotated[Floats, "d"]
+    _low: Annotated[Floats, "d"]
+    _high: Annotated[Floats, "d"]
+    _log_prior: Annotated[Floats, "classes"]
+    _logistic: dict[str, tuple[Floats, Floats, BaseEstimator]]
+    _densities: list[FoldDensities]
 
     def __init__(
         self,
@@ -336,6 +344,11 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         """The labels (n_samples,)."""
         log_proba = self.predict_log_proba(X)
         return self.classes_[log_proba.argmax(axis=1)]
+
+    def _check_loaded(self) -> None:
+        """Check with one row that the attributes of a file belong together."""
+        with np.errstate(all="ignore"):
+            self._log_proba_of_block(np.full((1, self.n_features_in_), np.nan))
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_densities")

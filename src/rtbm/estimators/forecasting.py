@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self, TypedDict
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from rtbm.estimators.checks import check_flag, check_number, draw_seed, forget, 
 from rtbm.estimators.density.committee import make_density
 from rtbm.estimators.density.estimator import RTBMDensity
 from rtbm.estimators.density.margins import map_back, map_rows
+from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.parallel import threads_for
 from rtbm.nn import theta_unit
 from rtbm.training.network_starts import find_sinusoids
@@ -111,6 +112,14 @@ class LinearNormal:
         return self.mean + np.where(np.isnan(X), 0.0, X - self.centre) @ self.slope + self.std * scores
 
 
+class SeriesIndex(TypedDict):
+    """The last date or period of a series, and the step."""
+
+    last: str
+    step: str
+    is_dates: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Member:
     """A fitted model of the mapped series: a structure, the weights of its theta units, its drift and its remainder."""
@@ -123,7 +132,7 @@ class Member:
     """Of the differences in the past."""
     drift: float
     """The same for the future: nearer to 0 the less certain it is."""
-    remainder: Any
+    remainder: Annotated[Any, PredictingDensity | LinearNormal]
     """The distribution of a difference given its lags."""
 
     def season(self, times: Floats) -> Floats:
@@ -280,6 +289,15 @@ class RTBMForecaster(BaseEstimator):
     theta: bool
     n_paths: int
     random_state: Any
+    periods_: tuple[float, ...]
+    map_: ColumnMap
+    n_values_: int
+    scores_: dict[str, float]
+    uses_theta_: bool
+    members_: dict[str, Member]
+    _seed: int
+    _y: Annotated[Floats, "values"]
+    _index: Annotated[dict[str, Any], SeriesIndex] | None
 
     def __init__(
         self,
@@ -304,18 +322,18 @@ class RTBMForecaster(BaseEstimator):
         given = None if self.periods is None else _check_periods(self.periods, len(values))
         self._seed = draw_seed(self.random_state)
         self.n_values_, self._y, self._index = len(values), values, _index_of(y)
-        self.map_: ColumnMap = _choose_map(values, given)
+        self.map_ = _choose_map(values, given)
         u = self._to_line(values)
-        self.periods_: tuple[float, ...] = find_periods(u) if given is None else given
+        self.periods_ = find_periods(u) if given is None else given
         candidates = structures(self.periods_, bool(self.theta))
-        self.scores_: dict[str, float] = self._judge(candidates, u)
+        self.scores_ = self._judge(candidates, u)
         if not self.scores_:
             raise InvalidInputError("y: too few values without gaps between them for any lag: fill in gaps")
         members: dict[str, Member] = {}
         for name in sorted(self.scores_, key=self.scores_.__getitem__)[:N_MEMBERS]:
             member = fit_member(candidates[name], u, self.periods_, self._fit_density)
             members |= {} if member is None else {name: member}
-        self.uses_theta_: bool = any(member.structure.has_season for member in members.values())
+        self.uses_theta_ = any(member.structure.has_season for member in members.values())
         self.members_ = members
         return self
 
@@ -414,6 +432,10 @@ class RTBMForecaster(BaseEstimator):
         make = pd.date_range if is_dates else pd.period_range
         index = make(last, periods=len(result) + 1, freq=step)[1:]
         return pd.Series(result, index) if columns is None else pd.DataFrame(result, index, columns)
+
+    def _check_loaded(self) -> None:
+        """Check with one step that the attributes of a file belong together."""
+        self._paths(1, 2, self._seed)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "members_")

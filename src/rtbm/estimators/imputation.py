@@ -5,11 +5,12 @@ from typing import Any, Self
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from rtbm.errors import InvalidInputError
 from rtbm.estimators.base import Estimator
 from rtbm.estimators.checks import check_rows, forget, keep_arguments
 from rtbm.estimators.density.categories import learn_levels
 from rtbm.estimators.density.committee import make_density
-from rtbm.estimators.density.predictions import IMPUTATIONS
+from rtbm.estimators.density.predictions import IMPUTATIONS, PredictingDensity
 from rtbm.validation import check_choice, check_integer
 
 
@@ -54,7 +55,8 @@ class RTBMImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
     method: str
     random_state: Any
     n_jobs: int | None
-    density_: Any
+    n_features_in_: int
+    density_: PredictingDensity
 
     def __init__(
         self, density: Any = None, *, method: str = "mean", random_state: Any = None, n_jobs: int | None = None
@@ -86,6 +88,11 @@ class RTBMImputer(OneToOneFeatureMixin, TransformerMixin, Estimator):
         check_integer(n_draws, "n_draws", 1)
         seed = self.random_state if random_state is None else random_state
         return self.density_._impute(X, "sample", n_draws, seed)
+
+    def _check_loaded(self) -> None:
+        """Check that the attributes of a file belong together."""
+        if self.density_.n_features_in_ != self.n_features_in_:
+            raise InvalidInputError(f"density_ must have n_features_in_ = {self.n_features_in_} features")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

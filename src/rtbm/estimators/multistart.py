@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import joblib
 from sklearn.exceptions import ConvergenceWarning
@@ -25,6 +25,17 @@ Report = Callable[[int, Record], None]
 """Called with the number of a start and each of its records."""
 Watch = Callable[[int, Record, Tensor], bool]
 """Called with the number of a start, each of its records and the vector there; the fit ends when it returns True."""
+
+
+class SearchSummary(TypedDict):
+    """What a fitted estimator knows about the search: see `Outcome.summary`."""
+
+    solver: Literal["lbfgs", "em", "cma", "adam"]
+    n_init: int
+    n_iter: int
+    reason: str
+    converged: bool
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)

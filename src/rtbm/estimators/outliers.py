@@ -1,12 +1,13 @@
 """Outlier detection by density."""
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from rtbm.common import Floats
+from rtbm.errors import InvalidInputError
 from rtbm.estimators.base import Estimator
 from rtbm.estimators.checks import (
     check_number,
@@ -96,6 +97,11 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
     contamination: float | str
     random_state: Any
     n_jobs: int | None
+    n_features_in_: int
+    density_: RTBMDensityCV
+    held_out_scores_: Annotated[Floats, "rows"]
+    held_out_counts_: Annotated[Floats, "rows"]
+    offset_: float
 
     def __init__(
         self,
@@ -119,9 +125,9 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
         if self.density is None:
             seen = self._sample(seen)
         n_distinct = len(distinct_rows(checked[seen], weights[seen])[0])
-        self.density_: RTBMDensityCV = self._make_density(n_distinct).fit(X, sample_weight=np.where(seen, weights, 0.0))
+        self.density_ = self._make_density(n_distinct).fit(X, sample_weight=np.where(seen, weights, 0.0))
         self._keep_scores(X, weights, seen)
-        self.offset_: float = self._threshold()
+        self.offset_ = self._threshold()
         return self
 
     def _make_density(self, n_rows: int) -> RTBMDensityCV:
@@ -253,6 +259,11 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
         is_outlier = self._score(cells, unseen) < self.offset_
         share = float(self._rank(self.offset_))
         return explain(self.density_, X, cells, unseen, is_outlier, share, coverage)
+
+    def _check_loaded(self) -> None:
+        """Check that the attributes of a file belong together."""
+        if self.density_.n_features_in_ != self.n_features_in_:
+            raise InvalidInputError(f"density_ must have n_features_in_ = {self.n_features_in_} features")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

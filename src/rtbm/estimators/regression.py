@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -29,8 +29,10 @@ from rtbm.estimators.checks import (
     warn_of_spikes,
 )
 from rtbm.estimators.density.categories import encode_like, learn_levels
+from rtbm.estimators.density.columns import Levels
 from rtbm.estimators.density.committee import make_density
 from rtbm.estimators.density.fitted import in_blocks
+from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.validation import check_integer
 
 
@@ -84,9 +86,11 @@ class RTBMRegressor(RegressorMixin, Estimator):
     random_state: Any
     n_jobs: int | None
     verbose: int
+    n_features_in_: int
     n_targets_: int
-    categories_: Any
-    density_: Any
+    _is_flat: bool
+    categories_: Annotated[Levels, "d"]
+    density_: PredictingDensity
 
     def __init__(
         self,
@@ -202,7 +206,7 @@ class RTBMRegressor(RegressorMixin, Estimator):
     def log_prob(self, X: Any, y: Any) -> Floats:
         """log p(y|x) (n_samples,) of each row, jointly for several targets."""
         given = self._given(X)
-        values = np.asarray(y, dtype=np.float64).reshape(given.batch_shape[0], -1)
+        values: Floats = np.asarray(y, dtype=np.float64).reshape(given.batch_shape[0], -1)
         if values.shape[1] != self.n_targets_ or not np.isfinite(values).all():
             raise InvalidInputError(f"y must hold {self.n_targets_} finite numbers for each row of X")
         values = self.density_._bounds.subset(list(range(-self.n_targets_, 0))).inside(values)
@@ -249,6 +253,13 @@ class RTBMRegressor(RegressorMixin, Estimator):
     def _shaped(self, result: torch.Tensor, axis: int = -1) -> Floats:
         array = result.cpu().numpy()
         return array.squeeze(axis) if self._is_flat else array
+
+    def _check_loaded(self) -> None:
+        """Check that the attributes of a file belong together."""
+        if self.n_targets_ < 1 or self.density_.categories_ != [*self.categories_, *[None] * self.n_targets_]:
+            raise InvalidInputError(
+                "density_ must have the features, with their categories_, and then n_targets_ targets"
+            )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

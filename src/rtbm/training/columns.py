@@ -1,7 +1,7 @@
 """Densities of single columns: one machine with two hidden units for each, all fitted in one compiled call."""
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -51,9 +51,9 @@ digits."""
 class ColumnDensities(NamedTuple):
     """The densities of d columns: machines for (x − centre)/scale."""
 
-    vectors: Floats  # (d, n_parameters): the members of FAMILY
-    centre: Floats  # (d,)
-    scale: Floats  # (d,)
+    vectors: Annotated[Floats, f"d {FAMILY.n_parameters}"]  # the members of FAMILY
+    centre: Annotated[Floats, "d"]
+    scale: Annotated[Floats, "d"]
 
     @classmethod
     def fit(cls, x: Floats, weights: Floats) -> "ColumnDensities":

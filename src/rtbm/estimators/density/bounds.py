@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -59,10 +59,16 @@ class Bounds(NamedTuple):
            [0.5 ]])
     """
 
-    low: Floats
-    high: Floats
-    first: Floats
-    last: Floats
+    low: Annotated[Floats, "d"]
+    high: Annotated[Floats, "d"]
+    first: Annotated[Floats, "d"]
+    last: Annotated[Floats, "d"]
+
+    def _check_loaded(self) -> None:
+        """Check the values of a file."""
+        inside = (self.low <= self.first) & (self.first <= self.last) & (self.last <= self.high)
+        if not (inside & (self.low < self.high)).all():
+            raise InvalidInputError(f"low, first, last and high must increase, got {self!r}")
 
     @property
     def is_trivial(self) -> bool:

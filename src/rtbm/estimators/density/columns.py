@@ -8,7 +8,7 @@ also where no value repeats, so that nothing is to be spread.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,6 +54,13 @@ class Cells(NamedTuple):
     low: float
     high: float
     values: tuple[float, ...] = ()  # if they are few
+
+    def _check_loaded(self) -> None:
+        """Check the values of a file."""
+        values = np.array(self.values or (self.low, self.high))
+        is_ordered = (np.diff(values) >= 0).all() and len(self.values) != 1 and np.isfinite(values).all()
+        if not (is_ordered and 0 < self.width < np.inf and (self.low, self.high) == (values[0], values[-1])):
+            raise InvalidInputError(f"a rounded column needs cells of positive width in increasing order, got {self!r}")
 
     def nearest(self, x: Floats) -> Floats:
         """The values of the cells that x (...) lie in; NaN stays."""
@@ -172,10 +179,10 @@ class ColumnKinds:
         The decimals of draws; None for columns of categories, and for numbers that are drawn with all digits.
     """
 
-    levels: Levels
-    atoms: list[list[float]]
-    cells: list[Cells | None]
-    decimals: list[int | None]
+    levels: Annotated[Levels, "d"]
+    atoms: Annotated[list[list[float]], "d"]
+    cells: Annotated[list[Cells | None], "d"]
+    decimals: Annotated[list[int | None], "d"]
 
     @classmethod
     def plain(cls, n_columns: int) -> "ColumnKinds":

@@ -1,7 +1,7 @@
 """Density estimation by a committee of machines that cross-validation chooses and weighs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypedDict
 
 import joblib
 import numpy as np
@@ -23,7 +23,7 @@ from rtbm.estimators.density.bounds import make_bounds
 from rtbm.estimators.density.candidates import default_candidates, expected_seconds
 from rtbm.estimators.density.categories import UNKNOWN
 from rtbm.estimators.density.estimator import RTBMDensity
-from rtbm.estimators.density.fitted import FittedDensity, components
+from rtbm.estimators.density.fitted import FittedDensity, Summary, components
 from rtbm.estimators.density.folds import Folds, Trial, average_densities, deal, fit_and_score, fold_numbers
 from rtbm.estimators.density.margins import MARGINS, SHAPES, are_alike, learn_margin, make_maps, map_rows
 from rtbm.estimators.density.predictions import PredictingDensity
@@ -64,6 +64,14 @@ COST, HIGHEST_COST = 0.25, 10.0
 favour larger candidates."""
 SMALLEST_SHARE = 1e-3
 """Candidates of less weight are left out."""
+
+
+class CommitteeSummary(TypedDict):
+    """What a committee knows beside `Summary`."""
+
+    margins: str | None
+    combined: str
+    behind_average: float
 
 
 class RTBMDensityCV(PredictingDensity):
@@ -150,11 +158,15 @@ class RTBMDensityCV(PredictingDensity):
     (1.0, (2, 1))
     """
 
-    candidates_: list[dict[str, Any]]
+    candidates_: Annotated[list[dict[str, Any]], "candidates"]
     calibration_: ColumnMap
-    candidate_weights_: Floats
+    candidate_weights_: Annotated[Floats, "candidates"]
     margins_: str | None
-    held_out_: Any
+    combined_: str
+    held_out_: Annotated[Floats, "candidates"]
+    held_out_scores_: Annotated[Floats, "rows"]
+    held_out_counts_: Annotated[Floats, "rows"]
+    summary_: Annotated[dict[str, Any], Summary, CommitteeSummary]
 
     def __init__(
         self,
@@ -247,7 +259,7 @@ class RTBMDensityCV(PredictingDensity):
         self._behind = float(behind.min() if single < 0 else behind[single])
         taken = np.flatnonzero(self.candidate_weights_).tolist()
         parts = (held_out if single < 0 else single_fits).of(taken)
-        self.held_out_scores_: Floats = parts.mixed(self.candidate_weights_[taken]).joint[:, 0]
+        self.held_out_scores_ = parts.mixed(self.candidate_weights_[taken]).joint[:, 0]
         self.held_out_counts_ = weights
 
     def _fit_all(self, points: Floats, weights: Floats, seed: int) -> list[list[RTBMDensity]]:

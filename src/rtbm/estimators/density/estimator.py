@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from rtbm.estimators.density.bounds import make_bounds
 from rtbm.estimators.density.categories import UNKNOWN, LevelSearch, code_table, merge_levels
 from rtbm.estimators.density.columns import ColumnKinds, Levels, split_columns, states_of
 from rtbm.estimators.density.fallback import FullDataScore, find_machine, find_simpler, without_strays
-from rtbm.estimators.density.fitted import component_weights, components
+from rtbm.estimators.density.fitted import Summary, component_weights, components
 from rtbm.estimators.density.margins import MARGINS, are_alike, make_maps, map_rows
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.standardise import Standardised, like, log_scales, standardise, to_standard
@@ -48,7 +48,7 @@ from rtbm.estimators.density.survey import (
     survey,
 )
 from rtbm.estimators.density.task import DensityTask
-from rtbm.estimators.multistart import Outcome, Report, count_runs, search, task_options
+from rtbm.estimators.multistart import Outcome, Report, SearchSummary, count_runs, search, task_options
 from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.estimators.sources import Source, array_rows, open_source, plain_errors, work_on
 from rtbm.training import SOLVERS, ArrayBlocks, Record, Result, likelihood
@@ -201,6 +201,7 @@ class RTBMDensity(PredictingDensity):
 
     results_: list[Result]
     history_: list[Record]
+    summary_: Annotated[dict[str, Any], Summary, SearchSummary]
     n_features_in_: int
     columns_: ColumnKinds
     constants_: Floats

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import islice
 from numbers import Integral
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypedDict
 
 import numpy as np
 import torch
@@ -18,10 +18,12 @@ from torch import Tensor
 from rtbm import nn
 from rtbm.common import Floats
 from rtbm.distributions import (
+    CategoryColumn,
     ColumnMap,
     DiscreteGaussian,
     MappedDistribution,
     MixedDistribution,
+    NumberColumn,
     RTBMMixture,
 )
 from rtbm.distributions.maps import is_trivial
@@ -54,7 +56,6 @@ from rtbm.estimators.density.frames import (
 )
 from rtbm.estimators.density.margins import count_shapes, map_back, map_rows
 from rtbm.parameters import count
-from rtbm.training import Record
 from rtbm.training.families import Density
 from rtbm.training.likelihood import machine_log_prob
 from rtbm.validation import check_integer
@@ -63,6 +64,18 @@ BLOCK_ROWS = 2**17  # rows that methods take at a time
 FARTHEST = 1e10  # standard deviations; farther out, a density may be taken for 0
 LARGEST_LOSS = 1e-6
 """More probability than this of values that float64 cannot hold is worth a warning."""
+
+
+class Summary(TypedDict):
+    """What every fitted density knows about its fit."""
+
+    n_hidden: int
+    members: Sequence[Annotated[Sequence[Annotated[int, range(2**31)]], "2"]]
+    n_observations: float
+    is_gaussian: bool
+    n_iter: int
+    converged: bool
+    n_parameters: int
 
 
 class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMixin, Estimator):
@@ -80,16 +93,16 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     rounded: Any
     handle_unknown: str
     random_state: Any
-    _line_density: Any
+    _line_density: Any  # of the type RTBMDistribution, RTBMMixture or MixedDistribution
+    _n_features_out: int
     _module: nn.RTBM | nn.MixtureOfRTBMs | None = None
     _unsaved = ("results_", "_fit_result", "_module")
-    history_: list[Record]
     n_features_in_: int
     feature_names_in_: np.ndarray
-    constants_: Floats
+    constants_: Annotated[Floats, "d"]
     columns_: ColumnKinds
     _frame: FrameFormat | None = None
-    _ranges: Floats | None = None  # (2, n_features): the smallest and the largest numbers of the training data
+    _ranges: Annotated[Floats, "2 d"] | None = None  # the smallest and the largest numbers of the training data
     _bounds: Bounds
     _maps: list[ColumnMap]
     n_hidden_: int
@@ -97,7 +110,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
     n_iter_: int
     converged_: bool
     is_gaussian_: bool
-    summary_: dict[str, Any]
+    summary_: Annotated[dict[str, Any], Summary]
     _is_derived = False
 
     def _prepare(self, X: Any, sample_weight: Any, seed: int, merge: bool = True) -> tuple[Floats, Floats]:
@@ -670,12 +683,23 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
     def _check_loaded(self) -> None:
         """Check that the attributes of a file belong together."""
-        if not self.__sklearn_is_fitted__():
-            return
-        n, names = self._line_density.n_visible, getattr(self, "feature_names_in_", self.constants_)
-        sizes = {len(names), len(self.constants_)}
-        if {len(self._kept), len(self._bounds.low), len(self._maps)} != {n} or sizes != {self.n_features_in_}:
-            raise InvalidInputError(f"it must have {n} features like its density")
+        density, kinds, members = self._line_density, self._kinds, self.summary_["members"]
+        sizes = {len(self._kept), len(self._bounds.low), len(self._maps), density.n_visible}
+        dtypes = self._frame.dtypes if self._frame else kinds.levels
+        if len(sizes) != 1 or {self.columns_.n_columns, len(dtypes)} != {self.n_features_in_}:
+            raise InvalidInputError(f"it must have {density.n_visible} features like its density")
+        columns: list[Any] = getattr(density, "columns", [NumberColumn()] * density.n_visible)
+        for column, levels, atoms in zip(columns, kinds.levels, kinds.atoms, strict=True):
+            is_same = [*atoms] == [*getattr(column, "atoms", [])]
+            if isinstance(column, CategoryColumn) or levels is not None:
+                is_same = isinstance(column, CategoryColumn) and column.probabilities.shape[1] == len(levels or [])
+            if not is_same:
+                raise InvalidInputError("columns_ must have the levels and atoms of the columns of its density")
+        machines = components(density)
+        if sum(n for n, _ in members) not in (len(machines), len(component_weights(density))):
+            raise InvalidInputError("summary_: members must be those of its density")
+        if self._n_features_out != sum(machine.n_hidden for machine in machines):
+            raise InvalidInputError("_n_features_out must be the number of hidden units")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

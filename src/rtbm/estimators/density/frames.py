@@ -6,7 +6,7 @@ import datetime
 import re
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from sklearn.utils._set_output import ADAPTERS_MANAGER
@@ -27,7 +27,7 @@ GAPS = ("NoneType", "NAType", "NaTType")
 class FrameFormat(NamedTuple):
     """The library of a data frame, "pandas" or "polars", and the dtypes of its columns in its words."""
 
-    library: str
+    library: Literal["pandas", "polars"]
     dtypes: list[str]
 
     def subset(self, indices: Sequence[int]) -> "FrameFormat":

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import joblib
 import numpy as np
@@ -105,9 +105,11 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
     ['patch0_h0', 'patch0_h1', 'patch1_h0', 'patch1_h1']
     """
 
-    densities_: list[list[RTBMDensity]]
-    patches_: list[np.ndarray]
+    densities_: Annotated[list[list[RTBMDensity]], "patches"]
+    patches_: Annotated[list[np.ndarray], "patches"]
+    n_features_in_: int
     n_iter_: int
+    _kind: Annotated[str, Literal["expectations", "log_likelihood", "both"]]
 
     def __init__(
         self,
@@ -215,6 +217,15 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         log-likelihood. In phase II, E(h|x) needs all entries.
         """
         return self._features(self._check(X))
+
+    def _check_loaded(self) -> None:
+        """Check that the attributes of a file belong together."""
+        for patch, densities in zip(self.patches_, self.densities_, strict=True):
+            fits = patch.dtype.kind == "i" and patch.ndim == 1 and ((patch >= 0) & (patch < self.n_features_in_)).all()
+            if not (fits and densities and {own.n_features_in_ for own in densities} == {len(patch)}):
+                raise InvalidInputError(f"patches_ must be features that densities_ are of, got {patch!r}")
+        if len(self.densities_[0]) != len(getattr(self, "classes_", [0])):
+            raise InvalidInputError("densities_ must be those of all classes")
 
     def _check(self, X: Any) -> Floats:
         check_is_fitted(self)

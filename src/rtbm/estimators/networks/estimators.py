@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from numbers import Integral
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from rtbm.estimators.checks import (
     split_classes,
     split_rows,
 )
-from rtbm.estimators.multistart import count_runs, search, task_options
+from rtbm.estimators.multistart import SearchSummary, count_runs, search, task_options
 from rtbm.estimators.networks.task import NetworkRows, NetworkTask, absorb
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.progress import progress_bar, watch_of
@@ -48,6 +48,14 @@ ALIKE, FAR_APART = 1.2, 3.0
 times as far apart beyond the training data as inside, or as the mean absolute error if that is larger."""
 
 
+class NetworkSummary(SearchSummary):
+    """What a trained network knows about its training."""
+
+    n_parameters: int
+    n_observations: float
+    loss: float
+
+
 class ThetaNet(Estimator):
     """The base class of ThetaNetRegressor and ThetaNetClassifier."""
 
@@ -57,12 +65,15 @@ class ThetaNet(Estimator):
     module_: nn.Sequential
     results_: list[Result]
     history_: list[Record]
-    layer_sizes_: tuple[int, ...]
-    layer_activations_: tuple[str, ...]
+    layer_sizes_: Annotated[tuple[int, ...], "layers"]
+    layer_activations_: Annotated[tuple[str, ...], "layers"]
     n_parameters_: int
     n_iter_: int
     converged_: bool
     loss_: float
+    summary_: Annotated[dict[str, Any], NetworkSummary]
+    _coupling: str
+    _dropout: float
 
     def __init__(
         self,
@@ -91,6 +102,18 @@ class ThetaNet(Estimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "module_")
+
+    def _check_loaded(self) -> None:
+        """Check with one row that the attributes of a file belong together."""
+        shapes = {np.shape(getattr(self, "_inside", [0] * self.layer_sizes_[-1]))}
+        shapes |= {
+            _apply(network, np.zeros((1, self.n_features_in_))).shape[1:]
+            for network in (self.module_, *getattr(self, "_others", []))
+        }
+        n_classes = len(getattr(self, "classes_", range(2)))
+        is_for_classes = not hasattr(self, "classes_") or self.layer_sizes_[-1] == (1 if n_classes == 2 else n_classes)
+        if shapes != {(self.layer_sizes_[-1],)} or not is_for_classes or n_classes < 2:
+            raise InvalidInputError(f"layer_sizes_ must end with the number of outputs, got {self.layer_sizes_}")
 
     def _fit(self, X: Floats, target: Floats, weights: Floats) -> list[nn.Sequential]:
         """Train on checked data: inputs (n, d), targets (n, n_outputs), weights (n,).
@@ -295,6 +318,12 @@ class ThetaNetRegressor(RegressorMixin, ThetaNet):
     True
     """
 
+    _is_flat: bool
+    _others: nn.ModuleList
+    _inside: Floats
+    _low: Annotated[Floats, "d"]
+    _high: Annotated[Floats, "d"]
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train the network on X (n_samples, n_features) and y (n_samples,) or (n_samples, n_outputs).
 
@@ -381,7 +410,8 @@ class ThetaNetClassifier(ClassifierMixin, ThetaNet):
     (True, (2, 3))
     """
 
-    classes_: np.ndarray
+    classes_: Annotated[np.ndarray, "classes"]
+    _trained_loss: str
 
     def __init__(
         self,
