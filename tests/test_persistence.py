@@ -433,7 +433,7 @@ def failures_of(folder, every):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("every", [211, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [401, pytest.param(1, marks=pytest.mark.slow)])
 def test_edited_files_are_refused_or_work(tmp_path, every):
     assert not failures_of(tmp_path, every)
 

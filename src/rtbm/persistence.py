@@ -5,6 +5,7 @@ classes in CLASSES. An estimator is saved by its parameters and its fitted attri
 by its options and tensors, and a distribution by the parameters that determine it without cancellation.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -14,6 +15,7 @@ import json
 import math
 import os
 import reprlib
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -181,9 +183,20 @@ def load(path: Any) -> Any:
             raise FileError(f"model must be one, got {reprlib.repr(model)}")
         if isinstance(model, BaseEstimator):
             check_is_fitted(model)
+        if hasattr(model, "steps"):
+            _check_pipeline(model)
         return model
     except (FileError, LookupError, NotFittedError) as error:
         raise FileError(f"{path}: the file does not describe a model of this library: {error}") from None
+
+
+def _check_pipeline(model: Any) -> None:
+    """Check with one row that the steps of a pipeline fit together."""
+    try:
+        with contextlib.suppress(RTBMError), warnings.catch_warnings(action="ignore"):  # zeros may be out of reach
+            getattr(model, "predict", bool)(np.zeros((1, model.n_features_in_)))
+    except FAILURES as error:
+        raise FileError(f"model.steps do not fit together: {error!r}") from None
 
 
 def read(path: Any) -> tuple[Tensors, dict[str, Any]]:

@@ -202,13 +202,13 @@ class LearnedMargin(ColumnMap):
     scales: Tensor
 
     def __post_init__(self) -> None:
-        parts = (self.weights, self.centres, self.scales)
-        fits = len({part.shape for part in parts}) == 1 and self.weights.ndim == 1 and self.weights.numel() > 0
-        is_finite = all(bool(part.isfinite().all()) for part in parts)
-        if not (fits and is_finite and bool((self.weights >= 0).all()) and bool((self.scales > 0).all())):
+        weights, centres, scales = self.weights, self.centres, self.scales
+        is_alike = len({(part.shape, part.dtype) for part in (weights, centres, scales)}) == 1 and weights.ndim == 1
+        is_finite = is_alike and bool(torch.cat([weights, centres, scales]).isfinite().all())
+        if not (is_finite and len(weights) and bool((weights >= 0).all() and (scales > 0).all())):
             raise InvalidInputError(
-                f"weights, centres and scales must be finite and of one shape (S,), weights not negative, and scales "
-                f"positive, got {parts}"
+                "weights, centres and scales must be finite, of one dtype and one shape (S,), weights not negative, and "
+                f"scales positive, got {(weights, centres, scales)}"
             )
 
     @property
@@ -218,7 +218,9 @@ class LearnedMargin(ColumnMap):
 
     def pieces(self, edges: Tensor) -> Tensor:
         """See `ColumnMap`."""
-        return (self.power.to_line(edges)[0].diff() / self.scales.min()).ceil().clamp(1, MAX_PIECES).long()
+        return (
+            (self.power.to_line(edges)[0].diff() / self.scales.min()).ceil().nan_to_num(1.0).clamp(1, MAX_PIECES).long()
+        )
 
     def to_line(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """See `ColumnMap`."""

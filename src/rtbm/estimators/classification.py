@@ -346,9 +346,10 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[log_proba.argmax(axis=1)]
 
     def _check_loaded(self) -> None:
-        """Check with one row that the attributes of a file belong together."""
-        with np.errstate(all="ignore"):
-            self._log_proba_of_block(np.full((1, self.n_features_in_), np.nan))
+        """Check with two rows that the attributes of a file belong together."""
+        rows = np.stack([np.full(self.n_features_in_, np.nan), self._centre])
+        if np.isnan(self._log_proba_of_block(rows)).any():
+            raise InvalidInputError("the densities or the weights of the predictors hold NaN")
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_densities")
