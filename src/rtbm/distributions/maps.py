@@ -207,8 +207,8 @@ class LearnedMargin(ColumnMap):
         is_finite = is_alike and bool(torch.cat([weights, centres, scales]).isfinite().all())
         if not (is_finite and len(weights) and bool((weights >= 0).all() and (scales > 0).all())):
             raise InvalidInputError(
-                "weights, centres and scales must be finite, of one dtype and one shape (S,), weights not negative, and "
-                f"scales positive, got {(weights, centres, scales)}"
+                "weights, centres and scales must be finite, of one dtype and one shape (S,), weights not negative, "
+                f"and scales positive, got {(weights, centres, scales)}"
             )
 
     @property
