@@ -313,6 +313,8 @@ def saved_models():
     rows, target = table("classifier")
     yield "pipeline", make_patch_classifier(1, random_state=0).fit(rows, target), rows
     yield "bounds", quick(2, bounds=(0, np.inf)).fit(X), X
+    flat = np.column_stack([X, np.ones(len(X))])
+    yield "constant", quick(drop_constant=True).fit(flat), flat
     plane = datasets.correlated_mixture.sample(100, seed=0)
     learned = quick(margins="learned", fallback=None).fit(plane)
     yield "learned", learned, plane

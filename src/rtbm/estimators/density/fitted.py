@@ -685,7 +685,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         """Check that the attributes of a file belong together."""
         density, kinds, members = self._line_density, self._kinds, self.summary_["members"]
         sizes = {len(self._kept), len(self._bounds.low), len(self._maps), density.n_visible}
-        dtypes = self._frame.dtypes if self._frame else kinds.levels
+        dtypes = self._frame.dtypes if self._frame else self.columns_.levels
         if len(sizes) != 1 or {self.columns_.n_columns, len(dtypes)} != {self.n_features_in_}:
             raise InvalidInputError(f"it must have {density.n_visible} features like its density")
         columns: list[Any] = getattr(density, "columns", [NumberColumn()] * density.n_visible)
