@@ -216,7 +216,7 @@ def test_the_summary_of_many_columns_is_short(tmp_path):
     pd.DataFrame(np.random.default_rng(0).normal(size=(3, 150)), columns=names).to_csv(file, index=False)
     shown = unwrapped(command("fit", file, "--n-hidden", 1, "--output", tmp_path / "wide.rtbm").stdout)
     assert "c9 and 140 more" in shown
-    assert "c10" not in shown
+    assert "c9, c10" not in shown
 
 
 def test_decimal_commas_separators_and_compression(tmp_path, plane):
@@ -418,7 +418,8 @@ def test_the_summary_suggests_bounds_where_draws_cross_zero(tmp_path):
     weights = np.random.default_rng(0).gamma(1.0, 2.0, size=(200, 1))
     table = tmp_path / "weights.csv"
     np.savetxt(table, np.hstack([weights, weights[::-1] - 5]), delimiter=",", header="weight,change", comments="")
-    assert "draws below 0 weight (" in unwrapped(run("fit", table, *QUICK, "-o", tmp_path / "m.rtbm"))
+    run("fit", table, *QUICK, "-o", tmp_path / "m.rtbm")
+    assert "draws below 0 weight (" in unwrapped(run("info", tmp_path / "m.rtbm"))
     run("fit", table, *QUICK, "--bounds", "weight=0:", "-o", tmp_path / "m.rtbm")
     assert "draws below 0" not in unwrapped(run("info", tmp_path / "m.rtbm"))
 

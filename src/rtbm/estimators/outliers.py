@@ -186,7 +186,7 @@ class RTBMOutlierDetector(OutlierMixin, Estimator):
         check_is_fitted(self)
         density, n_rows = self.density_, self.held_out_counts_.sum()
         cells = density._check_all(X, unknown="error" if density.handle_unknown == "error" else "ignore")
-        unseen = [1.0 if levels is None else 1 / (len(levels) * (n_rows + 1)) for levels in density.categories_]
+        unseen = [1 / (len(levels) * (n_rows + 1)) if levels else 1.0 for levels in density.categories_]
         return cells, np.where(find_known(X, cells, density.categories_) & np.isnan(cells), unseen, 1.0)
 
     def _score(self, cells: Floats, unseen: Floats) -> Floats:

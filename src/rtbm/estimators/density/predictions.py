@@ -273,7 +273,10 @@ class PredictingDensity(FittedDensity):
         rows = everything[:, self._kept]
         filled = torch.from_numpy(rows.copy()).to(self._line_density.device)
         patterns = missing_patterns(filled)
-        with torch.no_grad(), counting_bar(len(patterns), "patterns of gaps", bool(self.verbose)) as advance:
+        with (
+            torch.no_grad(),
+            counting_bar(len(patterns), "patterns of gaps", len(patterns) > 1 and bool(self.verbose)) as advance,
+        ):
             for index, present, _ in patterns:
                 advance()
                 known = present.tolist()
