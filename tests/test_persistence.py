@@ -464,6 +464,14 @@ def equal_after_loading(folder, model, answer):
     return all(np.array_equal(answer(model), answer(other)) for other in (copy, rtbm.load(folder / "trip.rtbm")))
 
 
+def test_mixtures_keep_their_weights(tmp_path):
+    rng, machine = np.random.default_rng(0), dense(1, 1)
+    for weights in [[1.0, 0.0], *rng.dirichlet(np.ones(4), 60)]:
+        mixture = RTBMMixture(weights, [machine] * len(weights))
+        assert equal_after_loading(tmp_path, mixture, lambda own: own.logits)
+        assert equal_after_loading(tmp_path, mixture.to(dtype=torch.float32), lambda own: own.log_prob([[0.3]]))
+
+
 def test_components_of_tables_keep_their_weights(tmp_path):
     rng = np.random.default_rng(0)
     columns = [CategoryColumn(torch.tensor([[0.5, 0.5], [0.1, 0.9], [0.7, 0.3]]))]

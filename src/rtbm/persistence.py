@@ -355,7 +355,8 @@ def _parts(value: Any, name: str) -> dict[str, Any]:
             del tensors["basis"], tensors["dual"]
         return tensors | {"phase": value.phase, "tolerance": value.tolerance, "dtype": value.dtype}
     if isinstance(value, RTBMMixture):
-        return {"logits": value.logits, "components": list(value.components)}
+        log_weights = value.to(dtype=torch.float64).logits
+        return {"logits": log_weights, "components": list(value.components), "dtype": value.dtype}
     if isinstance(value, MappedDistribution):
         return {"base": value.base, "maps": value.maps}
     if isinstance(value, MixedDistribution):
@@ -391,7 +392,7 @@ def _restore(name: str, parts: dict[str, Any], place: str) -> Any:
     elif kind is RTBMDistribution:
         model = _restore_machine(**parts)
     elif kind is RTBMMixture:
-        model = RTBMMixture.from_logits(parts["logits"], parts["components"])
+        model = _restore_mixture(**parts)
     else:
         if not issubclass(kind, torch.distributions.Distribution):  # which check their arguments themselves
             _check_types(kind, parts, _hints(kind), place, {})
@@ -448,7 +449,6 @@ def _misfit(value: Any, hint: Any, place: str, sizes: dict[str, int]) -> str | N
     if kind in (Union, UnionType):
         found = [_misfit(value, part, place, sizes) for part in parts]
         return None if None in found else found[0]
-    got = f"got {reprlib.repr(value)}"
     inner: list[tuple[Any, Any, Any]] = []
     if isinstance(kind, str):
         shape = value.shape if isinstance(value, Tensor | np.ndarray) else (len(value),)
@@ -458,14 +458,14 @@ def _misfit(value: Any, hint: Any, place: str, sizes: dict[str, int]) -> str | N
         ]
         return None if wanted == list(shape) else f"{place} must have the shape {tuple(wanted)}, got {tuple(shape)}"
     if isinstance(kind, range):
-        return None if value in kind else f"{place} must be from {kind.start} to {kind.stop - 1}, {got}"
+        return None if value in kind else f"{place} must be from {kind.start} to {kind.stop - 1}, got {value!r}"
     if kind is Literal:
-        return None if value in parts else f"{place} must be one of {parts}, {got}"
+        return None if value in parts else f"{place} must be one of {parts}, got {reprlib.repr(value)}"
     if is_typeddict(kind):
         inner = [(k, value.get(k), v) for k, v in _hints(kind).items()]
         inner = [part for part in inner if part[0] in value or part[0] in kind.__required_keys__]
     elif kind is not Any and not isinstance(value, STANDS_FOR.get(kind, kind)):
-        return f"{place} must be of the type {getattr(kind, '__name__', kind)}, {got}"
+        return f"{place} must be of the type {getattr(kind, '__name__', kind)}, got {reprlib.repr(value)}"
     elif kind is np.ndarray and parts and not np.issubdtype(value.dtype, np.float64 if hint == Floats else np.number):
         return f"{place} must hold {'numbers of the type float64' if hint == Floats else 'numbers'}, got {value.dtype}"
     elif kind is tuple and parts[-1:] != (Ellipsis,):
@@ -495,6 +495,13 @@ def _restore_machine(phase: str, tolerance: float, dtype: torch.dtype, **tensors
     else:
         machine = RTBMDistribution(**tensors, phase="II", tolerance=tolerance).to_phase(phase)
     return machine.to(dtype=dtype)
+
+
+def _restore_mixture(logits: Tensor, components: Any, dtype: torch.dtype) -> RTBMMixture:
+    """A mixture with these logarithms of weights, whose last digits `from_logits` would change."""
+    if logits.dtype != torch.float64 or not abs(float(logits.logsumexp(0))) < 1e-9:
+        raise InvalidInputError(f"logits must be logarithms of probabilities with sum 1, in float64, got {logits}")
+    return RTBMMixture._make(logits, components, dtype)
 
 
 def _restore_module(kind: Any, options: dict[str, Any], tensors: Tensors, parts: dict[str, Any]) -> Any:

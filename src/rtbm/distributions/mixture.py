@@ -135,7 +135,8 @@ class RTBMMixture(VisibleDistribution[MixtureEvaluator]):
             )
         positive = probabilities > 0
         logarithms = torch.where(positive, probabilities, 1.0).log()
-        self._set(torch.where(positive, logarithms, -torch.inf), components, probabilities.dtype)
+        logits = torch.where(positive, logarithms, -torch.inf).double()
+        self._set(logits.log_softmax(0), components, probabilities.dtype)
 
     @classmethod
     def from_logits(cls, logits: Any, components: Sequence[RTBMDistribution]) -> "RTBMMixture":
@@ -148,29 +149,30 @@ class RTBMMixture(VisibleDistribution[MixtureEvaluator]):
         tensor([0.5000, 0.5000], dtype=torch.float64)
         """
         checked = as_real(logits, "logits")
-        return cls._make(checked.double(), components, checked.dtype)
+        return cls._make(checked.double().log_softmax(0), components, checked.dtype)
 
     @classmethod
-    def _make(cls, logits: Tensor, components: Sequence[RTBMDistribution], dtype: torch.dtype) -> "RTBMMixture":
+    def _make(cls, log_weights: Tensor, components: Sequence[RTBMDistribution], dtype: torch.dtype) -> "RTBMMixture":
         mixture = cls.__new__(cls)
-        mixture._set(logits, components, dtype)
+        mixture._set(log_weights, components, dtype)
         return mixture
 
-    def _set(self, logits: Tensor, components: Sequence[RTBMDistribution], dtype: torch.dtype) -> None:
+    def _set(self, log_weights: Tensor, components: Sequence[RTBMDistribution], dtype: torch.dtype) -> None:
+        """`log_weights` (K,) are normalised: once more would change their last digits."""
         self.components = tuple(components) if isinstance(components, Iterable) else ()
         if not self.components or not all(isinstance(c, RTBMDistribution) for c in self.components):
             raise InvalidInputError(f"components must be a non-empty sequence of RTBMDistribution, got {components!r}")
         sizes = [c.n_visible for c in self.components]
         if len(set(sizes)) > 1:
             raise InvalidInputError(f"components must have the same number of visible units, got {sizes}")
-        check_vector(logits, "weights", len(self.components))
+        check_vector(log_weights, "weights", len(self.components))
         for component in self.components:
-            check_device(logits, "weights", component.device)
+            check_device(log_weights, "weights", component.device)
         dtypes = (component.dtype for component in self.components)
         dtype = functools.reduce(torch.promote_types, dtypes, dtype)
         parts = [component._evaluator for component in self.components]
-        evaluator = MixtureEvaluator(logits.double().log_softmax(0), parts)
-        VisibleDistribution.__init__(self, evaluator, sizes[0], dtype, logits.device)
+        evaluator = MixtureEvaluator(log_weights.double(), parts)
+        VisibleDistribution.__init__(self, evaluator, sizes[0], dtype, log_weights.device)
 
     def __repr__(self) -> str:
         return f"RTBMMixture({len(self.components)} components, n_visible={self.n_visible}, dtype={self._dtype})"
