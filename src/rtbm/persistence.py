@@ -411,7 +411,9 @@ def _restore_estimator(kind: Any, parameters: dict[str, Any], attributes: dict[s
     if attributes:
         left_out = {*own, *getattr(kind, "_unsaved", ())}
         hints = {name: hint for name, hint in hints.items() if name not in left_out}
-        hints["feature_names_in_"] = Annotated[np.ndarray, "d"] | None
+        hints.pop("feature_names_in_", None)  # which only tables with names have
+        if "feature_names_in_" in attributes:
+            hints["feature_names_in_"] = Annotated[np.ndarray, "d"]
         _check_types(kind, attributes, hints, f"{place}.attributes", {"d": attributes.get("n_features_in_", 0)})
         if not all(isinstance(name, str) for name in attributes.get("feature_names_in_", ())):
             raise InvalidInputError("feature_names_in_ must be strings")
@@ -431,10 +433,11 @@ def _check_types(
 ) -> None:
     """Check that the parts of an object of a class are what annotations say; those with a default may be absent."""
     for name, hint in hints.items():
-        if name in parts or not hasattr(kind, name):
-            wrong = _misfit(parts.get(name), hint, f"{place}.{name}", sizes)
-            if wrong:
-                raise FileError(wrong)
+        if name not in parts and not hasattr(kind, name):
+            raise FileError(f"{place}.{name} is missing")
+        wrong = _misfit(parts[name], hint, f"{place}.{name}", sizes) if name in parts else None
+        if wrong:
+            raise FileError(wrong)
 
 
 def _misfit(value: Any, hint: Any, place: str, sizes: dict[str, int]) -> str | None:
