@@ -245,7 +245,7 @@ def test_inputs_are_read_and_never_written(name):
 
 
 WRONG = {
-    "infinity": (lambda X: np.where(X > 1, np.inf, X), "Input X contains infinity"),
+    "infinity": (lambda X: np.where(X > 1, np.inf, X), "all numbers must be finite, got feature 0"),
     "one dimension": (lambda X: X[:, 0], "Expected 2D array, got 1D array"),
     "no rows": (lambda X: X[:0], r"Found array with 0 sample\(s\)"),
     "no columns": (lambda X: X[:, :0], r"Found array with 0 feature\(s\)"),

@@ -471,3 +471,34 @@ def test_units_in_which_squares_leave_float64():
     for unit in (1e-200, 1e160):
         with pytest.raises(InvalidInputError, match="change the unit"), warnings.catch_warnings(action="ignore"):
             RTBMDensity(1, margins="yeo-johnson", n_init=1, random_state=0).fit(unit * X)
+
+
+def test_numbers_that_a_logarithm_does_not_reach():
+    X = skewed(150)
+    model = RTBMDensity(1, margins="log", n_init=1, random_state=0).fit(X)
+    rows = np.array([[0.0, 1.0, np.nan], [-1.0, 1.0, np.nan], [2.0, 1.0, np.nan]])
+    with pytest.warns(UserWarning, match="feature 0 has numbers that are not positive"):
+        found = model.predict_mean(rows, 2)
+    gaps = np.where(rows <= 0, np.nan, rows)
+    assert np.allclose(found, model.predict_mean(gaps, 2), rtol=1e-9)
+    with pytest.warns(UserWarning, match="feature 0 has numbers that are not positive"):
+        filled = model.impute(rows)
+    assert np.array_equal(filled[:, :2], rows[:, :2])
+    assert np.allclose(filled[:, 2], found, rtol=1e-9)
+    assert model.score_samples(X[:1] * [[-1, 1, 1]]).tolist() == [-INF]
+
+
+def test_draws_of_rounded_logarithms_are_positive():
+    x = np.unique(np.random.default_rng(0).lognormal(-1, 3, 200).round(1))[1:]
+    model = RTBMDensity(1, margins="log", n_init=1, random_state=0).fit(np.c_[x, x[::-1] ** 0.1])
+    draws = model.sample(5000, random_state=1)
+    assert draws[:, 0].min() > 0
+    assert np.isfinite(model.score_samples(draws)).all()
+
+
+def test_columns_that_could_be_zero_have_no_logarithm():
+    x = np.random.default_rng(0).geometric(0.3, 300).astype(float)  # the next lower count is 0
+    model = RTBMDensity(1, margins="log", n_init=1, random_state=0)
+    rows = np.c_[x, np.random.default_rng(1).lognormal(size=300)]
+    assert [own.support[0] for own in model.fit(rows).distribution_.maps] == [-INF, 0]
+    assert [own.support[0] for own in model.fit(rows + np.array([5.0, 0.0])).distribution_.maps] == [0, 0]

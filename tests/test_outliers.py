@@ -318,3 +318,10 @@ def test_values_far_out_are_outliers_and_no_errors(size):
     rows = np.array([[size, 0.0], [size, np.nan], [0.0, 0.0]])
     assert detector.predict(rows).tolist() == [-1, -1, 1]
     assert detector.score_samples(rows)[2] == detector.score_samples(rows[2:])[0]
+
+
+def test_cells_beyond_a_bound_are_culprits_whatever_the_others_are():
+    X = np.random.default_rng(0).lognormal(size=(150, 3))
+    density = RTBMDensity(1, n_init=1, random_state=0, bounds=(0, None))
+    detector = RTBMOutlierDetector(density).fit(X)
+    assert detector.explain([[1.0, -1.0, -1.0], [-1.0, -1.0, -1.0]]).culprit.tolist() == [[0, 1, 2], [1, 2, 3]]

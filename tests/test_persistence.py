@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 from sklearn.datasets import load_iris
 from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import Pipeline
 
 import rtbm
 from estimators import ESTIMATORS, METHODS, quick, table
@@ -435,9 +436,9 @@ def failures_of(folder, every):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("every", [401, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [401, pytest.param(97, marks=pytest.mark.slow)])
 def test_edited_files_are_refused_or_work(tmp_path, every):
-    assert not failures_of(tmp_path, every)
+    assert not failures_of(tmp_path, every)  # every=1 takes up to an hour
 
 
 @pytest.mark.parametrize(
@@ -515,3 +516,25 @@ def test_predictions_come_back_to_the_last_bit(tmp_path, seed):
         assert equal_after_loading(tmp_path, model, lambda own, n=n: own.predict(rows[:n]))
         assert equal_after_loading(tmp_path, model, lambda own, n=n: own.predict_quantiles(rows[:n]))
         assert equal_after_loading(tmp_path, waves, lambda own, n=n: own.score_samples(rows[:n, :2]))
+
+
+@pytest.mark.filterwarnings("ignore:X. identifiers")
+def test_tables_with_identifiers_and_conditionals_of_ranges(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"a": rng.normal(size=80), "k": rng.choice(list("xy"), 80), "name": [f"n{i}" for i in range(80)]}
+    )
+    classifier = rtbm.RTBMClassifier(random_state=0).fit(frame, rng.choice([0, 1], 80))
+    rtbm.save(classifier, tmp_path / "m.rtbm")
+    assert np.array_equal(rtbm.load(tmp_path / "m.rtbm").predict_proba(frame), classifier.predict_proba(frame))
+    model = rtbm.RTBMDensity(1, n_init=1, random_state=0).fit(rng.normal(size=(60, 2))).conditional({0: (0, 1)})
+    rtbm.save(model, tmp_path / "m.rtbm")
+    assert np.array_equal(rtbm.load(tmp_path / "m.rtbm").sample(3, 0), model.sample(3, 0))
+
+
+def test_pipelines_may_begin_with_a_step_that_does_nothing(tmp_path):
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    network = rtbm.ThetaNetRegressor((2,), max_iter=5, random_state=0)
+    model = Pipeline([("nothing", "passthrough"), ("network", network)]).fit(X, X[:, 0])
+    rtbm.save(model, tmp_path / "m.rtbm")
+    assert np.array_equal(rtbm.load(tmp_path / "m.rtbm").predict(X), model.predict(X))

@@ -194,7 +194,8 @@ def _check_pipeline(model: Any) -> None:
     """Check with one row that the steps of a pipeline fit together."""
     try:
         with contextlib.suppress(RTBMError), warnings.catch_warnings(action="ignore"):  # zeros may be out of reach
-            getattr(model, "predict", bool)(np.zeros((1, model.n_features_in_)))
+            first = next(step for _, step in model.steps if isinstance(step, BaseEstimator))
+            getattr(model, "predict", bool)(np.zeros((1, first.n_features_in_)))
     except FAILURES as error:
         raise FileError(f"model.steps do not fit together: {error!r}") from None
 

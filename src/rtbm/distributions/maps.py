@@ -320,9 +320,9 @@ class StraightTails(ColumnMap):
         ends = y.new_tensor([self.first, self.last])
         values, log_slopes = (torch.where(ends.isfinite(), part, ends) for part in self.inner.to_line(ends))
         inside = y.clamp(*values)
-        x, beyond = self.inner.from_line(inside), y - inside
-        log_slope = torch.where(beyond < 0, log_slopes[0], log_slopes[1])
-        return x + torch.where(beyond == 0, 0.0, beyond) * torch.where(beyond == 0, 0.0, -log_slope).exp()
+        is_inside = y == inside
+        log_slope = torch.where(is_inside, 0.0, torch.where(y < inside, log_slopes[0], log_slopes[1]))
+        return self.inner.from_line(inside) + torch.where(is_inside, 0.0, y - inside) * (-log_slope).exp()
 
 
 def _normal_quantile(log_tail: Tensor) -> Tensor:

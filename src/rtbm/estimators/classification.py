@@ -146,10 +146,10 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
     classes_: Annotated[np.ndarray, "classes"]
     predictor_weights_: dict[str, float]
     held_out_: dict[str, float]
-    _centre: Annotated[Floats, "d"]
-    _scale: Annotated[Floats, "d"]
-    _low: Annotated[Floats, "d"]
-    _high: Annotated[Floats, "d"]
+    _centre: Annotated[Floats, "kept"]
+    _scale: Annotated[Floats, "kept"]
+    _low: Annotated[Floats, "kept"]
+    _high: Annotated[Floats, "kept"]
     _log_prior: Annotated[Floats, "classes"]
     _logistic: dict[str, tuple[Floats, Floats, BaseEstimator]]
     _densities: list[FoldDensities]
@@ -347,7 +347,7 @@ class RTBMClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_loaded(self) -> None:
         """Check with two rows that the attributes of a file belong together."""
-        rows = np.stack([np.full(self.n_features_in_, np.nan), self._centre])
+        rows = np.stack([np.full_like(self._centre, np.nan), self._centre])
         if np.isnan(self._log_proba_of_block(rows)).any():
             raise InvalidInputError("the densities or the weights of the predictors hold NaN")
 

@@ -14,6 +14,7 @@ from rtbm.estimators.density.fitted import FittedDensity
 
 ROUNDING = 1e-9
 """Levels whose probabilities differ by a smaller factor than 1 + ROUNDING are equally rare."""
+LARGEST = np.finfo(np.float64).max
 DRAWS = 200
 """Scores of this many draws from the density tell what is usual. More tell it better, and take longer."""
 
@@ -71,7 +72,7 @@ def explain(
     for answer, own in zip((p_value, alone), found[:2], strict=True):
         answer[:, kept] = np.where(is_new[:, kept], answer[:, kept], own)
     given = X if is_frame(X) else None
-    normal = [density._framed(density._all_features(part), given) for part in found[2:]]
+    normal = [density._framed(density._whole_days(density._all_features(part)), given) for part in found[2:]]
     explanation = Explanation(culprit, p_value, alone, *normal)
     return explanation if given is None else _long_frame(X, explanation)
 
@@ -81,7 +82,8 @@ def _find_culprits(
 ) -> np.ndarray:
     """The cells (n, d) to leave out one after the other until the rest is usual, from 1; 0 for the rest.
 
-    One or more of each outlier is left out, but for rows that have culprits already (`is_known`).
+    One or more of each outlier is left out, but for rows that have culprits already (`is_known`). Cells that are
+    impossible whatever the others are, as beyond a bound, are left out first.
     """
     rest, order = rows.copy(), np.zeros(rows.shape, dtype=np.int64)
     draws, thresholds = density._draw(DRAWS, 0), dict[bytes, float]()
@@ -99,14 +101,19 @@ def _find_culprits(
     d = rows.shape[1]
     each = np.eye(d, dtype=bool)
     left = np.flatnonzero(is_outlier & ~np.isnan(rows).all(axis=1))
+    alone = density._log_prob(np.where(each, rows[left, None], np.nan).reshape(-1, d)).reshape(-1, d)
+    is_impossible = np.isneginf(alone) & ~np.isnan(rows[left])
+    order[left] = np.where(is_impossible, is_impossible.cumsum(axis=1), 0)
+    rest[left] = np.where(is_impossible, np.nan, rest[left])
+    left = left[~is_impossible.any(axis=1) | (excess(rest[left]) < 0)]
     left = left[~is_known[left] | (excess(rows[left]) < 0)]
     while len(left):
         parts = np.where(each, np.nan, rest[left, None])
         gains = excess(parts.reshape(-1, d)).reshape(-1, d)
-        best = np.where(np.isnan(rest[left]), -np.inf, gains).argmax(axis=1)
+        best = np.where(np.isnan(rest[left]), -np.inf, np.maximum(gains, -LARGEST)).argmax(axis=1)
         order[left, best] = order[left].max(axis=1) + 1
         rest[left, best] = np.nan
-        left = left[gains[np.arange(len(left)), best] < 0]
+        left = left[(gains[np.arange(len(left)), best] < 0) & ~np.isnan(rest[left]).all(axis=1)]
     return order
 
 

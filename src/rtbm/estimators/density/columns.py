@@ -288,10 +288,15 @@ class ColumnKinds:
             spread[:, i] = np.where(is_atom, spread[:, i], below[group] + share * (above - below)[group])
         return spread, (weights / copies)[group]
 
-    def rounded(self, rows: Floats, ends: tuple[Floats, Floats]) -> Floats:
+    @property
+    def near_zero(self) -> list[int]:
+        """The rounded columns below whose lowest cell is none of positive numbers."""
+        return [i for i, own in enumerate(self.cells) if own is not None and own.low <= own.width]
+
+    def rounded(self, rows: Floats, ends: Sequence[tuple[float, float]]) -> Floats:
         """Rows (n, d) with numbers of rounded columns moved to the values of their cells, and others to their decimals.
 
-        `ends` (d,) are the bounds, which no number is moved to, or beyond.
+        `ends` (d,) are pairs of bounds, which no number is moved to, or beyond.
         """
         rows = rows.copy()
         for i, (own, decimals) in enumerate(zip(self.cells, self.decimals, strict=True)):
@@ -299,7 +304,8 @@ class ColumnKinds:
             if own is not None:
                 near = own.nearest(x)
             elif decimals is not None:
-                first, last = np.floor(ends[0][i] * 10.0**decimals) + 1, np.ceil(ends[1][i] * 10.0**decimals) - 1
+                low, high = np.array(ends[i]) * 10.0**decimals
+                first, last = np.floor(low) + 1, np.ceil(high) - 1
                 near = np.clip(np.round(x, decimals), *np.round(np.array([first, last]) / 10.0**decimals, decimals))
             rows[:, i] = np.where(np.isin(x, self.atoms[i]), x, near)
         return rows

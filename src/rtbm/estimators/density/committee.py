@@ -212,11 +212,11 @@ class RTBMDensityCV(PredictingDensity):
             sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[:JUDGED_ROWS])
             rows, weights, number = rows[sample], weights[sample], number[sample]
         is_sample = len(rows) < len(everything[0])
-        folds = Folds(rows, weights, number, self._bounds, kinds.places(self._kept_targets()), sizes)
+        folds = Folds(rows, weights, number, self._bounds, kinds.places(self._kept_targets()), sizes, kinds.near_zero)
         trial = self._cross_validate(folds, seed)
         self._choose(trial, folds, is_sample)
         self.calibration_ = learn_margin(trial.target_scores(self.candidate_weights_, folds), weights)
-        self._maps = make_maps(self.margins_, self._bounds, *everything, sizes)
+        self._maps = make_maps(self.margins_, self._bounds, *everything, sizes, kinds.near_zero)
         points = map_rows(self._maps, everything[0])[0]
         if self.combined_ == "single" or is_sample:
             machines = self._fit_all(points, everything[1], seed)
@@ -342,7 +342,8 @@ class RTBMDensityCV(PredictingDensity):
         d = folds.rows.shape[1]
         if self.margins != "auto" or d == 1 or d == len(folds.sizes):
             return [None if self.margins == "auto" else self.margins]
-        plain, logs = (make_maps(kind, folds.bounds, folds.rows, folds.weights, folds.sizes) for kind in (None, "log"))
+        data = folds.bounds, folds.rows, folds.weights, folds.sizes, folds.near_zero
+        plain, logs = (make_maps(kind, *data) for kind in (None, "log"))
         return [None, *(kind for kind in MARGINS if kind != "log" or not are_alike(plain, logs))]
 
     def _run(

@@ -307,7 +307,7 @@ class RTBMDensity(PredictingDensity):
         `last` are the density and the maps of the last fit, from which to start.
         """
         rows, weights = distinct_rows(rows, weights)
-        self._maps = make_maps(self.margins, self._bounds, rows, weights, self._sizes)
+        self._maps = make_maps(self.margins, self._bounds, rows, weights, self._sizes, self._kinds.near_zero)
         points, slopes = map_rows(self._maps, rows)
         log_slope = slopes.sum(axis=1)
         if self._sizes:
@@ -502,7 +502,9 @@ class RTBMDensity(PredictingDensity):
         self._bounds, self._maps = bounds.closed(contact), []
         self._warn_of_values(self._kinds.split(rows)[:, : rows.shape[1]], contact)
         support = Support(self._names(), self._kinds, self._bounds, self._maps)
-        self._maps = make_maps(self.margins, self._bounds, *split_sample(found, support), self._sizes)
+        self._maps = make_maps(
+            self.margins, self._bounds, *split_sample(found, support), self._sizes, self._kinds.near_zero
+        )
         return support._replace(maps=self._maps)
 
     def _check_for_source(self) -> None:

@@ -376,7 +376,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
 
     def _rounded(self, draws: Floats) -> Floats:
         """Draws (n, d) with the decimals of the training data."""
-        return self._kinds.rounded(draws, (self._bounds.low, self._bounds.high))
+        return self._kinds.rounded(draws, [own.support for own in self._maps])
 
     def transform(self, X: Any) -> Floats:
         """The expectations E(h|x) (n_samples, n_hidden · n_components) of the hidden units.
@@ -442,7 +442,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         columns, give the distributions of all rows at once, with `mean`, `variance`, `log_prob`, `cdf`, `icdf` and
         `sample`.
 
-        A warning says which numbers lie farther outside of the range of the training data than that is long: there the
+        A warning says which numbers are outside of the range of the training data by more than its length: there the
         answer is an extrapolation.
 
         Examples
@@ -515,7 +515,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return model.conditional(rest) if rest else model
 
     def _warn_of_extrapolation(self, rows: Floats) -> None:
-        """Warn of given numbers (n, d) that lie farther outside of the range of the training data than it is long."""
+        """Warn of given numbers (n, d) outside of the range of the training data by more than its length."""
         if self._ranges is None:
             return
         low, high = self._ranges[:, self._kept]
@@ -527,8 +527,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             numbers = np.array([rows[row, i], low[i], high[i]])
             words = to_dates(numbers).astype("datetime64[s]") if is_date else [f"{number:.6g}" for number in numbers]
             found.append(
-                f"{self._names()[i]} = {words[0]} lies {beyond[row, i]:.3g} times the length of the range of the "
-                f"training data, {words[1]} to {words[2]}, outside of it"
+                f"{self._names()[i]} = {words[0]} is outside of the training data, {words[1]} to {words[2]}, by "
+                f"{beyond[row, i]:.3g} times the length of that range"
             )
         if found:
             which = f"in {is_far.any(axis=1).sum()} of {len(rows)} rows, at worst " if len(rows) > 1 else ""
@@ -560,15 +560,29 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         inside = rows.copy()
         inside[:, [i for i in range(rows.shape[1]) if i not in known]] = np.nan
         self._check_bounds(inside)
-        columns = torch.from_numpy(self._bounds.inside(rows)).to(self._line_density.device)
         if not known:
             raise InvalidInputError("X: all features have only one value, so there is nothing to predict from")
+        columns = torch.from_numpy(self._possible(self._bounds.inside(rows), known)).to(self._line_density.device)
         given = self.distribution_.conditional({i: columns[:, i] for i in known})
         if isinstance(given, MixedDistribution) and not self._is_derived:
             only = torch.full_like(columns, torch.nan)
             only[:, known] = columns[:, known]
             given.set_log_joint(_log_joint(self._line_density, only))
         return given
+
+    def _possible(self, rows: Floats, known: list[int]) -> Floats:
+        """Rows with gaps in the place of known numbers that a logarithm does not reach; a warning names the columns."""
+        low, high = np.array([own.support for own in self._maps]).T
+        is_atom = np.stack([np.isin(x, own) for x, own in zip(rows.T, self._kinds.atoms, strict=True)], axis=1)
+        beyond = ((rows <= low) | (rows >= high)) & ~is_atom
+        names = [self._names()[i] for i in known if beyond[:, i].any()]
+        if names:
+            warnings.warn(
+                f"X: {listed(names)} has numbers that are not positive, as all numbers of the training data are. They "
+                'count as gaps. margins="learned" has a density for all numbers',
+                stacklevel=5,
+            )
+        return np.where(beyond, np.nan, rows)
 
     def _generator(self, random_state: Any) -> torch.Generator:
         seed = draw_seed(self.random_state if random_state is None else random_state)
@@ -580,14 +594,18 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         everything[:, self._kept] = rows
         return everything
 
+    def _whole_days(self, rows: Floats) -> Floats:
+        """Rows of all features in which dates are whole days, if those of the training data are."""
+        days = [
+            n == 0 and self._frame is not None and self._frame.is_date(i) for i, n in enumerate(self.columns_.decimals)
+        ]
+        return np.where(days, np.rint(rows), rows)
+
     def _framed(self, rows: Floats, given: Any = None) -> Any:
         """Rows as an array, or as a data frame like the rows given, or like the training data if none were given.
 
-        `set_output` may ask for another one. Frames of pandas have index and names of the rows given. Dates are whole
-        days where those of the training data are, also if they are means.
+        `set_output` may ask for another one. Frames of pandas have index and names of the rows given.
         """
-        days = [i for i, n in enumerate(self.columns_.decimals) if n == 0 and self._frame and self._frame.is_date(i)]
-        rows[:, days] = np.rint(rows[:, days])
         table, library = decode(rows, self.categories_), _get_output_config("transform", self)["dense"]
         if library == "default":
             own = self._frame if given is None else format_of(given)
@@ -696,7 +714,7 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             if not is_same:
                 raise InvalidInputError("columns_ must have the levels and atoms of the columns of its density")
         machines = components(density)
-        if sum(n for n, _ in members) not in (len(machines), len(component_weights(density))):
+        if not self._is_derived and sum(n for n, _ in members) not in (len(machines), len(component_weights(density))):
             raise InvalidInputError("summary_: members must be those of its density")
         if self._n_features_out != sum(machine.n_hidden for machine in machines):
             raise InvalidInputError("_n_features_out must be the number of hidden units")

@@ -56,6 +56,7 @@ class Folds(NamedTuple):
     bounds: Bounds
     targets: list[int]
     sizes: Mapping[int, int]  # the numbers of levels of columns of categories
+    near_zero: Collection[int] = ()  # columns that take no logarithm
 
     @property
     def n_folds(self) -> int:
@@ -66,7 +67,7 @@ class Folds(NamedTuple):
         """What judges fits without fold k, and the other rows on the real line. Maps are learned without the fold."""
         others = self.number != k
         rows = with_spread(self.rows[others], self.rows, seed + k, self.sizes)
-        maps = make_maps(margins, self.bounds, rows, self.weights[others], self.sizes)
+        maps = make_maps(margins, self.bounds, rows, self.weights[others], self.sizes, self.near_zero)
         return Judge(maps, self.targets), map_rows(maps, rows)[0]
 
 
@@ -184,9 +185,9 @@ def deal(counts: Floats, n_folds: int, seed: int) -> tuple[np.ndarray, np.ndarra
     >>> deal(np.array([1.0, 3.0]), 2, seed=0)
     (array([0, 0, 1]), array([0, 1, 1]), array([1., 1., 2.]))
     """
-    order = np.random.default_rng(seed).permutation(len(counts))  # the place of each row
+    queue = np.argsort(np.random.default_rng(seed).permutation(len(counts)))
     first = np.empty(len(counts))
-    first[np.argsort(order)] = np.cumsum(counts[np.argsort(order)]) - counts[np.argsort(order)]
+    first[queue] = np.cumsum(counts[queue]) - counts[queue]
     behind = (np.arange(n_folds) - first[:, None]) % n_folds  # copies of a row before the first one in a fold
     copies = np.maximum(np.ceil((counts[:, None] - behind) / n_folds), 0.0)
     place, number = np.nonzero(copies)

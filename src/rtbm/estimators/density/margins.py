@@ -37,11 +37,17 @@ NORMAL_QUARTILES = 1.349
 
 
 def make_maps(
-    margins: str | None, bounds: Bounds, rows: Floats, weights: Floats, discrete: Collection[int] = ()
+    margins: str | None,
+    bounds: Bounds,
+    rows: Floats,
+    weights: Floats,
+    discrete: Collection[int] = (),
+    near_zero: Collection[int] = (),
 ) -> list[ColumnMap]:
     """The map of each column of rows (n, d) with weights (n,). Columns with bounds keep the map of their interval.
 
-    Discrete columns have none. Beyond the data, maps go on as straight lines; toward a bound they do not.
+    Discrete columns have none, and columns that are `near_zero` no logarithm. Beyond the data, maps go on as straight
+    lines; toward a bound they do not.
 
     Examples
     --------
@@ -56,6 +62,8 @@ def make_maps(
         for low, high in zip(bounds.low, bounds.high, strict=True)
     ]
     free = [i for i, own in enumerate(maps) if type(own) is ColumnMap and _has_shape(rows[:, i]) and i not in discrete]
+    if margins == "log":
+        free = [i for i in free if i not in near_zero]
     for i, own in zip(free, _FINDERS[margins](rows[:, free], weights), strict=True):
         maps[i] = own
     return [_straightened(own, rows[:, i]) for i, own in enumerate(maps)]

@@ -289,7 +289,7 @@ class PredictingDensity(FittedDensity):
                 filled[index[:, None], torch.tensor(missing)] = values.double()
         answers = filled.cpu().numpy()
         answers = self._all_features(self._rounded(answers) if method == "sample" else answers)
-        return np.where(np.isnan(everything), answers, everything)
+        return np.where(np.isnan(everything), self._whole_days(answers), everything)
 
     def predict_proba(self, X: Any, target: Any = None) -> Floats:
         """P(machine|x) (n_samples, n_machines): the responsibilities of the machines of a mixture.
