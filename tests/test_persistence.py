@@ -532,6 +532,7 @@ def test_tables_with_identifiers_and_conditionals_of_ranges(tmp_path):
     assert np.array_equal(rtbm.load(tmp_path / "m.rtbm").sample(3, 0), model.sample(3, 0))
 
 
+@pytest.mark.filterwarnings("ignore:the solver 'lbfgs' stopped")
 def test_pipelines_may_begin_with_a_step_that_does_nothing(tmp_path):
     X = np.random.default_rng(0).normal(size=(50, 2))
     network = rtbm.ThetaNetRegressor((2,), max_iter=5, random_state=0)
