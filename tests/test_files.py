@@ -251,7 +251,7 @@ def test_text_and_dates_are_read_if_asked_for(tmp_path):
 def test_identifiers_are_left_out_as_in_data_frames(tmp_path):
     n = 30
     names = [f"person {i}" for i in range(n)]
-    frame = pd.DataFrame({"id": range(7, 7 + n), "who": names, "near": [*range(n - 1), 0], "x": 0.5})
+    frame = pd.DataFrame({"id": range(n), "who": names, "near": [*range(n - 1), 0], "x": 0.5})
     frame.to_csv(tmp_path / "data.csv", index=False)
     frame.to_parquet(tmp_path / "data.parquet", row_group_size=8, index=False)
     files = [read_table(tmp_path / name, text=True) for name in ("data.csv", "data.parquet")]

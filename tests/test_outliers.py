@@ -320,6 +320,14 @@ def test_values_far_out_are_outliers_and_no_errors(size):
     assert detector.score_samples(rows)[2] == detector.score_samples(rows[2:])[0]
 
 
+def test_numbers_beyond_the_cells_of_a_rounded_column_are_improbable():
+    X = np.random.default_rng(0).integers(0, 30, (200, 2)).astype(float)
+    detector = RTBMOutlierDetector(RTBMDensity(1, n_init=1, random_state=0)).fit(X)
+    found = detector.explain([[1e6, 3.0], [-50.0, 3.0], [29.0, 3.0]])
+    assert (found.p_value[:2, 0] < 1e-4).all()
+    assert found.p_value[2, 0] > 0.01
+
+
 def test_cells_beyond_a_bound_are_culprits_whatever_the_others_are():
     X = np.random.default_rng(0).lognormal(size=(150, 3))
     density = RTBMDensity(1, n_init=1, random_state=0, bounds=(0, None))

@@ -259,7 +259,10 @@ class FileRows:
         next_ones = {
             name: column[0]
             for i, (name, column) in enumerate(columns)
-            if i not in found.kinds and name not in self.left_out and len(column) and are_row_numbers(column, column[0])
+            if i not in found.kinds
+            and name not in self.left_out
+            and column[:1] in (0, 1)
+            and are_row_numbers(column, column[0])
         }
         choice = Choice(list(next_ones), None, None)
         for block in self._file.blocks(choice, 0, self._file.n_rows, FIRST_ROWS) if next_ones else ():

@@ -239,19 +239,19 @@ def why_names(n: int, n_known: int) -> str:
 
 
 def are_row_numbers(values: Any, first: float | None = None) -> bool:
-    """Whether numbers (n,) count the rows: whole numbers, each larger by one than that before.
+    """Whether numbers (n,) count the rows, from 0 or 1.
 
     With `first` they are a part of a column, which goes on with this number.
 
     Examples
     --------
-    >>> are_row_numbers(np.arange(3.0, 50.0)), are_row_numbers(np.arange(5.0))
-    (True, False)
+    >>> [are_row_numbers(np.arange(*ends)) for ends in ((1.0, 50.0), (1.0, 5.0), (1960.0, 2020.0))]
+    [True, False, False]
     """
-    if first is None and len(values) < FEWEST_IDENTIFIERS:
+    if first is None and (len(values) < FEWEST_IDENTIFIERS or values[0] not in (0, 1)):
         return False
     first = values[0] if first is None else first
-    return bool(first % 1 == 0 and (values == first + np.arange(len(values))).all())
+    return bool((values == first + np.arange(len(values))).all())
 
 
 ROW_NUMBERS = "whole numbers that count the rows"

@@ -136,6 +136,10 @@ class _CellConditionals:
     def __init__(self, density: FittedDensity, rows: Floats):
         low, high = density._cells(rows)
         is_point = np.isinf(low) & np.isinf(high)
+        for i, own in enumerate(density._kinds.cells):
+            if own is not None:  # a cell is open, but not what lies far beyond it
+                first, last = own.ends(rows[:, i], is_open=False)
+                is_point[:, i] |= (rows[:, i] < first) | (rows[:, i] > last)
         self.rows, self.low, self.high = rows, np.where(is_point, rows, low), np.where(is_point, rows, high)
 
     def tail(self, given: Any, j: int) -> Floats:

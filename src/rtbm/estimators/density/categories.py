@@ -195,7 +195,7 @@ def find_identifiers(X: Any) -> dict[Any, str]:
     Examples
     --------
     >>> import pandas as pd
-    >>> people = pd.DataFrame({"id": range(100, 150), "age": [20, 30] * 25, "name": [f"name {i}" for i in range(50)]})
+    >>> people = pd.DataFrame({"id": range(50), "age": [20, 30] * 25, "name": [f"name {i}" for i in range(50)]})
     >>> find_identifiers(people)
     {'name': 'text, 50 different values', 'id': 'whole numbers that count the rows'}
     """

@@ -179,10 +179,10 @@ class ColumnKinds:
         The decimals of draws; None for columns of categories, and for numbers that are drawn with all digits.
     """
 
-    levels: Annotated[Levels, "d"]
+    levels: Annotated[list[list[str | float] | None], "d"]
     atoms: Annotated[list[list[float]], "d"]
     cells: Annotated[list[Cells | None], "d"]
-    decimals: Annotated[list[int | None], "d"]
+    decimals: Annotated[list[Annotated[int, range(MOST_DECIMALS + 1)] | None], "d"]
 
     @classmethod
     def plain(cls, n_columns: int) -> "ColumnKinds":

@@ -655,8 +655,20 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
             if self._is_derived:  # a marginal or conditional takes arrays and data frames
                 warnings.filterwarnings("ignore", "X does not have valid feature names")
             names = getattr(self, "feature_names_in_", None)
+            if names is not None and is_frame(X):  # which may lack identifiers
+                identifiers = {name for name, own in zip(names, self.categories_, strict=True) if own == []}
+                X = self._with_all_columns(X) if set(names) - set(X.columns) <= identifiers else X
             X = encode_like(X, self.categories_, names, unknown or self.handle_unknown)
             return check_rows(self, X, ensure_all_finite=finite, reset=False)
+
+    def _with_all_columns(self, X: Any) -> Any:
+        """X, with columns of NaN for features that a data frame lacks."""
+        names = getattr(self, "feature_names_in_", None)
+        if names is None or not is_frame(X) or not set(X.columns) < set(names):
+            return X
+        if hasattr(X, "reindex"):
+            return X.reindex(columns=list(names))
+        return X.with_columns(**dict.fromkeys(set(names) - set(X.columns), np.nan)).select(list(names))  # polars
 
     def _names(self) -> list[str]:
         """The names of the features that the density describes."""

@@ -11,7 +11,6 @@ from rtbm.common import Floats
 from rtbm.distributions import CategoryColumn, MixedDistribution, RTBMMixture
 from rtbm.distributions.missing import missing_patterns
 from rtbm.errors import InvalidInputError
-from rtbm.estimators.checks import is_frame
 from rtbm.estimators.density.categories import find_known
 from rtbm.estimators.density.fitted import FittedDensity, in_blocks, is_list
 from rtbm.estimators.density.frames import keep_known
@@ -220,15 +219,6 @@ class PredictingDensity(FittedDensity):
         rows = np.column_stack([X, np.full((len(X), self.n_features_in_ - width), np.nan)])
         known = [i for i, column in enumerate(self._kept.tolist()) if column < width]
         return self._condition_rows(rows[:, self._kept], known)
-
-    def _with_all_columns(self, X: Any) -> Any:
-        """X, with columns of NaN for features that a data frame lacks."""
-        names = getattr(self, "feature_names_in_", None)
-        if names is None or not is_frame(X) or not set(X.columns) < set(names):
-            return X
-        if hasattr(X, "reindex"):
-            return X.reindex(columns=list(names))
-        return X.with_columns(**dict.fromkeys(set(names) - set(X.columns), np.nan)).select(list(names))  # polars
 
     def impute(self, X: Any, method: str = "mean", random_state: Any = None) -> Any:
         """X (n_samples, n_features) with missing entries filled in.
