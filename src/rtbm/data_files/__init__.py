@@ -261,7 +261,8 @@ class FileRows:
             for i, (name, column) in enumerate(columns)
             if i not in found.kinds
             and name not in self.left_out
-            and column[:1] in (0, 1)
+            and len(column)
+            and column[0] in (0, 1)
             and are_row_numbers(column, column[0])
         }
         choice = Choice(list(next_ones), None, None)
