@@ -699,7 +699,7 @@ def test_a_model_of_python_that_left_columns_out(people, tmp_path):
 def test_a_given_value_far_outside_of_the_data_is_told(mixed):
     result = command("sample", mixed.model, "-n", 1, "--given", "x=99999", "--given", "city=Rome")
     assert result.returncode == 0
-    assert "warning: values: x = 99999 lies" in result.stderr
+    assert "warning: values: x = 99999 is outside of the training data" in result.stderr
     assert "The answer is an extrapolation" in result.stderr
 
 

@@ -510,6 +510,8 @@ def _restore_mixture(logits: Tensor, components: Any, dtype: torch.dtype) -> RTB
 
 def _restore_module(kind: Any, options: dict[str, Any], tensors: Tensors, parts: dict[str, Any]) -> Any:
     """A module with these tensors, whose shapes are checked before anything is allocated."""
+    if not all(isinstance(part, torch.nn.Module) for part in parts.values()):
+        raise InvalidInputError("its parts must be modules")
     if kind is torch.nn.Sequential:
         return kind(*parts.values()).eval()
     if kind is torch.nn.ModuleList:
