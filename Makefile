@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # Wheels only: a package that would have to be compiled is an error at once, not ten minutes of compiling.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt
 
-.PHONY: help demo explore test test-all test-random coverage lint docs links certify bench report release-build release-check clean
+.PHONY: help demo explore test test-all test-random coverage lint size docs links certify bench report release-build release-check clean
 
 help:
 	@echo "make demo        set up, then fit the paper's gamma sample (summary; model and picture in build/)"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-random the tests with cases that hypothesis draws afresh"
 	@echo "make coverage    the tests with the share of lines that they run; fails below the floor in pyproject.toml"
 	@echo "make lint        the checks without the tests"
+	@echo "make size        how much code each part has, beside its budget"
 	@echo "make docs        the documentation, in build/docs; runs the examples"
 	@echo "make links       the links of the documentation to other sites, which need a network"
 	@echo "make certify     theta functions on 10,000 fresh hard cases against FLINT: values, moments, gradients"
@@ -47,6 +48,10 @@ lint: $(READY)-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tests/size.py
+
+size: $(READY)
+	$(BIN)/python tests/size.py
 
 test: lint
 	$(BIN)/python -m pytest -m "not slow"
