@@ -7,6 +7,7 @@ import pytest
 
 import golden
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # scores are compared, not messages
 KNOWN = json.loads(golden.PATH.read_text(encoding="utf-8"))
 LAST_DIGITS = 1e-9
 """Relative to the largest number of an answer, where conditioning costs some digits."""
