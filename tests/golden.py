@@ -259,6 +259,9 @@ QUALITY: dict[str, Callable[[], float]] = {
 COMMITTEES = {name for name in QUALITY if name.startswith("committee")} | {"classification", "outliers"}
 """Those that a committee or held-out scores decide."""
 
+UNSTEADY = {"plane cma", "network regression", "network classification"}
+"""Those whose paths magnify the last digits, so that processors differ."""
+
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

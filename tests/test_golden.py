@@ -15,7 +15,7 @@ DIFFERENCES = 1e-6
 """The same of central differences, whose errors are those of values divided by the step."""
 BOXES = 2e-4
 """Probabilities of boxes in three dimensions and more are accurate to 1e-4."""
-LOSS, LOSS_OF_COMMITTEES = 0.005, 0.02
+LOSS, LOSS_OF_COMMITTEES, LOSS_OF_UNSTEADY = 0.005, 0.02, 0.05
 """How much worse a fit may be, in nats a row or in the units of its score."""
 
 
@@ -32,5 +32,5 @@ def test_exact_answers_change_in_their_last_digits_alone():
 
 @pytest.mark.parametrize("name", golden.QUALITY)
 def test_fits_do_not_get_worse(name):
-    loss = LOSS_OF_COMMITTEES if name in golden.COMMITTEES else LOSS
+    loss = LOSS_OF_COMMITTEES if name in golden.COMMITTEES else LOSS_OF_UNSTEADY if name in golden.UNSTEADY else LOSS
     assert golden.QUALITY[name]() >= KNOWN["quality"][name] - loss

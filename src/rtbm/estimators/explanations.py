@@ -14,7 +14,6 @@ from rtbm.estimators.density.fitted import FittedDensity
 
 ROUNDING = 1e-9
 """Levels whose probabilities differ by a smaller factor than 1 + ROUNDING are equally rare."""
-LARGEST = np.finfo(np.float64).max
 DRAWS = 200
 """Scores of this many draws from the density tell what is usual. More tell it better, and take longer."""
 
@@ -110,7 +109,7 @@ def _find_culprits(
     while len(left):
         parts = np.where(each, np.nan, rest[left, None])
         gains = excess(parts.reshape(-1, d)).reshape(-1, d)
-        best = np.where(np.isnan(rest[left]), -np.inf, np.maximum(gains, -LARGEST)).argmax(axis=1)
+        best = np.where(np.isnan(rest[left]), -np.inf, np.nan_to_num(gains)).argmax(axis=1)
         order[left, best] = order[left].max(axis=1) + 1
         rest[left, best] = np.nan
         left = left[(gains[np.arange(len(left)), best] < 0) & ~np.isnan(rest[left]).all(axis=1)]
