@@ -97,6 +97,53 @@ class RecomputedLogTheta(torch.autograd.Function):
         return by_z.to(z.dtype), by_Q.to(Q.dtype), None
 
 
+class CompiledSum(Protocol):
+    """A compiled log θ̃ without graph, with what its gradients take, and its counterpart in torch."""
+
+    def start(self, z: Tensor, order: int) -> Derivatives:
+        """log θ̃ (points,), and what `gradients` takes: for those in z alone if `order` is 1, in z and Q if it is 2."""
+
+    def gradients(self, z: Tensor, grad: Tensor, kept: list[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """The gradients of grad·log θ̃ in z and Q."""
+
+    def torch_log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
+        """log θ̃ in plain torch."""
+
+
+class LogTheta(torch.autograd.Function):
+    """log θ̃ (points,) by a compiled pass. Its gradients are compiled, too; a graph of these goes through torch."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, Q: Tensor, compiled: CompiledSum) -> Tensor:
+        """The value."""
+        value, *kept = compiled.start(z, 2 if ctx.needs_input_grad[1] else 1)
+        ctx.save_for_backward(z, Q, *kept)
+        ctx.compiled = compiled
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """The gradients in z and Q."""
+        z, Q, *kept = ctx.saved_tensors
+        if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(grad):
+            return _torch_gradients(ctx, z, Q, grad)
+        by_z, by_Q = ctx.compiled.gradients(z, grad, kept)
+        return by_z.to(z.dtype), None if by_Q is None else by_Q.to(Q.dtype), None
+
+
+def moment_gradients(grad: Tensor, mean: Tensor, second: Tensor | None, phase: str) -> tuple[Tensor, Tensor | None]:
+    """Gradients of grad·log θ̃ (points,) in z (points, g) and Q from the derivatives of log θ̃ in z.
+
+    By the heat equation ∂θ̃/∂Q = ∓½∂²θ̃/∂z², with the upper sign in phase I. `second` is (points, g, g), or (points, g)
+    for a diagonal Q.
+    """
+    by_z = grad[:, None] * mean
+    if second is None:
+        return by_z, None
+    square = by_z.mT @ mean if second.ndim == 3 else (by_z * mean).sum(dim=0)
+    return by_z, (-0.5 if phase == "I" else 0.5) * (torch.tensordot(grad, second, 1) + square)
+
+
 def _torch_gradients(ctx: Any, z: Tensor, Q: Tensor, grad: Tensor) -> Any:
     """Gradients in plain torch; they have a graph if one is wanted."""
     wanted = [tensor for tensor, need in zip((z, Q), ctx.needs_input_grad, strict=False) if need]
