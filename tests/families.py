@@ -57,10 +57,10 @@ def problems(draw: st.DrawFn, g: int) -> tuple[Floats, Floats, str]:
     return z, Q, phase
 
 
-def evaluator(plan: ThetaPlan, name: str) -> Any:
-    """One of the ways to the sum of a plan with one block."""
+def block_of(plan: ThetaPlan) -> Any:
+    """The block of a plan that has one."""
     ((_, block),) = plan.blocks
-    return block.evaluators[name]
+    return block
 
 
 def make_omega(rng: np.random.Generator, g: int, small: float = 0.0, large: float = 0.0) -> NDArray[np.complex128]:

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import certify
-from families import PHASES, evaluator, matrices, problems
+from families import PHASES, block_of, matrices, problems
 from oracle import exact_moments, flint_log_theta, flint_moments
 from rtbm import ThetaPlan, log_theta, theta_moments
 from tolerances import FLOAT32, LAST_PLACES, LOG_THETA, MOMENTS, allowed
@@ -86,16 +86,16 @@ def test_six_coordinates_with_everything_at_once(seed: int, is_boundary: bool) -
     assert abs(float(log_theta(z, Q, phase=phase)) - expected) <= allowed(expected)
 
 
-@pytest.mark.parametrize("name", ["list", "split", "fused"])
+@pytest.mark.parametrize("name", ["list", "product", "numba"])
 @settings(max_examples=40, suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.data())
 def test_every_evaluator_against_flint(name: str, data: st.DataObject) -> None:
     z, Q, phase = data.draw(st.integers(2, 4).flatmap(problems))
     plan = ThetaPlan(Q, phase=phase)
     assume(len(plan.blocks) == 1)
-    sums = evaluator(plan, name)
-    assume(sums.supports(torch.device("cpu")))
-    values = sums.log_theta(torch.tensor(np.tile(z, (3, 1))), plan.Q)
+    block = block_of(plan)
+    assume(block.supports(name))
+    values = block.log_theta(torch.tensor(np.tile(z, (3, 1))), plan.Q, name)
     expected = flint_log_theta(z, Q, phase)
     assert float((values - expected).abs().max()) <= allowed(expected)
 
@@ -115,10 +115,11 @@ def test_large_exponents_in_a_batch(g: int, norm: float) -> None:
     (mean,) = torch.autograd.grad(value.sum(), argument)
     assert float((mean[:, 0] - 0.5).abs().max()) <= LOG_THETA
     z_random = torch.tensor(np.random.default_rng(g).normal(size=(500, g)) * norm)
-    for sums in (evaluator(plan, "split"), evaluator(plan, "fused")):
-        if sums.supports(torch.device("cpu")):
-            expected = evaluator(plan, "list").log_theta(z_random, plan.Q)
-            difference = sums.log_theta(z_random, plan.Q) - expected
+    block = block_of(plan)
+    for name in ("product", "numba"):
+        if block.supports(name):
+            expected = block.log_theta(z_random, plan.Q, "list")
+            difference = block.log_theta(z_random, plan.Q, name) - expected
             assert float(difference.abs().max()) <= allowed(float(expected.max()))
 
 
@@ -126,8 +127,8 @@ def test_phase_two_with_a_large_argument_and_a_skewed_matrix() -> None:
     Q = np.array([[0.1893849746979165, 1.4759217783307768], [1.4759217783307768, 11.502248235172548]])
     z = np.array([-4285606.987475086, 794698.022559272])
     expected = flint_log_theta(z, Q, "II")
-    for name in ("list", "fused"):
-        value = evaluator(ThetaPlan(Q, phase="II"), name).log_theta(torch.tensor(z)[None], torch.tensor(Q))
+    for name in ("list", "numba"):
+        value = block_of(ThetaPlan(Q, phase="II")).log_theta(torch.tensor(z)[None], torch.tensor(Q), name)
         assert abs(float(value) - expected) <= allowed(expected)
 
 
@@ -152,7 +153,7 @@ def far_problem(seed: int) -> tuple[np.ndarray, np.ndarray]:
 def check_moments(z: np.ndarray, Q: np.ndarray) -> None:
     value, mean, covariance, third, size = exact_moments(z, Q)
     Q_free, z_free = torch.tensor(Q, requires_grad=True), torch.tensor(z[None], requires_grad=True)
-    by_list = evaluator(ThetaPlan(Q_free), "list").log_theta(z_free, Q_free)
+    by_list = block_of(ThetaPlan(Q_free)).log_theta(z_free, Q_free, "list")
     results = [theta_moments(z, Q, order=3), *(theta_moments(np.tile(z, (n, 1)), Q) for n in (1, 40))]
     for result in results:
         assert float((result.log_theta - value).abs().max()) <= allowed(value)
@@ -202,7 +203,7 @@ def test_far_arguments_in_phase_two(seed: int) -> None:
     Q, z = (Q + Q.T) / 2, rng.normal(size=g) * 10.0 ** rng.uniform(6, 13)
     expected = flint_log_theta(z, Q, "II")
     assert abs(float(log_theta(z, Q, phase="II")) - expected) <= allowed(expected)
-    by_list = evaluator(ThetaPlan(Q, phase="II"), "list").log_theta(torch.tensor(z)[None], torch.tensor(Q))
+    by_list = block_of(ThetaPlan(Q, phase="II")).log_theta(torch.tensor(z)[None], torch.tensor(Q), "list")
     assert abs(float(by_list) - expected) <= allowed(expected)
     expected = flint_log_theta(z, np.diag(np.diag(Q)), "II")
     assert abs(float(log_theta(z, np.diag(Q), phase="II")) - expected) <= allowed(expected)

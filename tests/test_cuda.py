@@ -21,7 +21,6 @@ from rtbm import (
 )
 from rtbm.distributions import Interval, LearnedMargin, YeoJohnson
 from rtbm.parameters import count, map_tensors, unpack
-from rtbm.theta.block import triton_product
 from rtbm.training import Likelihood, make_family
 from rtbm.training.sums import ArrayBlocks
 from tolerances import FLOAT32, LOG_THETA, MOMENTS
@@ -65,13 +64,13 @@ def test_values_and_gradients(g: int, phase: str, dtype: torch.dtype) -> None:
 def test_the_triton_pass_agrees_with_the_cpu(g: int, scale: float, phase: str) -> None:
     Q, z = torch.tensor(typical(g, scale=scale)), arguments(g)
     ((_, block),) = ThetaPlan(Q.cuda(), phase=phase).blocks
-    triton, there = block.evaluators["cuda"], [t.cuda().requires_grad_() for t in (z, Q)]
-    assert triton.supports(there[0].device)
+    there = [t.cuda().requires_grad_() for t in (z, Q)]
+    assert block.supports("triton")
     expected = theta_moments(z, Q, phase=phase)
-    for a, b in zip(triton.moments(z.cuda(), Q.cuda(), 2), expected, strict=False):
+    for a, b in zip(block.moments(z.cuda(), Q.cuda(), 2, "triton"), expected, strict=False):
         assert torch.allclose(a.cpu(), b, rtol=1e-10, atol=MOMENTS)
     weights, here = torch.linspace(-1, 1, len(z), dtype=torch.float64), [t.clone().requires_grad_() for t in (z, Q)]
-    found = torch.autograd.grad((weights.cuda() * triton.log_theta(*there)).sum(), there)
+    found = torch.autograd.grad((weights.cuda() * block.log_theta(*there, "triton")).sum(), there)
     exact = torch.autograd.grad((weights * log_theta(*here, phase=phase)).sum(), here)
     for a, b in zip(found, exact, strict=True):
         assert torch.allclose(a.cpu(), b, rtol=1e-9, atol=1e-9 * max(1.0, float(b.abs().max())))
@@ -79,21 +78,15 @@ def test_the_triton_pass_agrees_with_the_cpu(g: int, scale: float, phase: str) -
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("g", [4, 6])
-@pytest.mark.parametrize("n_chunks", [1, 3])
-def test_the_cuda_product_agrees_with_the_cpu(
-    g: int, phase: str, n_chunks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", ["product", "triton product"])
+def test_the_products_agree_with_the_cpu(g: int, phase: str, name: str) -> None:
     Q, z = torch.tensor(2 * np.pi * np.eye(g) + 0.1 * np.ones((g, g))), arguments(g)
     ((_, block),) = ThetaPlan(Q.cuda(), phase=phase).blocks
-    product, there = block.evaluators["cuda product"], [t.cuda().requires_grad_() for t in (z, Q)]
-    assert product.supports(there[0].device)
-    if n_chunks > 1:
-        monkeypatch.setattr(
-            triton_product, "TABLE_ENTRIES", 2 * len(z) // n_chunks * sum(map(len, block.evaluators["split"]._lists))
-        )
+    there = [t.cuda().requires_grad_() for t in (z, Q)]
+    assert block.supports(name)
     here = [t.clone().requires_grad_() for t in (z, Q)]
     weights = torch.linspace(-1, 1, len(z), dtype=torch.float64)
-    values = product.log_theta(*there), log_theta(*here, phase=phase)
+    values = block.log_theta(*there, name), log_theta(*here, phase=phase)
     assert torch.allclose(values[0].cpu(), values[1], rtol=0, atol=LOG_THETA)
     exact = torch.autograd.grad((weights * values[1]).sum(), here)
     for _ in range(2):  # a second backward pass finds the same
@@ -106,11 +99,10 @@ def test_the_cuda_product_agrees_with_the_cpu(
     assert torch.allclose(batched[2], one, rtol=1e-9, atol=1e-9)
 
 
-def test_long_sums_of_large_batches_take_the_cuda_product() -> None:
+def test_long_sums_of_large_batches_take_the_product() -> None:
     ((_, block),) = ThetaPlan(torch.tensor(2 * np.pi * np.eye(6) + 0.1)).blocks
     z = torch.zeros(100_000, 6, dtype=torch.float64, device="cuda")
-    assert block.cheapest(z).name == block.cheapest(z, True).name == "cuda product"
-    assert block.cheapest(z, moments=True).name != "cuda product"
+    assert block.cheapest(z) == block.cheapest(z, True) == "triton product"
 
 
 def test_diagonal_complex_and_samples() -> None:

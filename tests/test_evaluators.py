@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from families import PHASES, evaluator, typical
+from families import PHASES, block_of, typical
 from rtbm import ThetaPlan, log_theta, theta_moments
 from rtbm.theta import kernels
-from rtbm.theta.block.cost import choose_split
-from rtbm.theta.block.product import exponentials
 from rtbm.theta.chunks import in_chunks, run_threads
+from rtbm.theta.product.torch import choose_split
 from rtbm.theta.reference import reference_log_theta
 from rtbm.theta.unit.columns import UnitColumns
 from rtbm.theta.unit.torch import column_derivatives, unit_derivatives
 from tolerances import FLOAT32, LOG_THETA, MOMENTS, SAME
 
-CPU = torch.device("cpu")
-EVALUATORS = ("list", "split", "fused")
+EVALUATORS = ("list", "product", "numba")
 
 
 def cases() -> list[tuple[int, float, str]]:
@@ -37,24 +35,23 @@ def arguments(g: int, n: int = 40, seed: int = 1) -> np.ndarray:
 def test_values_against_the_reference_sum(name: str, g: int, scale: float, phase: str) -> None:
     Q, z = typical(g, scale=scale), arguments(g)
     plan = ThetaPlan(Q, phase=phase)
-    sums = evaluator(plan, name)
-    if not sums.supports(CPU):
-        assert name == "split"
-        assert g == 1
+    block = block_of(plan)
+    if not block.supports(name):
+        assert (name, g) == ("product", 1)
         return
-    value = sums.log_theta(torch.tensor(z), plan.Q).numpy()
+    value = block.log_theta(torch.tensor(z), plan.Q, name).numpy()
     cancellation = 1e-3 if phase == "II" and scale == 1.0 else 1.0  # there the reference loses digits, not we
     assert np.abs(value - reference_log_theta(z, Q, phase)).max() <= LOG_THETA / cancellation
 
 
-@pytest.mark.parametrize("name", ["split", "fused"])
+@pytest.mark.parametrize("name", ["product", "numba"])
 @pytest.mark.parametrize(("g", "scale", "phase"), [case for case in cases() if case[0] > 1])
 def test_gradients_agree_with_the_list(name: str, g: int, scale: float, phase: str) -> None:
     Q, z = torch.tensor(typical(g, scale=scale), requires_grad=True), torch.tensor(arguments(g), requires_grad=True)
     plan = ThetaPlan(Q, phase=phase)
     weights = torch.linspace(-1, 2, len(z), dtype=torch.float64)
     expected, got = (
-        torch.autograd.grad(evaluator(plan, way).log_theta(z, Q) @ weights, (z, Q)) for way in ("list", name)
+        torch.autograd.grad(block_of(plan).log_theta(z, Q, way) @ weights, (z, Q)) for way in ("list", name)
     )
     for a, b in zip(expected, got, strict=True):
         assert torch.allclose(a, b, rtol=SAME, atol=MOMENTS)
@@ -66,7 +63,7 @@ def test_moments_of_the_compiled_pass_agree_with_the_list(phase: str) -> None:
         plan = ThetaPlan(typical(g, scale=3.0), phase=phase)
         z = torch.tensor(arguments(g, 200))
         compiled = plan.moments(z)
-        for a, b in zip(evaluator(plan, "list").moments(z, plan.Q, 2), compiled[:3], strict=True):
+        for a, b in zip(block_of(plan).moments(z, plan.Q, 2, "list"), compiled[:3], strict=True):
             assert torch.allclose(a, b, rtol=SAME, atol=MOMENTS)
 
 
@@ -76,13 +73,12 @@ def test_split_product_in_higher_dimension(g: int, phase: str) -> None:
     Q = 2 * np.pi * np.eye(g) + 0.4 * (np.ones((g, g)) - np.eye(g))
     Q[0, 0] = 60.0 if phase == "I" else 0.5  # a wide spectrum: part of the coordinates is transformed
     plan = ThetaPlan(Q, phase=phase)
-    ((_, block),) = plan.blocks
-    z = torch.tensor(arguments(g, 100))
-    assert 0 < block.geometry.n_osc < g
-    by_list = evaluator(plan, "list")
-    assert block.cheapest(z).name == "split"
-    assert torch.allclose(plan.log_theta(z), by_list.log_theta(z, plan.Q), rtol=0, atol=LOG_THETA)
-    for a, b in zip(by_list.moments(z, plan.Q, 2), plan.moments(z), strict=False):
+    block = block_of(plan)
+    z = torch.tensor(arguments(g, 2000))
+    assert 0 < block.lattice.n_osc < g
+    assert block.cheapest(z) == "product"
+    assert torch.allclose(plan.log_theta(z), block.log_theta(z, plan.Q, "list"), rtol=0, atol=LOG_THETA)
+    for a, b in zip(block.moments(z, plan.Q, 2, "list"), block.moments(z, plan.Q, 2, "product"), strict=True):
         assert torch.allclose(a, b, rtol=SAME, atol=MOMENTS)
 
 
@@ -91,58 +87,32 @@ def test_split_product_in_higher_dimension(g: int, phase: str) -> None:
 def test_moments_of_the_split_product_and_their_gradients(g: int, scale: float, phase: str) -> None:
     Q, z = torch.tensor(typical(g, scale=scale), requires_grad=True), torch.tensor(arguments(g), requires_grad=True)
     results = []
-    for name in ("list", "split"):
-        moments = evaluator(ThetaPlan(Q, phase=phase), name).moments(z, Q, 2)
+    for name in ("list", "product"):
+        moments = block_of(ThetaPlan(Q, phase=phase)).moments(z, Q, 2, name)
         gradients = torch.autograd.grad(sum((moment**2).sum() for moment in moments), (z, Q))
         results.append([*moments, *gradients])
     for a, b in zip(*results, strict=True):
         assert torch.allclose(a, b, rtol=SAME, atol=MOMENTS * max(1.0, float(a.detach().abs().max())))
 
 
-def test_compiled_elementary_functions() -> None:
-    w = np.zeros((5, kernels.ROW_WIDTH))
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        exponents = rng.uniform(-690, 700, kernels.ROW_WIDTH)
-        w[0] = exponents
-        kernels.exp_row(w, 0, 3)
-        assert np.abs(w[3] / np.exp(exponents) - 1).max() <= 2 * np.finfo(float).eps
-        turns = rng.uniform(-30, 30, kernels.ROW_WIDTH)
-        w[0] = turns
-        kernels.sin_cos_row(w, 0, 1, 2)
-        angle = 2 * np.pi * (turns - np.rint(turns))
-        assert np.abs(w[1] - np.sin(angle)).max() <= 8 * np.finfo(float).eps
-        assert np.abs(w[2] - np.cos(angle)).max() <= 8 * np.finfo(float).eps
-    w[0] = -1e9
-    kernels.exp_row(w, 0, 3)
-    assert (w[3] < 1e-300).all()
-
-
 def test_without_numba_everything_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
     Q, z = typical(4, scale=4.0), arguments(4, 300)
     compiled = log_theta(z, Q)
     monkeypatch.setattr(kernels, "AVAILABLE", False)
-    ((_, block),) = ThetaPlan(Q).blocks
-    assert block.cheapest(torch.tensor(z)).name == "split"
+    assert block_of(ThetaPlan(Q)).cheapest(torch.tensor(z)) == "product"
     assert torch.allclose(log_theta(z, Q), compiled, rtol=0, atol=LOG_THETA)
-    real, imaginary = exponentials(
-        torch.tensor(z), torch.tensor([[1.0, 0, 0, 1], [0, 1, 1, 0]], dtype=torch.float64),
-        torch.zeros(4, dtype=torch.float64), 2,
-    )  # fmt: skip
-    assert imaginary is not None
-    assert np.allclose(real.numpy() + 1j * imaginary.numpy(), np.exp([1j * z[:, 0] + z[:, 3], 1j * z[:, 1] + z[:, 2]]))
 
 
-@pytest.mark.parametrize("name", ["list", "split"])
+@pytest.mark.parametrize("name", ["list", "product"])
 def test_chunks_change_nothing(name: str) -> None:
     """A batch that takes several chunks, and the same rows in batches that take one each."""
     Q = torch.tensor(typical(3, scale=6.0), requires_grad=True)
     z = torch.tensor(arguments(3, 50_000), requires_grad=True)
-    ((_, block),) = ThetaPlan(Q).blocks
-    assert len(z) * len(block.geometry.points) > 2 * 2**19
+    block = block_of(ThetaPlan(Q))
+    assert len(z) * len(block.lattice.points) > 2 * 2**19
 
     def derivatives(batches: list[torch.Tensor]) -> list[torch.Tensor]:
-        value = torch.cat([block.evaluators[name].log_theta(batch, Q) for batch in batches])
+        value = torch.cat([block.log_theta(batch, Q, name) for batch in batches])
         first = torch.autograd.grad(value.sum(), (z, Q), create_graph=True)
         second = torch.autograd.grad(sum((f**2).sum() for f in first), (z, Q))
         return [value, *first, *second]
@@ -177,7 +147,7 @@ def test_recomputed_chunks_have_the_same_derivatives() -> None:
             assert torch.allclose(a, b, rtol=SAME, atol=SAME)
 
 
-@pytest.mark.parametrize("Q", [typical(2), typical(4, scale=8.0)], ids=["fused", "split"])
+@pytest.mark.parametrize("Q", [typical(2), typical(4, scale=8.0)], ids=["numba", "product"])
 def test_threads_change_nothing(Q: np.ndarray, set_threads) -> None:
     z = arguments(len(Q), 50_000)
     one = log_theta(z, Q)
@@ -189,8 +159,8 @@ def test_threads_change_nothing(Q: np.ndarray, set_threads) -> None:
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("Q", [typical(2, scale=4.0), typical(5), typical(4, scale=20.0), np.eye(3) + 0.1])
 def test_split_lists_cover_all_points(Q: np.ndarray, phase: str) -> None:
-    ((_, block),) = ThetaPlan(Q, phase=phase).blocks
-    points, o = block.geometry.points, block.geometry.n_osc
+    block = block_of(ThetaPlan(Q, phase=phase))
+    points, o = block.lattice.points, block.lattice.n_osc
     first, last = choose_split(points, o)
     cut = first.shape[1]
     mirrored = last * np.where(np.arange(cut, len(Q)) < o, -1, 1)
@@ -246,7 +216,7 @@ def test_many_coordinates() -> None:
     g = 45
     Q, z = 30 * np.eye(g) + 0.1, arguments(g, 50)
     plan = ThetaPlan(Q, phase="II")
-    by_list = evaluator(plan, "list").log_theta(torch.tensor(z), plan.Q)
+    by_list = block_of(plan).log_theta(torch.tensor(z), plan.Q, "list")
     assert torch.allclose(plan.log_theta(z), by_list, rtol=0, atol=LOG_THETA)
 
 
@@ -286,14 +256,14 @@ def test_a_plan_serves_many_batches() -> None:
 
 def test_cost_model_uses_each_evaluator_where_it_pays() -> None:
     def chosen(Q: np.ndarray, n: int) -> str:
-        ((_, block),) = ThetaPlan(Q).blocks
-        return block.cheapest(torch.zeros(n, len(Q), dtype=torch.float64)).name
+        block = block_of(ThetaPlan(Q))
+        return block.cheapest(torch.zeros(n, len(Q), dtype=torch.float64))
 
     crowded = 2 * np.pi * np.eye(6) + 0.3 * np.ones((6, 6))
-    assert chosen(typical(2), 10_000) == "fused"
-    assert chosen(crowded, 1) == "fused"
+    assert chosen(typical(2), 10_000) == "numba"
+    assert chosen(crowded, 1) == "numba"
     assert chosen(600 * crowded, 1) == "list"
-    assert chosen(crowded, 10_000) == "split"
+    assert chosen(crowded, 10_000) == "product"
 
 
 @pytest.mark.slow

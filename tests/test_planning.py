@@ -1,80 +1,90 @@
-"""Compiled plans against Python's integers, torch and NumPy."""
+"""Plans of lattice sums: bases, matrices and lists; sizes without coordinates; plans without numba."""
 
 import subprocess
 import sys
 import textwrap
-from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from families import PHASES, Floats, matrices, typical, unimodular
-from rtbm import log_theta, theta_moments
-from rtbm.theta.block import planning
-from rtbm.theta.block.poisson import find_basis, make_form, make_geometry
-from rtbm.theta.lattice import change_basis, enumerate_points, exact_congruence, in_parts
+from families import PHASES, Floats, block_of, matrices, typical
+from rtbm import InvalidInputError, NotPositiveDefiniteError, ThetaPlan, log_theta, theta_moments
+from rtbm.theta.lattice import change_basis, enumerate_points
+from rtbm.theta.poisson import LatticeSum, find_radius2, make_form
 from tolerances import LOG_THETA, MOMENTS, SAME
 
 sizes = st.integers(1, 5)
 
 
-@settings(max_examples=100)
-@given(sizes.flatmap(lambda g: st.tuples(matrices(g), unimodular(g), st.integers(0, 10**4))))
-def test_the_compiled_congruence_is_exact(case: tuple[Floats, np.ndarray, int]) -> None:
-    Q, U, factor = case
-    U = U.copy()
-    U[:, -1] += factor * U[:, 0] * (len(U) > 1)
-    assume(np.abs(U).max() < planning.SHORT)
-    exact, parts = np.zeros((3, *Q.shape)), np.zeros((planning.N_MATRICES, *Q.shape))
-    assert planning.congruence(Q, U.astype(float), exact)
-    assert np.array_equal(exact[0], change_basis(Q, U))
-    numerators, unit = exact_congruence(Q, U)
-    planning.cut_in_parts(exact, parts)
-    first, second, third = parts[planning.PERIODS : planning.PERIODS + 3]
-    for i, j in np.ndindex(*Q.shape):
-        true = Fraction(int(numerators[i, j]), unit)
-        assert sum(map(Fraction, exact[:, i, j].tolist()), Fraction(0)) == true
-        left = true - Fraction(float(first[i, j])) - Fraction(float(second[i, j]))
-        assert abs(left - Fraction(float(third[i, j]))) <= abs(left) / 2**51
-    for part, other in zip((first, second), in_parts(numerators, unit), strict=False):
-        for column, like in zip(part.T, other.T, strict=True):
-            step = Fraction(2) ** (int(np.frexp(np.abs(column).max())[1]) - 31)
-            assert all((Fraction(float(x)) / step).denominator == 1 for x in column)  # so products do not round
-            assert np.abs(column - like).max() <= 2.1 * float(step)  # ties may go either way
-
-
 @settings(max_examples=60)
 @given(sizes.flatmap(matrices), st.sampled_from(PHASES))
-def test_a_compiled_plan_is_the_plain_one(Q: Floats, phase: str) -> None:
-    geometry, is_first = make_geometry(Q, phase, 1e-12), phase == "I"
-    U, o = geometry.basis.astype(np.int64), geometry.n_osc
+def test_a_plan_holds_what_its_sum_needs(Q: Floats, phase: str) -> None:
+    lattice = LatticeSum(Q, phase, 1e-12)
+    U, o = lattice.basis, lattice.n_osc
     assert round(np.linalg.det(U)) in (-1, 1)
-    assert np.array_equal(geometry.gram, change_basis(Q, U))
-    basis, gram, t = find_basis(Q, is_first, 1e-12)
-    assert o == (t if is_first else len(Q) - t)
-    form = make_form(torch.from_numpy(geometry.gram), o, phase)
-    for name, a, b in zip(form._fields, form, geometry.form, strict=True):
+    assert np.array_equal(lattice.gram, change_basis(Q, U))
+    form = make_form(torch.from_numpy(lattice.gram), o, phase)
+    for name, a, b in zip(form._fields, form, lattice.form, strict=True):
         size = max(1.0, float(a.abs().max()))
-        assert torch.allclose(a, b, rtol=SAME, atol=SAME * size), name
-    R, G = geometry.factor, geometry.form.G.numpy()
+        assert torch.allclose(a, torch.as_tensor(b), rtol=SAME, atol=SAME * size), name
+    R, G = lattice.factor, lattice.form.G
     assert (np.abs(R.T @ R - G) <= SAME * np.sqrt(np.outer(np.diag(G), np.diag(G)))).all()
-    status, _, _, radius2, _, _ = planning.plan_sum(Q, is_first, 1e-12, -1, Q, Q)
-    if status == planning.NOT_EXACT:  # the basis that Python's integers found is planned with
-        radius2 = planning.plan_sum(Q, is_first, 1e-12, t, basis.astype(float), gram)[3]
-    points = enumerate_points(R, radius2, np.where(np.arange(len(Q)) < o, 0.0, np.diag(R) / 2))
+    oscillates = np.arange(len(Q)) < o
+    radius2 = find_radius2(np.diag(R) ** 2, oscillates, 1e-12)
+    points = enumerate_points(R, float(radius2), np.where(oscillates, 0.0, np.diag(R) / 2))
     half = [p for p in points.tolist() if next((n for n in p[:o] if n), 1) > 0]
-    assert geometry.points.tolist() == half
+    assert lattice.points.tolist() == half
+    assert len(lattice.terms) == len(half) - 1
+
+
+@settings(max_examples=30)
+@given(st.integers(2, 5).flatmap(matrices), st.sampled_from(PHASES))
+def test_the_form_is_what_poisson_summation_says(Q: Floats, phase: str) -> None:
+    """The blocks of the masked formula in `make_form` are those of the plain one."""
+    for n_osc in range(len(Q) + 1):
+        t = np.arange(len(Q)) < n_osc if phase == "I" else np.arange(len(Q)) >= n_osc
+        form, sign = make_form(Q, n_osc, phase, np), 1 if phase == "I" else -1
+        inverse = np.linalg.inv(Q[np.ix_(t, t)])
+        mix = Q[np.ix_(~t, t)] @ inverse
+        blocks = [
+            (form.B, t, t, 2 * np.pi * inverse), (form.B, ~t, t, -mix), (form.B, ~t, ~t, np.eye((~t).sum())),
+            (form.K, t, t, sign * inverse), (form.G, t, t, 4 * np.pi**2 * inverse),
+            (form.G, ~t, ~t, Q[np.ix_(~t, ~t)] - mix @ Q[np.ix_(t, ~t)]), (form.G, t, ~t, 0 * mix.T),
+            (form.Psi, ~t, t, -sign * 2 * np.pi * mix),
+        ]  # fmt: skip
+        for matrix, rows, columns, expected in blocks:
+            size = np.sqrt(np.linalg.cond(Q)) * max(1.0, np.abs(expected).max(initial=0.0), np.abs(Q).max())
+            assert np.abs(matrix[np.ix_(rows, columns)] - expected).max(initial=0.0) <= SAME * size
+        constant = 0.5 * (t.sum() * np.log(2 * np.pi) - np.linalg.slogdet(Q[np.ix_(t, t)])[1])
+        assert abs(form.constant - constant) <= SAME * max(1.0, abs(constant))
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_bases_with_long_integers_take_pythons(phase: str) -> None:
-    skewed = np.array([[1.0, 1e8], [1e8, 1e16 + 2]])  # the diagonal matrix (1, 2), and U has an entry 1e8 > 2^26
-    assert planning.plan_sum(skewed, phase == "I", 1e-12, -1, skewed, skewed)[0] == planning.NOT_EXACT
+def test_bases_with_long_integers(phase: str) -> None:
+    skewed = np.array([[1.0, 1e8], [1e8, 1e16 + 2]])  # the diagonal matrix (1, 2) in another basis
     values = [float(log_theta([0.0, 0.0], Q, phase=phase)) for Q in (skewed, np.diag([1.0, 2.0]))]
     assert abs(values[0] - values[1]) <= LOG_THETA
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("shape", [(0,), (0, 0)])
+def test_without_coordinates_the_function_is_one(shape: tuple[int, ...], phase: str) -> None:
+    Q, z = torch.zeros(shape, dtype=torch.float64), torch.zeros(3, 2, 0, dtype=torch.float64, requires_grad=True)
+    plan = ThetaPlan(Q, phase=phase)
+    assert (plan.g, plan.n_terms, plan.blocks) == (0, 0, [])
+    value = log_theta(z, Q, phase=phase)
+    assert torch.equal(value, torch.zeros(3, 2, dtype=torch.float64))
+    value.sum().backward()
+    moments = theta_moments(z, Q, phase=phase, order=3)
+    assert [tuple(m.shape) for m in moments] == [(3, 2), (3, 2, 0), (3, 2, 0, 0), (3, 2, 0, 0, 0)]
+    assert float(log_theta([], Q, phase=phase)) == 0.0
+    with pytest.raises(InvalidInputError, match="z must have shape"):
+        log_theta([1.0], Q)
+    with pytest.raises(NotPositiveDefiniteError):
+        ThetaPlan([[0.0]])
 
 
 def test_where_numba_is_missing_everything_is_the_same() -> None:
@@ -101,6 +111,6 @@ def test_where_numba_is_missing_everything_is_the_same() -> None:
     for g in (1, 2, 3, 5):
         for phase in PHASES:
             terms, value = next(lines).split()
-            Q = typical(g, scale=3.0)
-            assert int(terms) == len(make_geometry(Q, phase, 1e-12).points)
-            assert abs(float(value) - float(log_theta(np.full(g, 0.7), Q, phase=phase))) <= LOG_THETA
+            plan = ThetaPlan(typical(g, scale=3.0), phase=phase)
+            assert int(terms) == len(block_of(plan).lattice.points)
+            assert abs(float(value) - float(plan.log_theta(np.full(g, 0.7)))) <= LOG_THETA

@@ -26,7 +26,7 @@ from rtbm.parameters import (
     triangle_of,
     unconstrain,
 )
-from rtbm.theta.block.rows import log_shifted_sums
+from rtbm.theta.rows import log_shifted_sums
 from rtbm.validation import check_finite, check_tolerance
 
 

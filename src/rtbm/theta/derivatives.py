@@ -33,72 +33,11 @@ def is_transforming() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
-class CompiledPass(Protocol):
-    """A compiled pass over the points, without graph: it has values up to two derivatives, and a torch counterpart."""
-
-    phase: str
-
-    def fixed_moments(self, z: Tensor, order: int) -> Derivatives:
-        """log θ̃ (points,), its gradient (points, g), and its second derivatives: (points, g, g), or (points, g)."""
-
-    def torch_log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
-        """log θ̃ in plain torch."""
-
-
-class CompiledLogTheta(torch.autograd.Function):
-    """log θ̃ (points,) by a compiled pass, with first derivatives; a graph of these goes through torch.
-
-    By the heat equation ∂θ̃/∂Q = ∓½∂²θ̃/∂z², with the upper sign in phase I. Q is a matrix (g, g) or a diagonal (g,).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, Q: Tensor, compiled: CompiledPass) -> Tensor:
-        """Derivatives are computed with the value, since both share most of the work."""
-        value, *derivatives = compiled.fixed_moments(z, 2 if ctx.needs_input_grad[1] else 1)
-        ctx.save_for_backward(z, Q, *derivatives)
-        ctx.compiled = compiled
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """The gradients in z and Q."""
-        z, Q, mean, *second = ctx.saved_tensors
-        by_z, by_Q = grad[:, None] * mean, None
-        if torch.is_grad_enabled():
-            return _torch_gradients(ctx, z, Q, grad)
-        if second:
-            square = by_z.mT @ mean if Q.ndim == 2 else (by_z * mean).sum(dim=0)
-            sign = -0.5 if ctx.compiled.phase == "I" else 0.5
-            by_Q = (sign * (torch.tensordot(grad, second[0], 1) + square)).to(Q.dtype)
-        return by_z.to(z.dtype), by_Q, None
-
-
-class RecomputedLogTheta(torch.autograd.Function):
-    """The same for passes on GPUs, where the backward pass computes the derivatives.
-
-    `compiled.start(z)` returns the value and what is kept for `compiled.gradients(z, grad, kept)`.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, Q: Tensor, compiled: Any) -> Tensor:
-        """The value."""
-        value, *kept = compiled.start(z)
-        ctx.save_for_backward(z, Q, *kept)
-        ctx.compiled = compiled
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        """The gradients in z and Q."""
-        z, Q, *kept = ctx.saved_tensors
-        if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(grad):
-            return _torch_gradients(ctx, z, Q, grad)
-        by_z, by_Q = ctx.compiled.gradients(z, grad, kept)
-        return by_z.to(z.dtype), by_Q.to(Q.dtype), None
-
-
 class CompiledSum(Protocol):
     """A compiled log θ̃ without graph, with what its gradients take, and its counterpart in torch."""
+
+    def moments(self, z: Tensor, order: int) -> Derivatives:
+        """log θ̃ (points,), and its derivatives in z (points, g) up to `order` ≤ 2."""
 
     def start(self, z: Tensor, order: int) -> Derivatives:
         """log θ̃ (points,), and what `gradients` takes: for those in z alone if `order` is 1, in z and Q if it is 2."""

@@ -63,10 +63,13 @@ def remove_periods(high: Tensor, low: Tensor, periods: Periods, is_far: bool) ->
 
 
 def nearest_plane(c: Tensor, plane: Tensor) -> Tensor:
-    """The lattice points (points, g) next to c (points, g); see `lattice.nearest_plane_matrix`."""
+    """The lattice points (points, g) next to c (points, g), for one `plane` or for one of each point.
+
+    See `lattice.nearest_plane_matrix`.
+    """
     n = c.round()
     for i in range(c.shape[1] - 2, -1, -1):
-        n[:, i] = (c[:, i] + (c[:, i + 1 :] - n[:, i + 1 :]) @ plane[i, i + 1 :]).round()
+        n[:, i] = (c[:, i] + ((c - n)[:, i + 1 :] * plane[..., i, i + 1 :]).sum(dim=1)).round()
     return n
 
 

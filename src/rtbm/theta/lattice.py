@@ -20,6 +20,8 @@ LOVASZ = 0.99
 """How reduced a basis must be. Closer to 1 takes more swaps for a slightly better basis; it must exceed ¼."""
 LARGEST_INTEGER = 2.0**50
 """Integers up to here are exact in float64, with room to add a few. Beyond 2^53 neighbours could not be told apart."""
+MAX_ROUNDS = 20
+"""LLL runs again on the exactly transformed form, at most this often. Two or three rounds are usual."""
 MAX_TERMS = 2**22
 """The largest number of lattice points that is ever enumerated. A larger limit would take gigabytes before it fails."""
 
@@ -164,19 +166,69 @@ def reduce_basis(Q: Floats) -> tuple[Integers, Floats]:
     array([[1., 0.],
            [0., 1.]])
     """
-    g = len(Q)
-    basis, reduced = np.eye(g), Q
-    for _ in range(20):
-        steps = lll(cholesky(reduced), basis, np.zeros((0, g)))
-        if steps == 0:
+    identity = np.eye(len(Q))
+    basis, reduced = identity, Q
+    for _ in range(MAX_ROUNDS):
+        step = reduce_factors(cholesky(reduced)[None])[0]
+        if np.array_equal(step, identity):
             break
-        if steps < 0:
+        if not np.max(np.abs(basis) @ np.abs(step)) <= LARGEST_INTEGER:
             raise InvalidInputError(
                 f"the matrix is too unbalanced to be reduced in float64: its diagonal runs from {np.diag(Q).min():.3g} "
                 f"to {np.diag(Q).max():.3g} with large entries beside it; rescale the problem"
             )
+        basis = basis @ step
         reduced = change_basis(Q, basis.astype(np.int64))
     return basis.astype(np.int64), reduced
+
+
+def reduce_factors(R: Floats) -> Floats:
+    """Unimodular U (n, g, g) that reduce the columns of upper triangular R (n, g, g), as far as float64 tells.
+
+    Where they would need integers that are not exact, NaN.
+    """
+    R = np.array(R, order="C")
+    U = np.broadcast_to(np.eye(R.shape[-1]), R.shape).copy()
+    for factor, basis in zip(R, U, strict=True):
+        if not lll(factor, basis) <= LARGEST_INTEGER:
+            basis[:] = np.nan
+    return U
+
+
+@compiled
+def lll(R: Floats, U: Floats) -> float:
+    """LLL-reduce the columns of an upper triangular R (g, g) in place, with the columns of U (g, g) changed likewise.
+
+    Returns the largest integer that occurred. Above LARGEST_INTEGER it ends early.
+    """
+    g, k, largest = len(R), 1, 1.0
+    while k < g and largest <= LARGEST_INTEGER:
+        for j in range(k - 1, -1, -1):
+            q = np.rint(R[j, k] / R[j, j])
+            if q != 0.0:
+                for i in range(g):
+                    R[i, k] -= q * R[i, j]
+                    U[i, k] -= q * U[i, j]
+                    largest = max(largest, abs(q), abs(U[i, k]))
+        if LOVASZ * R[k - 1, k - 1] ** 2 <= R[k - 1, k] ** 2 + R[k, k] ** 2:
+            k += 1
+            continue
+        for i in range(g):
+            R[i, k - 1], R[i, k] = R[i, k], R[i, k - 1]
+            U[i, k - 1], U[i, k] = U[i, k], U[i, k - 1]
+        length = math.hypot(R[k - 1, k - 1], R[k, k - 1])
+        c, s = R[k - 1, k - 1] / length, R[k, k - 1] / length
+        for j in range(k - 1, g):  # a reflection makes R triangular again
+            R[k - 1, j], R[k, j] = c * R[k - 1, j] + s * R[k, j], s * R[k - 1, j] - c * R[k, j]
+        R[k, k - 1], R[k, k] = 0.0, abs(R[k, k])
+        k = max(k - 1, 1)
+    return largest
+
+
+def triangular_factors(root: Floats) -> Floats:
+    """The upper triangular R (…, g, g) with RᵀR = MᵀM and a positive diagonal, for M (…, k, g) of full column rank."""
+    R = np.linalg.qr(root, mode="r")
+    return R * np.where(np.diagonal(R, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[..., None]
 
 
 def integer_inverse(U: Integers) -> Integers:
@@ -202,65 +254,18 @@ def integer_inverse(U: Integers) -> Integers:
     return inverse.astype(np.int64)
 
 
-@compiled
-def lll(R: Floats, U: Floats, dual: Floats) -> int:
-    """LLL-reduce the columns of an upper triangular R (g, g) in place, with the columns of U (…, g) changed likewise.
-
-    The columns of `dual` change by the transposed inverse. All are float64. Returns the number of changes, or −1 if
-    integers would not be exact.
-    """
-    g, k, steps = len(R), 1, 0
-    while k < g:
-        for j in range(k - 1, -1, -1):
-            q = np.rint(R[j, k] / R[j, j])
-            if q != 0.0:
-                steps += 1
-                largest = abs(q)
-                for i in range(j + 1):
-                    R[i, k] -= q * R[i, j]
-                for i in range(len(U)):
-                    U[i, k] -= q * U[i, j]
-                    largest = max(largest, abs(U[i, k]))
-                for i in range(len(dual)):
-                    dual[i, j] += q * dual[i, k]
-                    largest = max(largest, abs(dual[i, j]))
-                if not largest <= LARGEST_INTEGER:
-                    return -1
-        if LOVASZ * R[k - 1, k - 1] ** 2 <= R[k - 1, k] ** 2 + R[k, k] ** 2:
-            k += 1
-            continue
-        steps += 1
-        for i in range(k + 1):
-            R[i, k - 1], R[i, k] = R[i, k], R[i, k - 1]
-        for i in range(len(U)):
-            U[i, k - 1], U[i, k] = U[i, k], U[i, k - 1]
-        for i in range(len(dual)):
-            dual[i, k - 1], dual[i, k] = dual[i, k], dual[i, k - 1]
-        length = math.hypot(R[k - 1, k - 1], R[k, k - 1])
-        c, s = R[k - 1, k - 1] / length, R[k, k - 1] / length
-        for j in range(k - 1, g):  # a reflection makes R triangular again
-            R[k - 1, j], R[k, j] = c * R[k - 1, j] + s * R[k, j], s * R[k - 1, j] - c * R[k, j]
-        R[k, k - 1] = 0.0
-        R[k, k] = abs(R[k, k])
-        k = max(k - 1, 1)
-    return steps
-
-
 def connected_components(adjacent: NDArray[np.bool_]) -> list[Integers]:
     """The groups of indices that a symmetric pattern of non-zeros connects, in increasing order.
 
     >>> [c.tolist() for c in connected_components(np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1]]) > 0)]
     [[0, 2], [1]]
     """
-    left, components = set(range(len(adjacent))), []
-    while left:
-        group, frontier = set(), {min(left)}
-        while frontier:
-            group |= frontier
-            frontier = {int(j) for i in frontier for j in np.flatnonzero(adjacent[i])} - group
-        components.append(np.array(sorted(group), dtype=np.int64))
-        left -= group
-    return components
+    label, previous = np.arange(len(adjacent)), None
+    while not np.array_equal(label, previous):
+        previous = label
+        label = np.minimum(label, np.where(adjacent, label, len(label)).min(axis=1))
+        label = label[label]
+    return [np.flatnonzero(label == i) for i in np.unique(label)]
 
 
 def nearest_point(R: Floats, centre: Floats) -> Floats:
@@ -285,7 +290,7 @@ def nearest_plane_matrix(R: Floats) -> Floats:
     array([[0. , 0.5],
            [0. , 0. ]])
     """
-    return np.triu(R / np.diag(R)[:, None], 1)
+    return np.triu(R / np.diagonal(R, axis1=-2, axis2=-1)[..., None], 1)
 
 
 def enumerate_points(
@@ -306,60 +311,46 @@ def enumerate_points(
     >>> enumerate_points(np.eye(2), 1.0, np.zeros(2)).tolist()
     [[0, -1], [-1, 0], [0, 0], [1, 0], [0, 1]]
     """
-    count = estimate_count(np.diag(R) ** 2, radius2, 2 * half_widths) if math.isfinite(radius2) else math.inf
-    if not count <= limit:
-        raise TooManyTermsError(count, limit)
     middle = np.zeros(len(R)) if centre is None else centre
-    points = np.empty((int(1.1 * count) + 8, len(R)))
-    found = walk(R, middle, half_widths, n_paired, radius2, limit, points)
-    if found > limit:
-        raise TooManyTermsError(max(found, count), limit)
-    if found > len(points):
-        points = np.empty((found, len(R)))
-        walk(R, middle, half_widths, n_paired, radius2, limit, points)
-    return points[:found].astype(np.int64)
+    return list_points(R[None], np.array([radius2]), half_widths[None], middle[None], limit, n_paired)[0]
 
 
-@compiled
-def walk(R, centre, half_widths, n_paired, radius2, limit, points):
-    """Fill `points` with those of `enumerate_points`, as many as it has rows. Returns their number, or any above limit.
+def list_points(
+    R: Floats, radius2: Floats, half_widths: Floats, centre: Floats, limit: int, n_paired: int
+) -> tuple[Integers, Integers]:
+    """`enumerate_points` for n lattices: all points (terms, g), and the lattice of each.
 
-    The last coordinate varies slowest, the first fastest. A basis that is far from reduced takes too many steps: then
-    the number is above the limit, too.
+    R is (n, g, g), radius2 (n,), half_widths and centre (n, g). Points are found level by level: a level holds the last
+    coordinates that can be completed. The last coordinate varies slowest.
     """
-    g = len(R)
-    n, stop, left, offset = np.zeros(g), np.zeros(g), np.zeros(g + 1), np.zeros(g)
-    left[g] = radius2 * (1 + 1e-9)
-    i, is_new, count, steps = g - 1, True, 0, 0
-    while i < g and count <= limit:
-        steps += 1
-        if steps > 20 * limit + 1000:
-            return limit + 1
-        if is_new:
-            offset[i] = 0.0
-            for j in range(i + 1, g):
-                offset[i] += R[i, j] * (n[j] - centre[j])
-            reach = math.sqrt(left[i + 1]) + half_widths[i]
-            n[i] = math.ceil((-reach - offset[i]) / R[i, i] + centre[i])
-            stop[i] = math.floor((reach - offset[i]) / R[i, i] + centre[i])
-        else:
-            n[i] += 1
-        if i == 0:
-            if n_paired > 0:  # the first coordinate that is not zero must be positive
-                j = 1
-                while j < n_paired and n[j] == 0.0:
-                    j += 1
-                n[0] = max(n[0], 1.0 if j < n_paired and n[j] < 0.0 else 0.0)
-            found = max(int(stop[0] - n[0]) + 1, 0)
-            for k in range(count, min(count + found, len(points))):
-                points[k, 0] = n[0] + (k - count)
-                for j in range(1, g):
-                    points[k, j] = n[j]
-            count += found
-        if i == 0 or n[i] > stop[i]:
-            i, is_new = i + 1, False
-            continue
-        outside = max(abs(R[i, i] * (n[i] - centre[i]) + offset[i]) - half_widths[i], 0.0)
-        left[i] = max(left[i + 1] - outside * outside, 0.0)
-        i, is_new = i - 1, True
-    return count
+    expected = np.inf
+    if np.isfinite(radius2).all():
+        expected = float(estimate_count(np.diagonal(R, axis1=1, axis2=2) ** 2, radius2, 2 * half_widths).sum())
+    if not expected <= limit:
+        raise TooManyTermsError(expected, limit)
+    origin = np.rint(centre)  # from here on, points are relative to it
+    owner, points, left = np.arange(len(R)), np.zeros((len(R), 0)), radius2 * (1 + 1e-9)
+    image = (R @ (origin - centre)[..., None])[..., 0]  # of the point whose first coordinates are 0
+    for i in range(R.shape[1] - 1, -1, -1):
+        scale, box = R[owner, i, i], half_widths[owner, i]
+        middle, reach = image[:, i] / scale, (np.sqrt(left) + box) / scale
+        lowest = np.ceil(-middle - reach)
+        counts = np.maximum(np.floor(reach - middle) - lowest + 1, 0)
+        total = counts.sum()
+        if total > 2 * limit:  # twice: of pairs, one is kept
+            raise TooManyTermsError(total, limit)
+        parent = np.repeat(np.arange(len(counts)), counts.astype(np.int64))
+        value = np.arange(len(parent)) + (lowest - counts.cumsum() + counts)[parent]
+        owner = owner[parent]
+        image = image[parent] + R[owner, :, i] * value[:, None]
+        outside = np.maximum(np.abs(image[:, i]) - box[parent], 0.0)
+        left = np.maximum(left[parent] - outside**2, 0.0)
+        points = np.concatenate([value[:, None], points[parent]], axis=1)
+    points += origin[owner]
+    if n_paired:
+        signs = np.sign(points[:, :n_paired])
+        first = np.take_along_axis(signs, (signs != 0).argmax(axis=1)[:, None], axis=1)[:, 0]
+        points, owner = points[first >= 0], owner[first >= 0]
+    if len(points) > limit:
+        raise TooManyTermsError(len(points), limit)
+    return points.astype(np.int64), owner

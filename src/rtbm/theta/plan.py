@@ -1,6 +1,5 @@
 """A plan: the lattice work for one Q, done once and used for any number of batches."""
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from rtbm.common import Integers
 from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
-from rtbm.theta.block.block import Block
+from rtbm.theta.block import Block
 from rtbm.theta.lattice import connected_components
 from rtbm.theta.unit.columns import UnitColumns
 from rtbm.validation import (
@@ -48,9 +47,9 @@ class ThetaPlan:
     Parameters
     ----------
     Q : (g, g) or (g,)
-        Real, symmetric, positive definite; or the diagonal of a diagonal matrix. If it requires a gradient, results are
-        differentiable in it. A matrix without gradient is taken apart into its blocks; one with gradient is not, since
-        its zeros have derivatives too: for hundreds of independent units, pass the vector.
+        Real, symmetric, positive definite; or the diagonal of a diagonal matrix. With g = 0, log θ̃ = 0. If it requires
+        a gradient, results are differentiable in it. A matrix without gradient is taken apart into its blocks; one with
+        gradient is not, since its zeros have derivatives too: for hundreds of independent units, pass the vector.
     phase : "I" or "II", default="I"
         θ̃(z|Q) or θ̃(iz|Q).
     tolerance : float, default=1e-12
@@ -82,35 +81,23 @@ class ThetaPlan:
         if self.Q.dtype == torch.float32:
             self.tolerance = max(self.tolerance, FLOAT32_TOLERANCE)
         self._fixed = self.Q.detach().clone()
+        check_finite(self.Q, "Q")
         values = self._fixed.cpu().numpy().astype(float)
-        self.blocks: list[tuple[Integers, Block]] = []
-        self.diagonal_indices = np.arange(len(values)) if values.ndim == 1 else np.empty(0, dtype=np.int64)
-        if values.ndim == 1:
-            check_finite(self.Q, "Q")
+        components: list[Integers] = []
+        if self.Q.ndim == 1:
             _check_diagonal(values)
-        elif _is_plain(values):
-            self._decompose(values)
+            self.diagonal_indices = np.arange(self.g)
         else:
-            check_symmetric(check_finite(self.Q, "Q"), "Q")
-            self._decompose((values + values.T) / 2)
+            if self.Q.shape != (0, 0):
+                check_positive_definite(check_symmetric(self.Q, "Q"), "Q")
+                values = (values + values.T) / 2
+                components = [np.arange(self.g)] if self.Q.requires_grad else connected_components(values != 0)
+            singles = [c[0] for c in components if len(c) == 1 < self.g]
+            self.diagonal_indices = np.array(singles, dtype=np.int64)
+            components = [c for c in components if len(c) > 1 or self.g == 1]
+        self.blocks = [(c, Block(values[np.ix_(c, c)], self.phase, self.tolerance)) for c in components]
         q = values if values.ndim == 1 else values.diagonal()[self.diagonal_indices]
         self._diagonal = UnitColumns(q, phase) if len(q) else None
-
-    def _decompose(self, matrix: np.ndarray) -> None:
-        everything = np.arange(len(matrix))
-        is_whole = self.Q.requires_grad or matrix.all()
-        components = [everything] if is_whole else connected_components(matrix != 0)
-        if len(components) > 1:
-            check_positive_definite(self.Q, "Q")
-            self.diagonal_indices = np.array([c[0] for c in components if len(c) == 1], dtype=np.int64)
-            components = [c for c in components if len(c) > 1]
-            self.blocks = [(c, Block(matrix[np.ix_(c, c)], self.phase, self.tolerance)) for c in components]
-            return
-        try:
-            self.blocks = [(everything, Block(matrix, self.phase, self.tolerance))]
-        except NotPositiveDefiniteError:
-            check_positive_definite(self.Q, "Q")
-            raise
 
     @property
     def g(self) -> int:
@@ -121,7 +108,7 @@ class ThetaPlan:
     def n_terms(self) -> int:
         """The number of terms in the sums of all blocks together."""
         diagonal = self._diagonal.n_terms if self._diagonal else 0
-        return diagonal + sum(len(block.geometry.points) for _, block in self.blocks)
+        return diagonal + sum(len(block.lattice.points) for _, block in self.blocks)
 
     def __repr__(self) -> str:
         sizes = sorted([*(len(c) for c, _ in self.blocks), *(1 for _ in self.diagonal_indices)], reverse=True)
@@ -134,11 +121,9 @@ class ThetaPlan:
     def log_theta(self, z: Any) -> Tensor:
         """log θ̃(z|Q), or log θ̃(iz|Q) in phase II, for z (..., g). Returns (...)."""
         rows, shape = self._flatten(z)
-        if rows.shape[0] == 0:
-            return rows.sum(dim=1).reshape(shape)
-        parts = [part.log_theta(z, Q) for _, part, z, Q in self._parts(rows)]
-        total = parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
-        return total.reshape(shape) if total.dtype == rows.dtype else total.to(rows.dtype).reshape(shape)
+        parts = [part.log_theta(z, Q) for _, part, z, Q in self._parts(rows)] if len(rows) else []
+        total = torch.stack(parts).sum(dim=0) if len(parts) > 1 else parts[0] if parts else rows.sum(dim=1)
+        return total.to(rows.dtype).reshape(shape)
 
     def moments(self, z: Any, order: int = 2) -> ThetaMoments:
         """log θ̃ and its z-derivatives up to `order` (0 to 3) for z (..., g)."""
@@ -163,7 +148,7 @@ class ThetaPlan:
         check_same_device(z, "z", self.Q, "Q")
         if not torch.equal(self.Q.detach(), self._fixed):
             raise InvalidInputError("Q was changed in place after this plan was made: make a new ThetaPlan")
-        rows = z.reshape(-1, self.g)
+        rows = z.reshape(z.shape[:-1].numel(), self.g)
         return rows if z.dtype == self.Q.dtype else rows.double(), z.shape[:-1]
 
     def _parts(self, rows: Tensor) -> Iterator[tuple[Integers, UnitColumns | Block, Tensor, Tensor]]:
@@ -182,19 +167,13 @@ class ThetaPlan:
                 yield indices, block, rows[:, index], self.Q[index[:, None], index]
 
 
-def _is_plain(values: np.ndarray) -> bool:
-    """Whether these are finite entries of a square matrix that is exactly symmetric; if not, look closer."""
-    is_square = values.ndim == 2 and 0 < values.shape[0] == values.shape[1]
-    return is_square and values.tobytes() == values.T.tobytes() and math.isfinite(values.sum())
-
-
 def _check_diagonal(q: np.ndarray) -> None:
-    if len(q) == 0 or not (q > 0).all():
+    if not (q > 0).all():
         raise NotPositiveDefiniteError(
-            f"Q must be positive definite: its diagonal must hold positive numbers, got {len(q)} entries"
-            + (f" with smallest {q.min():.3g}" if len(q) else "")
+            f"Q must be positive definite: its diagonal must hold positive numbers, got {len(q)} entries with smallest "
+            f"{q.min():.3g}"
         )
-    if q.min() < SMALLEST_Q or q.max() > 1 / SMALLEST_Q:
+    if len(q) and (q.min() < SMALLEST_Q or q.max() > 1 / SMALLEST_Q):
         raise NotPositiveDefiniteError(
             f"Q must have diagonal entries between {SMALLEST_Q:g} and {1 / SMALLEST_Q:g}, got {q.min():.3g} to "
             f"{q.max():.3g}: beyond, (2π)²/q leaves float64"

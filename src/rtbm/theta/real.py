@@ -18,7 +18,7 @@ def log_theta(z: Any, Q: Any, *, phase: str = "I", tolerance: float = 1e-12) -> 
     z : (..., g)
         Real tensor, array or nested list.
     Q : (g, g) or (g,)
-        Real, symmetric, positive definite; or the diagonal of a diagonal matrix.
+        Real, symmetric, positive definite; or the diagonal of a diagonal matrix. With g = 0, log θ̃ = 0.
     phase : "I" or "II", default="I"
         Real or imaginary argument.
     tolerance : float, default=1e-12

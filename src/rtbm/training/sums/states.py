@@ -5,9 +5,8 @@ import math
 import numpy as np
 
 from rtbm.theta.kernels import compiled
-from rtbm.theta.lattice import walk
-from rtbm.theta.truncation import squared_radius
 from rtbm.training.sums.dense import States
+from rtbm.training.sums.enumeration import squared_radius, walk
 
 LARGEST_CENTRE = 1e9
 """Further out, differences of hidden states would lose digits: theta functions take over."""
