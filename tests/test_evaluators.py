@@ -95,6 +95,16 @@ def test_moments_of_the_split_product_and_their_gradients(g: int, scale: float, 
         assert torch.allclose(a, b, rtol=SAME, atol=MOMENTS * max(1.0, float(a.detach().abs().max())))
 
 
+def test_compiled_elementary_functions() -> None:
+    rng = np.random.default_rng(0)
+    for exponent, turns in zip(rng.uniform(-690, 700, 6400), rng.uniform(-0.5, 0.5, 6400), strict=True):
+        assert abs(kernels.exponential(exponent) / np.exp(exponent) - 1) <= 2 * np.finfo(float).eps
+        sine, cosine = kernels.sine_cosine(turns)
+        assert abs(sine - np.sin(2 * np.pi * turns)) <= 8 * np.finfo(float).eps
+        assert abs(cosine - np.cos(2 * np.pi * turns)) <= 8 * np.finfo(float).eps
+    assert kernels.exponential(-1e9) < 1e-300
+
+
 def test_without_numba_everything_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
     Q, z = typical(4, scale=4.0), arguments(4, 300)
     compiled = log_theta(z, Q)
@@ -294,7 +304,7 @@ def test_the_compiled_diagonal_pass_is_the_torch_one(phase: str, reach: float) -
     z = torch.tensor(rng.normal(size=(300, 150)) * reach)
     z[:50] = (z[:50] / q).round() * q + q / 2 if phase == "I" else z[:50].round() * np.pi  # between two lattice points
     columns = UnitColumns(q.numpy(), phase)
-    expected, found = columns.derivatives(z, q, 2), columns.moments(z, q, 2)
+    expected, found = column_derivatives(z, q, phase, 2, is_far=False), columns.moments(z, q, 2)
     assert torch.equal(columns.moments(z, q, 0)[0], columns.log_theta(z, q))
     size = expected[0].abs().sum(1).clamp(min=1)
     assert float(((found[0] - expected[0].sum(1)) / size).abs().max()) <= LOG_THETA

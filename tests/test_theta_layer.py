@@ -15,7 +15,7 @@ from rtbm.nn import ThetaLayer, theta_unit, theta_units
 from rtbm.nn.feedforward import make_network
 from rtbm.nn.theta_layer import balanced_gain
 from rtbm.theta import kernels
-from rtbm.theta.constants import WAVE_LIMIT
+from rtbm.theta.constants import SERIES_LIMIT
 from rtbm.theta.unit.torch import unit_derivatives
 from tolerances import FLOAT32
 
@@ -94,7 +94,7 @@ def test_values_and_gradients_are_accurate_also_for_extreme_arguments(way, phase
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_both_sums_meet_at_the_threshold(phase):
-    edge = WAVE_LIMIT if phase == "I" else 4 * np.pi**2 / WAVE_LIMIT
+    edge = SERIES_LIMIT if phase == "I" else 4 * np.pi**2 / SERIES_LIMIT
     u = torch.linspace(-20, 20, 1001, dtype=torch.float64)[:, None]
     shapes = (torch.tensor([edge * (1 + e)], dtype=torch.float64) for e in (-1e-13, 1e-13))
     below, above = (theta_unit(u, q, phase) for q in shapes)

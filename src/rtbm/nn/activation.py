@@ -50,7 +50,7 @@ def theta_unit(u: Tensor, q: Tensor, phase: str = "I") -> Tensor:
     --------
     >>> u = torch.tensor([-10.0, 0.0, 2.0, 5.0], dtype=torch.float64)
     >>> theta_unit(u[:, None], torch.tensor([10.0], dtype=torch.float64)).mT  # stairs of width 10
-    tensor([[ 1.0000, -0.0000, -0.0465, -0.5000]], dtype=torch.float64)
+    tensor([[ 1.0000,  0.0000, -0.0465, -0.5000]], dtype=torch.float64)
     """
     check_choice(phase, "phase", ("I", "II"))
     _check_real(u, "u")

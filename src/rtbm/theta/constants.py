@@ -13,14 +13,10 @@ SIN_PI = np.array([(-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1
 COS_PI = np.array([(-1) ** k * math.pi ** (2 * k) / math.factorial(2 * k) for k in range(11)])
 """Taylor coefficients of cos(πt) in t², as many as of the sine."""
 
-WAVE_LIMIT = 4 * math.pi
+SERIES_LIMIT = 4 * math.pi
 """One-dimensional sums whose terms have width a below this are summed as cosines, the others as exponentials (see
 `unit.torch`). At 4π both sums are cut off at 4e-17 of their value; elsewhere one of them would need more terms."""
 N_COSINES = 4
 """Cosines in such a sum. A fifth would add less than 4e-17; with three the error is 4e-11."""
 N_EXPONENTIALS = 2
 """Exponentials on each side of the largest term. A third would add less than 4e-17; with one the error is 4e-6."""
-CHEBYSHEV_COSINES = np.array([[0, 1, 0, 0, 0], [-1, 0, 2, 0, 0], [0, -3, 0, 4, 0], [1, 0, -8, 0, 8]], dtype=float)
-"""Row m − 1 holds cos(mx) as a polynomial in cos(x), for m up to N_COSINES."""
-CHEBYSHEV_SINES = np.array([[1, 0, 0, 0], [0, 2, 0, 0], [-1, 0, 4, 0], [0, -4, 0, 8]], dtype=float)
-"""Row m − 1 holds sin(mx)/sin(x) as a polynomial in cos(x)."""

@@ -1,11 +1,11 @@
-"""One-dimensional theta functions in compiled CPU passes, a column of one q at a time: the sums of `unit.torch`.
+"""One-dimensional theta functions in a compiled CPU pass, a column of one q at a time: the series of `unit.torch`.
 
-Cosines are polynomials in cos x. The terms of steps are powers of one exponential: with p = exp(|x| − ½a), the larger
-of the terms m = ±1, and r = exp(−a), the terms m = 2, …, −2, seen from the side of s, are rp², p, 1, r/p and r³/p².
-They are multiplied by p², which saves a division.
+A block of rows is read into a tile, whose rows are columns of the argument. So the loops over a column are SIMD code.
 """
 
 import math
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,277 +13,134 @@ from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats
 from rtbm.theta.chunks import run_threads
-from rtbm.theta.constants import CHEBYSHEV_COSINES, CHEBYSHEV_SINES, N_COSINES, TWO_PI_PARTS, WAVE_LIMIT
+from rtbm.theta.constants import N_COSINES, TWO_PI_PARTS
 from rtbm.theta.derivatives import Derivatives
-from rtbm.theta.kernels import HIGH_BITS, ROUND, ROW_WIDTH, compiled, exponential, sine_cosine
+from rtbm.theta.exact import in_two_parts
+from rtbm.theta.kernels import ROUND, ROW_WIDTH, compiled, compiled_inline, exponential, sine_cosine
+from rtbm.theta.unit.torch import takes_cosines
 
 TILE = 128
 """Columns that are read and written together. With fewer, wide matrices would be read in more passes over all their
-pages; with more, a tile would leave the second-level cache."""
+pages; with more, a tile would leave the second-level cache. Their series are multiplied before a logarithm is taken;
+each lies between 0.58 and 3, so that the product of hundreds would leave float64."""
 STRIDE = ROW_WIDTH + 8  # length of a row of a tile
 SMALLEST_COLUMN_BLOCK = 8
 """From this number of columns on, a tile is read row by row; narrower ones are read column by column. Speed only."""
-SMALLEST_STEP = 1e-75
-"""Stands for smaller p, so that no power of it vanishes. It must be far below 1e-16, and its cube above 1e-308."""
-WIDEST_DUAL = 1e50
-"""Dual sums with a larger 4π²/q are one term. The others vanish, except at distances below 1e-48 from a jump, which
-arguments cannot resolve. Their derivatives have factors up to (2π/q)³, which would overflow."""
-HALF_LOW_BITS = 1 << 26
-"""Added to the bits of a float64, it makes HIGH_BITS round to the nearest number of 26 bits. Products of this number
-and of the rest with integers below 2^27 do not round."""
-LOG_EVERY = 64
-"""Columns whose sums are multiplied before a logarithm is taken. They lie between 0.58 and 3, so that the product of
-hundreds would leave float64."""
-
-# Columns of the array of constants (g, …); the four polynomials come last.
-INVERSE_PERIOD, PERIOD, PERIOD_LOW, PERIOD_LOWER, TREND, SLOPE, FACTOR, CONSTANT, EDGE_SCALE, DECAY, IS_WAVE = range(11)
-POLYNOMIALS = 11
-N_UNIT_CONSTANTS = POLYNOMIALS + 18
-
-
-def unit_constants(q: Floats, phase: str) -> Floats:
-    """What the compiled passes need to know of functions with entries q (g,): an array (g, N_UNIT_CONSTANTS).
-
-    Entries that are not positive, or leave float64, give NaN as in torch.
-    """
-    constants = np.empty((len(q), N_UNIT_CONSTANTS))
-    find_constants(np.ascontiguousarray(q, dtype=float), phase == "I", constants)
-    return constants
+SMALLEST_EXPONENTIAL = 1e-75
+"""Stands for smaller exponentials, so that no power of one vanishes. It must be far below 1e-16, and its cube above
+1e-308."""
+LARGEST_FACTOR = 1e50
+"""Stands for larger 2π/q, whose cube could overflow. The exponential series is then one term, except at distances below
+1e-48 from a jump, which arguments cannot resolve."""
+NAMES = ["inverse", "high", "low", "lower", "trend", "slope", "factor", "constant", "decay", "has_cosines"]
+COLUMN = np.dtype([(name, float) for name in NAMES])
+"""What the pass needs to know of a column: the inverse of the period and its parts; log θ̃ − log Z is ½trend·n₀(u + s) +
+½slope·s² + constant; factor is dx/ds, and decay is exp(−½b) of cosines, exp(−a) of exponentials."""
+KEPT_COLUMNS = 8
+"""The number of last q whose columns are kept: a backward pass needs those of the forward pass again."""
 
 
 def expectations(u: Tensor, q: Tensor, phase: str) -> Tensor:
     """−∂/∂u log θ̃ for u (points, g) in float32 or float64 and q (g,)."""
-    constants, source, value = _constants(q, phase), u.numpy(), torch.empty_like(u)
-    run_threads(lambda *rows: expectation_pass(source, *rows, constants, value.numpy()), len(u), u.numel())
+    value = torch.empty_like(u)
+    _run(u, q, phase, None, value.numpy(), None, None)
     return value
 
 
 def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str) -> tuple[Tensor, Tensor]:
     """The gradients of `expectations` in u (points, g) and in q (g,)."""
-    constants, by_u, sign = _constants(q, phase), torch.empty_like(u), 1.0 if phase == "I" else -1.0
+    by_u = torch.empty_like(u)
+    by_q = _run(u, q, phase, None, by_u.numpy(), None, grad.numpy())
+    return by_u, torch.from_numpy(by_q if phase == "I" else -by_q)
+
+
+def moments(z: Tensor, q: Tensor, phase: str, order: int) -> Derivatives:
+    """Σ_j log θ̃(z_j|q_j) (points,) for z (points, g), and derivatives (points, g) up to `order` ≤ 2 in each column."""
+    x = z.detach().double().contiguous()
+    arrays = [np.zeros(len(x)), *np.empty((order, *x.shape))]
+    _run(x, q, phase, *arrays, *[None] * (3 - order))
+    return tuple(map(torch.from_numpy, arrays))
+
+
+def _run(x: Tensor, q: Tensor, phase: str, *arrays: Floats | None) -> Floats:
+    """Run the pass over all rows, and return the sums (g,) that it adds up with `grad`."""
+    columns = find_columns(q.detach().resolve_neg().double().numpy().tobytes(), phase)
 
     def run(start: int, stop: int) -> Floats:
-        sums = np.zeros(len(constants))
-        gradient_pass(u.numpy(), grad.numpy(), start, stop, constants, sign, by_u.numpy(), sums)
-        return sums
+        by_q = np.zeros(len(columns))
+        unit_pass(x.numpy(), start, stop, columns, by_q, *arrays)
+        return by_q
 
-    return by_u, torch.from_numpy(sum(run_threads(run, len(u), u.numel())))
-
-
-def _constants(q: Tensor, phase: str) -> Floats:
-    return unit_constants(q.detach().resolve_neg().double().numpy(), phase)
+    return sum(run_threads(run, len(x), x.numel()))
 
 
-def column_moments(z: Tensor, constants: Floats, order: int) -> Derivatives:
-    """Σ_j log θ̃(z_j|q_j) (points,) for z (points, g), and derivatives (points, g) up to `order` ≤ 2 in each column."""
-    argument = z.detach().double().contiguous().numpy()
-    N, g = argument.shape
-    value = np.empty(N)
-    mean, second = (np.empty((N if order > k else 0, g)) for k in range(2))
-    run_threads(lambda *rows: moment_pass(argument, *rows, constants, order, value, mean, second), N, work=N * g)
-    return tuple(torch.from_numpy(array) for array in (value, mean, second)[: order + 1])
+@lru_cache(KEPT_COLUMNS)
+@np.errstate(all="ignore")
+def find_columns(numbers: bytes, phase: str) -> Any:
+    """An array (g,) of type COLUMN for numbers q (g,). Those that are not positive, or leave float64, give NaN."""
+    q = np.frombuffer(numbers)
+    q = np.where(q > 0, q, np.nan)
+    is_first, has_cosines = phase == "I", takes_cosines(q, phase)
+    is_dual, dual = has_cosines == is_first, TWO_PI**2 / q
+    factor = np.where(is_dual, TWO_PI / q, 1.0)
+    period: Any = (1 / q, *in_two_parts(q), 0.0) if is_first else (1 / TWO_PI, *TWO_PI_PARTS)
+    slope, a, b = (1 / q, q, dual) if is_first else (-1 / q, dual, q)
+    smooth = is_first, is_dual * slope, np.minimum(factor, LARGEST_FACTOR), 0.5 * np.log(factor)
+    columns = np.empty(len(q), COLUMN)
+    for name, entry in zip(
+        NAMES, (*period, *smooth, np.exp(-np.where(has_cosines, 0.5 * b, a)), has_cosines), strict=True
+    ):
+        columns[name] = entry
+    return columns
 
 
-@compiled
-def find_constants(q, is_first, constants):
-    """Fill in the constants (g, N_UNIT_CONSTANTS) for q (g,)."""
-    for j in range(len(q)):
-        x, k = q[j] if q[j] > 0 else np.nan, constants[j]
-        dual = TWO_PI**2 / x
-        is_wave = x < WAVE_LIMIT if is_first else x > TWO_PI**2 / WAVE_LIMIT  # as `unit.torch.sums_waves`
-        is_dual = is_wave == is_first
-        k[INVERSE_PERIOD] = 1 / x if is_first else 1 / TWO_PI
-        k[PERIOD], k[PERIOD_LOW], k[PERIOD_LOWER] = TWO_PI_PARTS
-        if is_first:
-            k[PERIOD] = np.int64((np.float64(x).view(np.int64) + HALF_LOW_BITS) & HIGH_BITS).view(np.float64)
-            k[PERIOD_LOW], k[PERIOD_LOWER] = x - k[PERIOD], 0.0
-        k[TREND] = 1.0 if is_first else 0.0
-        k[SLOPE] = (1 if is_first else -1) / x if is_dual else 0.0
-        k[FACTOR] = (0.0 if dual > WIDEST_DUAL else TWO_PI / x) if is_dual else 1.0
-        k[CONSTANT] = 0.5 * math.log(TWO_PI / x) if is_dual else 0.0
-        k[EDGE_SCALE] = 1.0 if is_first else TWO_PI / x
-        k[DECAY] = math.exp(-x if is_first else -dual)
-        k[IS_WAVE] = 1.0 if is_wave else 0.0
-        find_polynomials(max(dual if is_first else x, TWO_PI**2 / WAVE_LIMIT), k[POLYNOMIALS:])
+@compiled_inline
+def cosine_series(turns, decay):
+    """Z, and its first three derivatives divided by it."""
+    turned, x = sine_cosine(turns)
+    cosine, old_cosine, sine, old_sine, twice = x, 1.0, turned, 0.0, 2 * x
+    size, ratio = 2 * decay, decay * decay * decay
+    total, m1, m2, m3 = 1.0, 0.0, 0.0, 0.0
+    for m in range(1, N_COSINES + 1):
+        total += size * cosine
+        m1 -= m * size * sine
+        m2 -= m * m * size * cosine
+        m3 += m * m * m * size * sine
+        size, ratio = size * ratio, ratio * decay * decay
+        cosine, old_cosine = twice * cosine - old_cosine, cosine
+        sine, old_sine = twice * sine - old_sine, sine
+    over = 1 / total
+    return total, m1 * over, m2 * over, m3 * over
 
 
-@compiled
-def find_polynomials(b, coefficients):
-    """Coefficients in cos x of 1 + Σ_m 2exp(−½bm²) cos mx and of its derivatives, the odd ones divided by sin x."""
-    n = N_COSINES + 1
-    coefficients[:] = 0.0
-    coefficients[0] = 1.0
-    for m in range(1, n):
-        size = 2 * math.exp(-0.5 * m * m * b)
-        for i in range(n):
-            coefficients[i] += size * CHEBYSHEV_COSINES[m - 1, i]
-            coefficients[2 * n - 1 + i] -= m * m * size * CHEBYSHEV_COSINES[m - 1, i]
-        for i in range(n - 1):
-            coefficients[n + i] -= m * size * CHEBYSHEV_SINES[m - 1, i]
-            coefficients[3 * n - 1 + i] += m * m * m * size * CHEBYSHEV_SINES[m - 1, i]
-
-
-# The functions of one number. They are inlined, and what a pass does not use is not computed.
-
-
-@compiled
-def read_constants(k, j):
-    """The constants of column j as tuples, which the compiler keeps in registers."""
-    p = POLYNOMIALS
+@compiled_inline
+def exponential_series(p, side, r):
+    """The same. With p = exp(|x| − ½a) and r = exp(−a), its terms are rp², p, 1, r/p and r³/p², here times p²."""
+    near, back, last = p * p * p, r * p, r * r * r
+    far = near * back
+    total = far + near + p * p + back + last
+    over = 1 / total
+    sided = side * over
     return (
-        (k[j, INVERSE_PERIOD], k[j, PERIOD], k[j, PERIOD_LOW], k[j, PERIOD_LOWER]),
-        (k[j, TREND], k[j, SLOPE], k[j, FACTOR], k[j, CONSTANT]),
-        (k[j, EDGE_SCALE], k[j, DECAY]),
-        (k[j, p], k[j, p + 1], k[j, p + 2], k[j, p + 3], k[j, p + 4]),
-        (k[j, p + 5], k[j, p + 6], k[j, p + 7], k[j, p + 8]),
-        (k[j, p + 9], k[j, p + 10], k[j, p + 11], k[j, p + 12], k[j, p + 13]),
-        (k[j, p + 14], k[j, p + 15], k[j, p + 16], k[j, p + 17]),
+        total / (p * p),
+        sided * (2 * far + near - back - 2 * last),
+        over * (4 * far + near + back + 4 * last),
+        sided * (8 * far + near - back - 8 * last),
     )
 
 
-@compiled
-def recentre(u, period):
-    """n₀, s and what s has lost by rounding, with u = n₀·period + s."""
+@compiled_inline
+def unit_series(u, period, factor, decay, has_cosines):
+    """n₀ and s with u = n₀·period + s, and Z and its first three derivatives in x divided by it."""
     inverse, high, low, lower = period
     n0 = (u * inverse + ROUND) - ROUND
     exact = u - n0 * high
     s = exact - n0 * low
-    return n0, s, ((exact - s) - n0 * low) - n0 * lower
-
-
-@compiled
-def horner(p, x):
-    """The polynomial with coefficients p, four or five of them."""
-    if len(p) == 5:
-        return (((p[4] * x + p[3]) * x + p[2]) * x + p[1]) * x + p[0]
-    return ((p[3] * x + p[2]) * x + p[1]) * x + p[0]
-
-
-@compiled
-def wave(u, constants):
-    """n₀, s, 1, Z and its first three derivatives, for a sum of waves."""
-    period, _, _, value, first, second, third = constants
-    n0, s, _ = recentre(u, period)
-    sine, x = sine_cosine(s * period[0])
-    return n0, s, 1.0, horner(value, x), horner(first, x) * sine, horner(second, x), horner(third, x) * sine
-
-
-@compiled
-def step(u, constants):
-    """n₀, s, p², and p² times Z and its first three derivatives, for a sum of steps."""
-    period, _, (scale, r), _, _, _, _ = constants
-    n0, s, rest = recentre(u, period)
-    side = 1.0 if s >= 0 else -1.0
-    p = exponential(scale * ((abs(s) - 0.5 * period[1]) + (side * rest - 0.5 * period[2])))
-    p = max(p, SMALLEST_STEP)
-    square, rp, r3 = p * p, r * p, r * r * r
-    return (
-        n0,
-        s,
-        square,
-        r3 + p * (r + p * (1 + p * (1 + rp))),
-        side * (p * (square * (1 + 2 * rp) - r) - 2 * r3),
-        p * (square * (1 + 4 * rp) + r) + 4 * r3,
-        side * (p * (square * (1 + 8 * rp) - r) - 8 * r3),
-    )
-
-
-@compiled
-def log_theta_part(u, n0, s, smooth):
-    """log θ̃ − log Z."""
-    trend, slope, _, constant = smooth
-    return 0.5 * trend * n0 * (u + s) + (0.5 * slope * s * s + constant)
-
-
-@compiled
-def first_cumulant(n0, s, total, first, smooth):
-    """κ₁ of log θ̃."""
-    trend, slope, factor, _ = smooth
-    return trend * n0 + (slope * s + factor * (first / total))
-
-
-@compiled
-def cumulants(n0, s, _, total, first, second, third, smooth):
-    """κ₁, κ₂ and ½κ₃ of log θ̃."""
-    trend, slope, factor, _ = smooth
-    square, over = factor * factor, 1 / total
-    m1, m2, m3 = first * over, second * over, third * over
-    return (
-        trend * n0 + (slope * s + factor * m1),
-        slope + square * (m2 - m1 * m1),
-        0.5 * square * factor * (m3 + m1 * (2 * m1 * m1 - 3 * m2)),
-    )
-
-
-# The passes. Each works on tiles, whose rows are columns of u, in two loops for every column: one for each kind of sum.
-
-
-@compiled
-def expectation_row(tile, c, k, j):
-    """−κ₁ instead of u."""
-    constants = read_constants(k, j)
-    smooth = constants[1]
-    if k[j, IS_WAVE] > 0:
-        for b in range(ROW_WIDTH):
-            n0, s, _, total, first, _, _ = wave(tile[c, b], constants)
-            tile[c, b] = -first_cumulant(n0, s, total, first, smooth)
-    else:
-        for b in range(ROW_WIDTH):
-            n0, s, _, total, first, _, _ = step(tile[c, b], constants)
-            tile[c, b] = -first_cumulant(n0, s, total, first, smooth)
-
-
-@compiled
-def gradient_row(tile, weights, c, k, j):
-    """The gradients −κ₂ in u, instead of u, and ½κ₃ + κ₁κ₂ in q, both times the weights, instead of these."""
-    constants = read_constants(k, j)
-    smooth = constants[1]
-    if k[j, IS_WAVE] > 0:
-        for b in range(ROW_WIDTH):
-            k1, k2, k3 = cumulants(*wave(tile[c, b], constants), smooth)
-            tile[c, b] = -k2 * weights[c, b]
-            weights[c, b] *= k3 + k1 * k2
-    else:
-        for b in range(ROW_WIDTH):
-            k1, k2, k3 = cumulants(*step(tile[c, b], constants), smooth)
-            tile[c, b] = -k2 * weights[c, b]
-            weights[c, b] *= k3 + k1 * k2
-
-
-@compiled
-def value_row(tile, c, k, j, sums):
-    """log θ̃: its part beside log Z is added to the first row of sums, and the second one is multiplied by Z."""
-    constants = read_constants(k, j)
-    smooth = constants[1]
-    if k[j, IS_WAVE] > 0:
-        for b in range(ROW_WIDTH):
-            n0, s, scale, total, _, _, _ = wave(tile[c, b], constants)
-            sums[0, b] += log_theta_part(tile[c, b], n0, s, smooth)
-            sums[1, b] *= total / scale
-    else:
-        for b in range(ROW_WIDTH):
-            n0, s, scale, total, _, _, _ = step(tile[c, b], constants)
-            sums[0, b] += log_theta_part(tile[c, b], n0, s, smooth)
-            sums[1, b] *= total / scale
-
-
-@compiled
-def moment_row(tile, seconds, c, k, j, sums):
-    """As `value_row`, and κ₁ instead of u, and κ₂ in a row of seconds."""
-    constants = read_constants(k, j)
-    smooth = constants[1]
-    if k[j, IS_WAVE] > 0:
-        for b in range(ROW_WIDTH):
-            terms = wave(tile[c, b], constants)
-            sums[0, b] += log_theta_part(tile[c, b], terms[0], terms[1], smooth)
-            sums[1, b] *= terms[3] / terms[2]
-            tile[c, b], seconds[c, b], _ = cumulants(*terms, smooth)
-    else:
-        for b in range(ROW_WIDTH):
-            terms = step(tile[c, b], constants)
-            sums[0, b] += log_theta_part(tile[c, b], terms[0], terms[1], smooth)
-            sums[1, b] *= terms[3] / terms[2]
-            tile[c, b], seconds[c, b], _ = cumulants(*terms, smooth)
+    if has_cosines:
+        return n0, s, *cosine_series(s * inverse, decay)
+    side, rest = 1.0 if s >= 0 else -1.0, ((exact - s) - n0 * low) - n0 * lower
+    p = exponential(factor * ((abs(s) - 0.5 * high) + (side * rest - 0.5 * low)))
+    return n0, s, *exponential_series(max(p, SMALLEST_EXPONENTIAL), side, decay)
 
 
 @compiled
@@ -301,76 +158,52 @@ def copy_tile(source, target):
 
 
 @compiled
-def sum_in_halves(w, row):
-    """The sum of a row, by halves, which runs in parallel."""
-    half = ROW_WIDTH // 2
-    while half > 0:
-        for b in range(half):
-            w[row, b] += w[row, half + b]
-        half //= 2
-    return w[row, 0]
+def unit_pass(x, start, stop, columns, by_q, value, first, second, grad):
+    """What the arguments that are not None ask for, for the rows start…stop of x (points, g).
 
-
-@compiled
-def expectation_pass(u, start, stop, constants, value):
-    """E(h|v) = −κ₁ for the rows start…stop of u (points, g)."""
-    g = constants.shape[0]
-    tile = np.zeros((min(g, TILE), STRIDE))
+    With `value`: log θ̃ of all columns is added to it (points,), and `first` and `second` get the derivatives κ₁ and κ₂.
+    Without it: `first` gets −κ₁; or with `grad`, −κ₂·grad, and (½κ₃ + κ₁κ₂)·grad is added to by_q (g,).
+    """
+    g = len(columns)
+    tile, other = np.zeros((min(g, TILE), STRIDE)), np.zeros((min(g, TILE), STRIDE))
+    sums = np.empty((2, ROW_WIDTH))  # the products of series, and the sums of what else log θ̃ has
     for begin in range(start, stop, ROW_WIDTH):
-        count = min(ROW_WIDTH, stop - begin)
+        end = min(begin + ROW_WIDTH, stop)
         for left in range(0, g, TILE):
             right = min(g, left + TILE)
-            copy_tile(u[begin : begin + count, left:right], tile.T[:count, : right - left])
-            for j in range(left, right):
-                expectation_row(tile, j - left, constants, j)
-            copy_tile(tile.T[:count, : right - left], value[begin : begin + count, left:right])
-
-
-@compiled
-def gradient_pass(u, grad, start, stop, constants, sign, by_u, by_q):
-    """The gradients −κ₂·grad in u, and those in q, sign·(½κ₃ + κ₁κ₂)·grad, added to by_q (g,)."""
-    g = constants.shape[0]
-    tile, weights = np.zeros((min(g, TILE), STRIDE)), np.zeros((min(g, TILE), STRIDE))
-    for begin in range(start, stop, ROW_WIDTH):
-        count = min(ROW_WIDTH, stop - begin)
-        for left in range(0, g, TILE):
-            right = min(g, left + TILE)
-            if count < ROW_WIDTH:  # the end of a row must not hold numbers of the last block
-                weights[:] = 0.0
-                tile[:] = 0.0
-            copy_tile(u[begin : begin + count, left:right], tile.T[:count, : right - left])
-            copy_tile(grad[begin : begin + count, left:right], weights.T[:count, : right - left])
-            for j in range(left, right):
-                gradient_row(tile, weights, j - left, constants, j)
-                by_q[j] += sign * sum_in_halves(weights, j - left)
-            copy_tile(tile.T[:count, : right - left], by_u[begin : begin + count, left:right])
-
-
-@compiled
-def moment_pass(z, start, stop, constants, order, value, mean, second):
-    """log θ̃ summed over the columns (points,), and the first and second derivative in each (points, g)."""
-    g = constants.shape[0]
-    tile, seconds = np.zeros((min(g, TILE), STRIDE)), np.zeros((min(g, TILE), STRIDE))
-    sums = np.empty((2, ROW_WIDTH))
-    for begin in range(start, stop, ROW_WIDTH):
-        count = min(ROW_WIDTH, stop - begin)
-        sums[0] = 0.0
-        sums[1] = 1.0
-        for left in range(0, g, TILE):
-            right = min(g, left + TILE)
-            copy_tile(z[begin : begin + count, left:right], tile.T[:count, : right - left])
-            for j in range(left, right):
-                if order == 0:
-                    value_row(tile, j - left, constants, j, sums)
-                else:
-                    moment_row(tile, seconds, j - left, constants, j, sums)
-                if j % LOG_EVERY == LOG_EVERY - 1 or j == g - 1:
-                    for b in range(ROW_WIDTH):
-                        sums[0, b] += np.log(sums[1, b])
-                    sums[1] = 1.0
-            if order > 0:
-                copy_tile(tile.T[:count, : right - left], mean[begin : begin + count, left:right])
-            if order > 1:
-                copy_tile(seconds.T[:count, : right - left], second[begin : begin + count, left:right])
-        for b in range(count):
-            value[begin + b] = sums[0, b]
+            block, second_block = tile.T[: end - begin, : right - left], other.T[: end - begin, : right - left]
+            copy_tile(x[begin:end, left:right], block)
+            if grad is not None:
+                copy_tile(grad[begin:end, left:right], second_block)
+            sums[0], sums[1] = 1.0, 0.0
+            for j in range(right - left):
+                c = columns[left + j]
+                series = (c.inverse, c.high, c.low, c.lower), c.factor, c.decay, c.has_cosines > 0
+                trend, slope, factor, constant = c.trend, c.slope, c.factor, c.constant
+                for b in range(ROW_WIDTH):
+                    u = tile[j, b]
+                    n0, s, total, m1, m2, m3 = unit_series(u, *series)
+                    k1 = trend * n0 + (slope * s + factor * m1)
+                    k2 = slope + factor * factor * (m2 - m1 * m1)
+                    if grad is not None:
+                        half_k3 = 0.5 * factor * factor * factor * (m3 + m1 * (2 * m1 * m1 - 3 * m2))
+                        tile[j, b] = -k2 * other[j, b]
+                        other[j, b] *= half_k3 + k1 * k2
+                    elif value is None:
+                        tile[j, b] = -k1
+                    else:
+                        sums[0, b] *= total
+                        sums[1, b] += 0.5 * trend * n0 * (u + s) + (0.5 * slope * s * s + constant)
+                        if first is not None:
+                            tile[j, b] = k1
+                        if second is not None:
+                            other[j, b] = k2
+                if grad is not None:
+                    by_q[left + j] += other[j, : end - begin].sum()
+            if value is not None:
+                for b in range(end - begin):
+                    value[begin + b] += sums[1, b] + math.log(sums[0, b])
+            if first is not None:
+                copy_tile(block, first[begin:end, left:right])
+            if second is not None:
+                copy_tile(second_block, second[begin:end, left:right])

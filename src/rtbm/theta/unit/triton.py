@@ -1,4 +1,4 @@
-"""One-dimensional theta functions in CUDA passes (Triton): E(h|v) and its gradients, by the sums of `unit.torch`.
+"""One-dimensional theta functions in CUDA passes (Triton): E(h|v) and its gradients, by the series of `unit.torch`.
 
 A program works on a few columns, whose constants it finds once, and on many rows, in the type of u.
 """
@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from rtbm.theta.constants import TWO_PI_PARTS, WAVE_LIMIT
+from rtbm.theta.constants import SERIES_LIMIT, TWO_PI_PARTS
 from rtbm.theta.device import SINE_TERMS, SINE_TERMS_FLOAT32, TRITON_AVAILABLE, jit, launch, reciprocal, sine_cosine
 
 PROGRAM_BLOCKS = {torch.float64: (512, 16), torch.float32: (1024, 128)}
@@ -18,9 +18,10 @@ ROUNDS = 2  # blocks that one program works on
 MAX_COLUMNS = 2**19
 """The largest number of columns. More would not fit on the second axis of a grid of programs."""
 SMALLEST_TERM = 1e-18
-"""Stands for smaller terms of steps. It is below the last digit, and its square does not vanish in float32."""
-SMALLEST_STEP_WIDTH, SMALLEST_WAVE_DECAY = 12.0, 3.0
-"""Stand for smaller a and b in columns of the other kind of sum. Any values below 4π and π do, if nothing overflows."""
+"""Stands for smaller exponentials. It is below the last digit, and its square does not vanish in float32."""
+SMALLEST_A, SMALLEST_B = 12.0, 3.0
+"""Stand for smaller a and b in columns of the other kind of series. Any values below 4π and π do, if nothing
+overflows."""
 
 
 def expectations(u: Tensor, q: Tensor, phase: str) -> Tensor:
@@ -54,13 +55,13 @@ def _grid(u: Tensor) -> tuple[tuple[int, int, int], int, int]:
 if TRITON_AVAILABLE:
     import triton.language as tl
 
-    _WAVE_LIMIT = tl.constexpr(WAVE_LIMIT)
+    _SERIES_LIMIT = tl.constexpr(SERIES_LIMIT)
     _TWO_PI = tl.constexpr(2 * math.pi)
     _HIGH, _LOW, _LOWER = (tl.constexpr(part) for part in TWO_PI_PARTS)
     _SINGLE_HIGH = tl.constexpr(float(torch.tensor(2 * math.pi, dtype=torch.float32)))
     _SINGLE_LOW = tl.constexpr(2 * math.pi - _SINGLE_HIGH.value)
     _SMALLEST_TERM = tl.constexpr(SMALLEST_TERM)
-    _SMALLEST_WIDTH, _SMALLEST_DECAY = tl.constexpr(SMALLEST_STEP_WIDTH), tl.constexpr(SMALLEST_WAVE_DECAY)
+    _SMALLEST_A, _SMALLEST_B = tl.constexpr(SMALLEST_A), tl.constexpr(SMALLEST_B)
     _TERMS, _TERMS_FLOAT32 = tl.constexpr(SINE_TERMS), tl.constexpr(SINE_TERMS_FLOAT32)
 
 
@@ -93,20 +94,18 @@ def _at_least(x, smallest):
 @jit
 def _even(x, v1, v2, v3, v4):
     """Σ_m v_m cos(m·angle) for x = cos(angle)."""
-    a, b, c, d, e = v4 - v2, v1 - 3 * v3, 2 * v2 - 8 * v4, 4 * v3, 8 * v4
-    return (((e[None, :] * x + d[None, :]) * x + c[None, :]) * x + b[None, :]) * x + a[None, :]
+    return (((8 * v4 * x + 4 * v3) * x + (2 * v2 - 8 * v4)) * x + (v1 - 3 * v3)) * x + (v4 - v2)
 
 
 @jit
 def _odd(x, v1, v2, v3, v4):
     """Σ_m v_m sin(m·angle) / sin(angle) for x = cos(angle)."""
-    a, b, c, d = v1 - v3, 2 * v2 - 4 * v4, 4 * v3, 8 * v4
-    return ((d[None, :] * x + c[None, :]) * x + b[None, :]) * x + a[None, :]
+    return ((8 * v4 * x + 4 * v3) * x + (2 * v2 - 4 * v4)) * x + (v1 - v3)
 
 
 @jit
-def _waves(turns, decay, ORDER: "tl.constexpr", TERMS: "tl.constexpr"):
-    """Derivatives of S = 1 + Σ_m 2·decay^(m²) cos(2πm·turns) in 2π·turns, divided by S."""
+def _cosine_series(turns, decay, TERMS: "tl.constexpr"):
+    """Derivatives of Z = 1 + Σ_m 2·decay^(m²) cos(2πm·turns) in 2π·turns, divided by Z."""
     fourth = decay * decay * decay * decay
     w1 = 2 * decay
     w2 = 2 * fourth
@@ -116,31 +115,23 @@ def _waves(turns, decay, ORDER: "tl.constexpr", TERMS: "tl.constexpr"):
     over = reciprocal(1 + _even(x, w1, w2, w3, w4))
     turned = sine * over
     m1 = -turned * _odd(x, w1, 2 * w2, 3 * w3, 4 * w4)
-    m2 = m1
-    m3 = m1
-    if ORDER > 1:
-        m2 = -over * _even(x, w1, 4 * w2, 9 * w3, 16 * w4)
-        m3 = turned * _odd(x, w1, 8 * w2, 27 * w3, 64 * w4)
+    m2 = -over * _even(x, w1, 4 * w2, 9 * w3, 16 * w4)
+    m3 = turned * _odd(x, w1, 8 * w2, 27 * w3, 64 * w4)
     return m1, m2, m3
 
 
 @jit
-def _steps(exponent, s, width, ORDER: "tl.constexpr"):
-    """Moments of m under exp(mz − ½·width·m²), with exponent = |z| − ½·width: the terms −2, …, 2."""
-    r = tl.exp(-width)
-    r3 = (r * r * r)[None, :]
-    r = r[None, :]
+def _exponential_series(exponent, s, r):
+    """Moments of m under exp(mz − ½am²), with exponent = |z| − ½a and r = exp(−a): the terms −2, …, 2."""
     p = _at_least(tl.exp(exponent), _SMALLEST_TERM)
+    r3 = r * r * r
     rp = r * p
     square = p * p
     over = reciprocal(r3 + p * (r + p * (1 + p * (1 + rp))))
     sided = tl.where(s >= 0, over, -over)
     m1 = sided * (p * (square * (1 + 2 * rp) - r) - 2 * r3)
-    m2 = m1
-    m3 = m1
-    if ORDER > 1:
-        m2 = over * (p * (square * (1 + 4 * rp) + r) + 4 * r3)
-        m3 = sided * (p * (square * (1 + 8 * rp) - r) - 8 * r3)
+    m2 = over * (p * (square * (1 + 4 * rp) + r) + 4 * r3)
+    m3 = sided * (p * (square * (1 + 8 * rp) - r) - 8 * r3)
     return m1, m2, m3
 
 
@@ -152,56 +143,35 @@ def _constants(q, FIRST: "tl.constexpr"):
     factor = _TWO_PI * inverse
     dual = _TWO_PI * factor
     if FIRST:
-        is_wave = q < _WAVE_LIMIT
-        decay = _at_least(dual, _SMALLEST_DECAY)
-        width = _at_least(q, _SMALLEST_WIDTH)
+        has_cosines = q < _SERIES_LIMIT
+        b = dual
+        a = q
         scale = q * 0 + 1
-        slope = tl.where(is_wave, inverse, 0.0)
-        factor = tl.where(is_wave, factor, 1.0)
+        slope = tl.where(has_cosines, inverse, 0.0)
+        factor = tl.where(has_cosines, factor, 1.0)
     else:
-        is_wave = dual < _WAVE_LIMIT
-        decay = _at_least(q, _SMALLEST_DECAY)
-        width = _at_least(dual, _SMALLEST_WIDTH)
+        has_cosines = dual < _SERIES_LIMIT
+        b = q
+        a = dual
         scale = factor
-        slope = tl.where(is_wave, 0.0, -inverse)
-        factor = tl.where(is_wave, 1.0, factor)
+        slope = tl.where(has_cosines, 0.0, -inverse)
+        factor = tl.where(has_cosines, 1.0, factor)
         inverse = q * 0 + 1 / _TWO_PI
-    return is_wave, inverse, scale, slope, factor, width, tl.exp(-0.5 * decay)
-
-
-@jit
-def _cumulants(
-    u, is_wave, q, inverse, scale, slope, factor, width, decay,
-    WAVES: "tl.constexpr", STEPS: "tl.constexpr", FIRST: "tl.constexpr", ORDER: "tl.constexpr",
-):  # fmt: skip
-    """κ₁, κ₂, κ₃ of log θ̃ for u (rows, columns); the last two only if ORDER is 3."""
-    n0, s, edge = _recentre(u, inverse[None, :], q[None, :], FIRST)
-    m1 = s
-    m2 = s
-    m3 = s
-    if WAVES:
-        m1, m2, m3 = _waves(s * inverse[None, :], decay, ORDER, _TERMS if u.dtype == tl.float64 else _TERMS_FLOAT32)
-    if STEPS:
-        k1, k2, k3 = _steps(scale[None, :] * edge, s, width, ORDER)
-        m1 = tl.where(is_wave[None, :], m1, k1)
-        m2 = tl.where(is_wave[None, :], m2, k2)
-        m3 = tl.where(is_wave[None, :], m3, k3)
-    factor = factor[None, :]
-    first = slope[None, :] * s + factor * m1
-    if FIRST:
-        first += n0
-    second = slope[None, :] + factor * factor * (m2 - m1 * m1)
-    third = factor * factor * factor * (m3 + m1 * (2 * m1 * m1 - 3 * m2))
-    return first, second, third
+    r = tl.exp(-_at_least(a, _SMALLEST_A))
+    return has_cosines, inverse, scale, slope, factor, r, tl.exp(-0.5 * _at_least(b, _SMALLEST_B))
 
 
 @jit
 def _rows(
-    u, grad, target, sums, q, column, rows, g, WAVES: "tl.constexpr", STEPS: "tl.constexpr", FIRST: "tl.constexpr",
-    BACKWARD: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
+    u, grad, target, sums, q, column, rows, g, COSINES: "tl.constexpr", EXPONENTIALS: "tl.constexpr",
+    FIRST: "tl.constexpr", BACKWARD: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
 ):  # fmt: skip
-    """The rows of one program, for columns that are sums of waves, of steps, or of both kinds."""
-    is_wave, inverse, scale, slope, factor, width, decay = _constants(q, FIRST)
+    """The rows of one program, for columns that are cosine series, exponential series, or of both kinds.
+
+    What the results of a pass do not need, such as higher derivatives in the forward pass, the compiler leaves out.
+    """
+    q = q[None, :]
+    has_cosines, inverse, scale, slope, factor, r, decay = _constants(q, FIRST)
     total = tl.zeros((HEIGHT, column.shape[0]), dtype=q.dtype)
     start = tl.program_id(0).to(tl.int64) * ROUNDS * HEIGHT
     left = tl.minimum(rows - start, ROUNDS * HEIGHT).to(tl.int32)
@@ -212,14 +182,26 @@ def _rows(
         row = k * HEIGHT + tl.arange(0, HEIGHT)
         index = row[:, None] * g + column[None, :]
         inside = (row[:, None] < left) & (column[None, :] < g)
-        first, second, third = _cumulants(
-            tl.load(u + index, mask=inside, other=0.0),
-            is_wave, q, inverse, scale, slope, factor, width, decay, WAVES, STEPS, FIRST, 3 if BACKWARD else 1,
-        )  # fmt: skip
+        n0, s, edge = _recentre(tl.load(u + index, mask=inside, other=0.0), inverse, q, FIRST)
+        m1 = s
+        m2 = s
+        m3 = s
+        if COSINES:
+            m1, m2, m3 = _cosine_series(s * inverse, decay, _TERMS if s.dtype == tl.float64 else _TERMS_FLOAT32)
+        if EXPONENTIALS:
+            k1, k2, k3 = _exponential_series(scale * edge, s, r)
+            m1 = tl.where(has_cosines, m1, k1)
+            m2 = tl.where(has_cosines, m2, k2)
+            m3 = tl.where(has_cosines, m3, k3)
+        first = slope * s + factor * m1
+        if FIRST:
+            first += n0
+        second = slope + factor * factor * (m2 - m1 * m1)
+        half_third = 0.5 * factor * factor * factor * (m3 + m1 * (2 * m1 * m1 - 3 * m2))
         if BACKWARD:
             weight = tl.load(grad + index, mask=inside, other=0.0)
             tl.store(target + index, -second * weight, mask=inside)
-            total += (0.5 * third + first * second) * weight
+            total += (half_third + first * second) * weight
         else:
             tl.store(target + index, -first, mask=inside)
     if BACKWARD:
@@ -240,11 +222,11 @@ def _pass(
     """
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     q = tl.load(q + column, mask=column < g, other=1.0).to(u.dtype.element_ty)
-    is_wave, _, _, _, _, _, _ = _constants(q, FIRST)
-    waves = tl.sum(is_wave.to(tl.int32), axis=0)
-    if waves == COLUMNS:
+    has_cosines, _, _, _, _, _, _ = _constants(q, FIRST)
+    cosines = tl.sum(has_cosines.to(tl.int32), axis=0)
+    if cosines == COLUMNS:
         _rows(u, grad, target, sums, q, column, rows, g, True, False, FIRST, BACKWARD, HEIGHT, ROUNDS)
-    elif waves == 0:
+    elif cosines == 0:
         _rows(u, grad, target, sums, q, column, rows, g, False, True, FIRST, BACKWARD, HEIGHT, ROUNDS)
     else:
         _rows(u, grad, target, sums, q, column, rows, g, True, True, FIRST, BACKWARD, HEIGHT, ROUNDS)

@@ -31,11 +31,13 @@ from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.parameters import Natural, constrain, unpack
 from rtbm.theta import kernels
 from rtbm.theta.chunks import run_threads
-from rtbm.theta.kernels import ROW_WIDTH, add_scaled_row, compiled, dot_rows, fill_row, sum_row
+from rtbm.theta.kernels import ROW_WIDTH, compiled
 from rtbm.theta.lattice import DIGIT
-from rtbm.theta.unit.numba import LOG_EVERY, column_moments, moment_row, unit_constants, value_row
+from rtbm.theta.unit.columns import UnitColumns
+from rtbm.theta.unit.numba import TILE, find_columns, unit_series
 from rtbm.training.sums.blocks import PointBlock
 from rtbm.training.sums.dense import lower_triangle
+from rtbm.training.sums.rows import add_scaled_row, dot_rows, fill_row, sum_row
 
 NORMALISER_TOLERANCE = 1e-12
 """The relative error of a normaliser, as in `RTBMDistribution`. Derivatives have a digit less. More is faster."""
@@ -64,7 +66,25 @@ class UnitSums(NamedTuple):
 
 
 @compiled
-def unit_pass(x, weights, begin, end, W, offset, mean, inverse, constants, log_prob, out):
+def unit_row(w, argument, columns, j, value, second):
+    """log θ̃ of phase II: its part beside log Z is added to the first row of `value`, the second is multiplied by Z.
+
+    If `second` is not None, it gets κ₂ (1, width), and the row of arguments becomes κ₁.
+    """
+    c = columns[j]
+    series = (c.inverse, c.high, c.low, c.lower), c.factor, c.decay, c.has_cosines > 0
+    slope, factor, constant = c.slope, c.factor, c.constant
+    for b in range(ROW_WIDTH):
+        _, s, total, m1, m2, _ = unit_series(w[argument, b], *series)
+        value[0, b] += 0.5 * slope * s * s + constant
+        value[1, b] *= total
+        if second is not None:
+            w[argument, b] = slope * s + factor * m1
+            second[0, b] = slope + factor * factor * (m2 - m1 * m1)
+
+
+@compiled
+def unit_pass(x, weights, begin, end, W, offset, mean, inverse, columns, log_prob, out):
     """log P (n,) without normaliser and volume for chunks begin…end of points x (n, d); NaN where arguments are far.
 
     If `out` (chunks, 1 + d, 1 + d + 2g) is not empty, it gets Σ w (1, v − mean)(1, ε, κ₁, ½(κ₂ + κ₁²))ᵀ for each
@@ -97,15 +117,15 @@ def unit_pass(x, weights, begin, end, W, offset, mean, inverse, constants, log_p
                 if not abs(w[argument, b]) <= NEAR_ARGUMENT:
                     w[argument, b] = np.nan
             if len(out) > 0:
-                moment_row(w, second, argument, constants, j, value)
+                unit_row(w, argument, columns, j, value, second)
                 for b in range(ROW_WIDTH):
                     second[0, b] = 0.5 * w[weighted, b] * (second[0, b] + w[argument, b] ** 2)
                 out[chunk, 0, 1 + d + g + j] += sum_row(second, 0)
                 for i in range(1 + d):
                     out[chunk, i, 1 + d + j] += dot_rows(w, weighted + i, argument)
             else:
-                value_row(w, argument, constants, j, value)
-            if j % LOG_EVERY == LOG_EVERY - 1 or j == g - 1:
+                unit_row(w, argument, columns, j, value, None)
+            if j % TILE == TILE - 1 or j == g - 1:  # the product must not leave float64
                 for b in range(ROW_WIDTH):
                     value[0, b] += np.log(value[1, b])
                 fill_row(value, 1, 1.0)
@@ -138,7 +158,7 @@ class UnitMachine:
         positive = np.concatenate([self.q, self.L.diagonal()])
         if not (np.isfinite(vector).all() and np.isfinite(positive).all() and (positive > 0).all()):
             raise FloatingPointError("parameters leave float64")
-        self._inverse, self._constants = np.linalg.inv(self.L), unit_constants(self.q, "II")
+        self._inverse, self._columns = np.linalg.inv(self.L), find_columns(self.q.tobytes(), "II")
         self._log_volume = float(np.log(self.L.diagonal()).sum()) + 0.5 * d * math.log(TWO_PI)
 
     def log_prob(self, x: Floats) -> Floats:
@@ -156,7 +176,7 @@ class UnitMachine:
 
     def _run(self, x: Floats, weights: Floats, out: Floats) -> Floats:
         log_prob = np.empty(len(x))
-        machine = self.W, self._offset, self.mean, self._inverse, self._constants
+        machine = self.W, self._offset, self.mean, self._inverse, self._columns
 
         def run(begin: int, end: int) -> None:
             unit_pass(x, weights, begin, end, *machine, log_prob, out)
@@ -190,7 +210,8 @@ class UnitMachine:
         precision = self._inverse.T @ self._inverse + (self.W / self.q) @ self.W.T
         parts = self.mean, self.L @ self.L.T, np.linalg.inv(precision)
         mean, covariance, detail = map(torch.from_numpy, parts)
-        peak, covered = column_moments(torch.zeros(1, len(self.q)), self._constants, 0)[0].item(), COVERED
+        q, covered = torch.from_numpy(self.q), COVERED
+        peak = UnitColumns(self.q, "II").log_theta(torch.zeros_like(q)[None], q).item()
         while True:
             envelope = Envelope(mean, covariance, detail, peak - covered)
             grid = make_grid(envelope, spacing_for(NORMALISER_TOLERANCE, len(self.L)), NORMALISER_TOLERANCE, limit)

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rtbm.theta.kernels import (
+from rtbm.theta.kernels import compiled
+from rtbm.training.sums.dense import add_sums, complete_moments, make_view, n_sums, unpack_sums
+from rtbm.training.sums.rows import (
     add_scaled_row,
-    compiled,
     dot_rows,
     dot_two_rows,
     exp_row,
@@ -22,7 +23,6 @@ from rtbm.theta.kernels import (
     sum_row,
     whiten_rows,
 )
-from rtbm.training.sums.dense import add_sums, complete_moments, make_view, n_sums, unpack_sums
 
 CHUNK_POINTS = 2**14  # points with sums of their own, so that the number of threads does not change the result
 WIDE_STATES, MEDIUM_STATES = 256, 2048
