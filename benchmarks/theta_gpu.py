@@ -60,8 +60,8 @@ def run_case(kind: str, g: int, points: int, dtype: torch.dtype) -> dict[str, An
     value, training = median_time(lambda: fixed.log_theta(z.detach())), median_time(step)
     ((_, block),) = plan.blocks
     got = fixed.log_theta(z.detach()[:1000])
-    evaluator = block.cheapest(z)
-    flops = 4 * block.product.split.pairs if "product" in evaluator else 0  # of the value at a point
+    evaluator = block.choose(z)
+    flops = 4 * block.product.split.pairs if evaluator == "product" else 0  # of the value at a point
     return {
         "case": f"{kind} g={g}",
         "dtype": str(dtype).removeprefix("torch."),

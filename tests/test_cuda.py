@@ -78,15 +78,14 @@ def test_the_triton_pass_agrees_with_the_cpu(g: int, scale: float, phase: str) -
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("g", [4, 6])
-@pytest.mark.parametrize("name", ["product", "triton product"])
-def test_the_products_agree_with_the_cpu(g: int, phase: str, name: str) -> None:
+def test_the_product_agrees_with_the_cpu(g: int, phase: str) -> None:
     Q, z = torch.tensor(2 * np.pi * np.eye(g) + 0.1 * np.ones((g, g))), arguments(g)
     ((_, block),) = ThetaPlan(Q.cuda(), phase=phase).blocks
     there = [t.cuda().requires_grad_() for t in (z, Q)]
-    assert block.supports(name)
+    assert block.supports("product")
     here = [t.clone().requires_grad_() for t in (z, Q)]
     weights = torch.linspace(-1, 1, len(z), dtype=torch.float64)
-    values = block.log_theta(*there, name), log_theta(*here, phase=phase)
+    values = block.log_theta(*there, "product"), log_theta(*here, phase=phase)
     assert torch.allclose(values[0].cpu(), values[1], rtol=0, atol=LOG_THETA)
     exact = torch.autograd.grad((weights * values[1]).sum(), here)
     for _ in range(2):  # a second backward pass finds the same
@@ -102,7 +101,7 @@ def test_the_products_agree_with_the_cpu(g: int, phase: str, name: str) -> None:
 def test_long_sums_of_large_batches_take_the_product() -> None:
     ((_, block),) = ThetaPlan(torch.tensor(2 * np.pi * np.eye(6) + 0.1)).blocks
     z = torch.zeros(100_000, 6, dtype=torch.float64, device="cuda")
-    assert block.cheapest(z) == block.cheapest(z, True) == "triton product"
+    assert block.choose(z) == "product"
 
 
 def test_diagonal_complex_and_samples() -> None:

@@ -13,7 +13,7 @@ from families import PHASES, block_of, typical
 from rtbm import ThetaPlan, log_theta, theta_moments
 from rtbm.theta import kernels
 from rtbm.theta.chunks import in_chunks, run_threads
-from rtbm.theta.product.torch import choose_split
+from rtbm.theta.product import choose_split
 from rtbm.theta.reference import reference_log_theta
 from rtbm.theta.unit.columns import UnitColumns
 from rtbm.theta.unit.torch import column_derivatives, unit_derivatives
@@ -76,7 +76,7 @@ def test_split_product_in_higher_dimension(g: int, phase: str) -> None:
     block = block_of(plan)
     z = torch.tensor(arguments(g, 2000))
     assert 0 < block.lattice.n_osc < g
-    assert block.cheapest(z) == "product"
+    assert block.choose(z) == "product"
     assert torch.allclose(plan.log_theta(z), block.log_theta(z, plan.Q, "list"), rtol=0, atol=LOG_THETA)
     for a, b in zip(block.moments(z, plan.Q, 2, "list"), block.moments(z, plan.Q, 2, "product"), strict=True):
         assert torch.allclose(a, b, rtol=SAME, atol=MOMENTS)
@@ -109,7 +109,7 @@ def test_without_numba_everything_still_works(monkeypatch: pytest.MonkeyPatch) -
     Q, z = typical(4, scale=4.0), arguments(4, 300)
     compiled = log_theta(z, Q)
     monkeypatch.setattr(kernels, "AVAILABLE", False)
-    assert block_of(ThetaPlan(Q)).cheapest(torch.tensor(z)) == "product"
+    assert block_of(ThetaPlan(Q)).choose(torch.tensor(z)) == "product"
     assert torch.allclose(log_theta(z, Q), compiled, rtol=0, atol=LOG_THETA)
 
 
@@ -267,7 +267,7 @@ def test_a_plan_serves_many_batches() -> None:
 def test_cost_model_uses_each_evaluator_where_it_pays() -> None:
     def chosen(Q: np.ndarray, n: int) -> str:
         block = block_of(ThetaPlan(Q))
-        return block.cheapest(torch.zeros(n, len(Q), dtype=torch.float64))
+        return block.choose(torch.zeros(n, len(Q), dtype=torch.float64))
 
     crowded = 2 * np.pi * np.eye(6) + 0.3 * np.ones((6, 6))
     assert chosen(typical(2), 10_000) == "numba"

@@ -1,4 +1,4 @@
-"""The split product in torch: the lattice sum as a matrix product over two short lists.
+"""The split product, for long lists: the lattice sum as a matrix product over two short ones, in torch.
 
 The coordinates m = (a, b) are cut in two, and the terms summed are all pairs of a list of a and a list of b::
 
