@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rtbm.common import Integers
 from rtbm.theta.complex import as_matrices, product, theta_parts
-from rtbm.theta.series import AllCharacteristics
 from rtbm.validation import as_complex
 
 
@@ -40,14 +40,15 @@ def riemann_theta_characteristics(
 
     Examples
     --------
-    >>> riemann_theta_characteristics([0.0], [[1j]]).real  # θ₃, θ₄, θ₂ and −θ₁ of Jacobi
+    >>> riemann_theta_characteristics([0.0], [[1j]]).real.round(decimals=6)  # θ₃, θ₄, θ₂ and −θ₁ of Jacobi
     tensor([1.0864, 0.9136, 0.9136, 0.0000], dtype=torch.float64)
     """
 
-    def series(omega: Tensor, order: int) -> AllCharacteristics:
-        return AllCharacteristics(omega, tolerance, order)
-
-    u, w = theta_parts(series, as_complex(z, "z"), as_matrices(omega), derivatives, tolerance)
+    matrices = as_matrices(omega)
+    zero = matrices.new_zeros(matrices.shape[-1])
+    u, w = theta_parts(
+        as_complex(z, "z"), matrices, derivatives, tolerance, _halves(len(zero)), 2, (zero, zero, zero)
+    )
     return (u, w) if parts else product(u, w)
 
 
@@ -77,5 +78,10 @@ def theta_constants(omega: Any, *, tolerance: float = 1e-12) -> Tensor:
     g = matrices.shape[-1]
     values = riemann_theta_characteristics(matrices.new_zeros(g), matrices, tolerance=tolerance)
     assert isinstance(values, Tensor)
-    a, b = np.split(np.indices([2] * (2 * g)).reshape(2 * g, -1), 2)
-    return torch.where(torch.as_tensor((a * b).sum(0) % 2 == 1, device=matrices.device), 0.0, values)
+    a, b = np.split(_halves(g), 2, axis=1)
+    return torch.where(torch.as_tensor((a * b).sum(1) % 2 == 1, device=matrices.device), 0.0, values)
+
+
+def _halves(g: int) -> Integers:
+    """All a and b in {0, 1}^g (4^g, 2g)."""
+    return np.indices([2] * (2 * g)).reshape(2 * g, -1).T

@@ -1,7 +1,7 @@
 """The Riemann theta function of a complex matrix, with characteristics and derivatives of any order."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rtbm.errors import InvalidInputError
 from rtbm.theta.chunks import in_chunks
-from rtbm.theta.lattice import quotients
-from rtbm.theta.modular import Transformation
+from rtbm.theta.lattice import exact_integers
+from rtbm.theta.modular import BasisChange, Inversion, Transformation
 from rtbm.theta.series import Series
-from rtbm.theta.siegel import check_upper_half
+from rtbm.theta.siegel import Exact, check_upper_half
 from rtbm.validation import (
     LARGEST_TOLERANCE,
     as_complex,
@@ -94,11 +94,9 @@ def riemann_theta(
     """
     matrices, argument = as_matrices(omega), as_complex(z, "z")
     alpha, beta = _characteristic(characteristic, matrices)
-
-    def series(omega: Tensor, order: int) -> Series:
-        return Series(omega, alpha, beta, tolerance, order)
-
-    u, w = theta_parts(series, argument, matrices, derivatives, tolerance)
+    numerators, unit = exact_integers(torch.hstack([alpha, beta]).detach().cpu().numpy()[None])
+    shift = tuple(x.to(matrices.dtype) for x in (beta, alpha - alpha.detach(), beta - beta.detach()))
+    u, w = theta_parts(argument, matrices, derivatives, tolerance, 2 * numerators, 2 * unit, shift)
     return (u, w[..., 0]) if parts else product(u, w)[..., 0]
 
 
@@ -111,9 +109,15 @@ def as_matrices(omega: Any) -> Tensor:
 
 
 def theta_parts(
-    make_series: Callable[[Tensor, int], Series], z: Tensor, omega: Tensor, derivatives: Sequence[Any], tolerance: float
+    z: Tensor,
+    omega: Tensor,
+    derivatives: Sequence[Any],
+    tolerance: float,
+    characteristics: Exact,
+    unit: int,
+    shift: tuple[Tensor, Tensor, Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """u (...) and w (..., columns) for z (..., g) and omega (..., g, g), one series for each matrix."""
+    """u (...) and w (..., m) for z (..., g), omega (..., g, g) and characteristics (m, 2g) as of `Transformation`."""
     check_tolerance(tolerance)
     g, several = omega.shape[-1], omega.ndim > 2
     matrices = omega.reshape(-1, *omega.shape[-2:])
@@ -123,26 +127,33 @@ def theta_parts(
         raise InvalidInputError(f"derivatives must be a sequence of vectors ({g},), got {derivatives!r}")
     check_vectors(z, "z", g)
     check_same_device(z, "z", omega, "omega")
-    directions = [
-        check_vector(as_complex(d, f"derivatives[{i}]"), f"derivatives[{i}]", g).to(omega.device)
-        for i, d in enumerate(derivatives)
-    ]
-    try:
-        shape = torch.broadcast_shapes(z.shape[:-1], omega.shape[:-2])
-    except RuntimeError:
-        raise InvalidInputError(
-            f"the shapes of z {tuple(z.shape)} and omega {tuple(omega.shape)} do not broadcast: all but the last "
-            "dimension of z go with all but the last two of omega"
-        ) from None
+    directions = omega.new_zeros(len(derivatives), g)
+    for i, d in enumerate(derivatives):
+        directions[i] = check_vector(as_complex(d, f"derivatives[{i}]"), f"derivatives[{i}]", g)
+    hint = ": all but the last dimension of z go with all but the last two of omega"
+    shape = common_shape(z, "z", omega, "omega", (1, 2), hint)
     rows = z.expand(*shape, g).reshape(-1, g)
     owners = torch.arange(len(matrices), device=z.device).reshape(omega.shape[:-2]).expand(shape).reshape(-1)
     results = [
-        _evaluate(make_series(matrix, len(directions)), rows[owners == i], matrix, directions, tolerance)
+        _evaluate(rows[owners == i], matrix, directions, tolerance, characteristics, unit, shift)
         for i, matrix in enumerate(matrices)
     ]
     back = torch.argsort(torch.argsort(owners, stable=True))
     u, w = (torch.cat(column)[back] for column in zip(*results, strict=True))
-    return u.reshape(shape), w.reshape(*shape, w.shape[1])
+    return u.reshape(shape), w.reshape(*shape, len(characteristics))
+
+
+def common_shape(
+    first: Tensor, first_name: str, second: Tensor, second_name: str, skipped: tuple[int, int] = (0, 0), hint: str = ""
+) -> torch.Size:
+    """The shape to which two tensors broadcast but for their last dimensions, of which each has so many."""
+    try:
+        return torch.broadcast_shapes(*(x.shape[: x.ndim - k] for x, k in zip((first, second), skipped, strict=True)))
+    except RuntimeError:
+        raise InvalidInputError(
+            f"the shapes of {first_name} {tuple(first.shape)} and {second_name} {tuple(second.shape)} do not "
+            f"broadcast{hint}"
+        ) from None
 
 
 def product(u: Tensor, w: Tensor) -> Tensor:
@@ -156,33 +167,30 @@ def product(u: Tensor, w: Tensor) -> Tensor:
 
 
 def _evaluate(
-    series: Series, z: Tensor, omega: Tensor, directions: Sequence[Tensor], tolerance: float
+    z: Tensor,
+    omega: Tensor,
+    directions: Tensor,
+    tolerance: float,
+    characteristics: Exact,
+    unit: int,
+    shift: tuple[Tensor, Tensor, Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """u (points,) and w (points, columns), by the series or by that of the Siegel-reduced Ω."""
+    """u (points,) and w (points, m), by the direct sum or by that of the Siegel-reduced Ω."""
     if not len(z):
-        return z[:, 0].real, z.new_zeros(0, series.columns)
-    if series.expected <= FEW_TERMS or series.alpha.requires_grad or series.beta.requires_grad:
-        return _in_chunks(series, z, omega, directions)
-    transformation = Transformation(omega)
-    if not transformation.inverts:
-        return _in_chunks(series, z, omega, directions)
-    characteristics = transformation.characteristics(*series.characteristics)
-    slope = math.sqrt(math.pi / 2) * float(transformation.omega.imag.diagonal().sqrt().sum())  # bounds that of w″
-    limit = max(tolerance / transformation.amplitude, LOST_SHARE) / (2 + slope) ** series.order
-    fractions = quotients(characteristics.numerators, characteristics.unit)
-    reduced, columns = series.moved(transformation.omega, min(limit, LARGEST_TOLERANCE), fractions)
-    if PAYS * reduced.expected > series.expected:
-        return _in_chunks(series, z, omega, directions)
+        return z[:, 0].real, z.new_zeros(0, len(characteristics))
+    order = len(directions)
+    way: Transformation = BasisChange(omega, characteristics, unit, False)
+    series = Series(way.form, way.a, way.b, tolerance, order)
+    if series.expected > FEW_TERMS:
+        inversion = Inversion(omega, characteristics, unit, True)
+        slope = math.sqrt(math.pi / 2) * np.sqrt(np.diag(inversion.form.imag)).sum()  # bounds that of w″
+        limit = max(tolerance / abs(inversion.way.factor), LOST_SHARE) / (2 + slope) ** order
+        reduced = Series(inversion.form, inversion.a, inversion.b, min(limit, LARGEST_TOLERANCE), order)
+        if PAYS * reduced.expected <= series.expected:
+            way, series = inversion, reduced
 
-    def reduced_sum(z: Tensor, omega: Tensor, directions: Sequence[Tensor]) -> Tensor:
-        return _in_chunks(reduced, z, omega, directions)[1][:, columns]
-
-    return transformation.evaluate(z, omega, directions, characteristics, reduced_sum)
-
-
-def _in_chunks(series: Series, z: Tensor, omega: Tensor, directions: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     def evaluate(z: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-        return series.evaluate(z, omega, directions)
+        return way.evaluate(z, omega, directions, series, shift)
 
     return in_chunks(evaluate, z, [omega], series.width)
 

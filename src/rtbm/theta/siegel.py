@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rtbm.errors import InvalidInputError
-from rtbm.theta.lattice import LOVASZ, cholesky, exact_integers, integer_inverse, quotients, reduce_basis
+from rtbm.theta.lattice import (
+    LOVASZ,
+    cholesky,
+    exact_integers,
+    integer_inverse,
+    nearest_plane_matrix,
+    quotients,
+    reduce_basis,
+)
 from rtbm.validation import as_complex, check_positive_definite, check_symmetric
 
 REDUCED = 1e-9
@@ -31,23 +39,22 @@ class Reduction(NamedTuple):
     """
 
     matrix: Exact  # M (2g, 2g)
-    real: Exact  # Ω′ (g, g), times unit
-    imaginary: Exact
+    parts: Exact  # the real and the imaginary part of Ω′ (2, g, g), times unit
     unit: int
     factor: complex  # an eighth root of unity over a branch of √det(CΩ + D)
     characteristic: Exact  # (c, d) (2g,), times 2
 
     @property
-    def omega(self) -> NDArray[np.complex128]:
-        """Ω′, rounded once."""
-        return _rounded(self.real, self.imaginary, self.unit)
+    def blocks(self) -> tuple[Exact, ...]:
+        """A, B, C and D."""
+        return tuple(block for rows in np.split(self.matrix, 2) for block in np.split(rows, 2, axis=1))
 
-    def cocycle(self) -> tuple[NDArray[np.complex128], NDArray[np.complex128]]:
-        """N and G, each rounded once."""
-        g = len(self.real)
-        A, C = self.matrix[:g, :g], self.matrix[g:, :g]
-        real, imaginary = A * self.unit - self.real @ C, -(self.imaginary @ C)
-        return _rounded(real, imaginary, self.unit), _rounded(C.T @ real, C.T @ imaginary, self.unit)
+    def rounded(self) -> list[NDArray[np.complex128]]:
+        """Ω′, N and G, each rounded once."""
+        A, _, C, _ = self.blocks
+        N = -self.parts @ C
+        N[0] += A * self.unit
+        return [real + 1j * imaginary for real, imaginary in (quotients(x, self.unit) for x in (self.parts, N, C.T @ N))]
 
 
 def siegel_reduce(omega: Any) -> tuple[Tensor, Tensor]:
@@ -78,13 +85,14 @@ def siegel_reduce(omega: Any) -> tuple[Tensor, Tensor]:
     (tensor([[0.+1000.j]], dtype=torch.complex128), tensor([[ 0,  1],
             [-1,  0]]))
     """
-    found = reduce(check_upper_half(as_complex(omega, "omega")).detach().cpu().numpy())
-    if abs(found.matrix).max() >= 2**63:
+    found = reduce(as_array(check_upper_half(as_complex(omega, "omega"))))
+    largest = abs(found.matrix).max()
+    if largest >= 2**63:
         raise InvalidInputError(
-            f"omega needs a symplectic matrix with entries up to {float(abs(found.matrix).max()):.3g}, beyond int64: "
+            f"omega needs a symplectic matrix with entries up to {float(largest):.3g}, beyond int64: "
             "its real part is too large, or its imaginary part too small; riemann_theta takes it as it is"
         )
-    return torch.as_tensor(found.omega), torch.as_tensor(found.matrix.astype(np.int64))
+    return torch.as_tensor(found.rounded()[0]), torch.as_tensor(found.matrix.astype(np.int64))
 
 
 def is_siegel_reduced(omega: Any) -> bool:
@@ -100,9 +108,9 @@ def is_siegel_reduced(omega: Any) -> bool:
     >>> is_siegel_reduced([[0.001j]]), is_siegel_reduced([[1000j]])
     (False, True)
     """
-    matrix = check_upper_half(as_complex(omega, "omega")).detach().cpu().numpy()
-    R = cholesky((matrix.imag + matrix.imag.T) / 2)
-    norms, slopes = np.diag(R) ** 2, np.triu(R / np.diag(R)[:, None], 1)
+    matrix = as_array(check_upper_half(as_complex(omega, "omega")))
+    R = cholesky(matrix.imag)
+    norms, slopes = np.diag(R) ** 2, nearest_plane_matrix(R)
     following = norms[1:] + np.diag(slopes, 1) ** 2 * norms[:-1]
     return bool(
         (abs(matrix.real) <= 0.5 + REDUCED).all()
@@ -118,54 +126,55 @@ def check_upper_half(omega: Tensor, name: str = "omega") -> Tensor:
     return omega
 
 
-def reduce(omega: NDArray[np.complex128]) -> Reduction:
-    """Reduce Ω. Rounded matrices only choose the steps, and each inversion makes det Im Ω larger, so the loop ends."""
+def as_array(omega: Tensor) -> NDArray[np.complex128]:
+    """Ω as a NumPy array that is symmetric."""
+    form = omega.detach().cpu().numpy()
+    return (form + form.T) / 2
+
+
+def reduce(omega: NDArray[np.complex128], inverts: bool = True) -> Reduction:
+    """Reduce Ω; without inversions, only its basis and its real part.
+
+    Rounded matrices only choose the steps, and each inversion makes det Im Ω larger, so the loop ends.
+    """
     g = len(omega)
-    omega = (omega + omega.T) / 2
-    both, unit = exact_integers(np.stack([omega.real, omega.imag]))
-    real, imaginary = both
+    parts, unit = exact_integers(np.stack([omega.real, omega.imag]))
     M: Exact = np.eye(2 * g, dtype=int).astype(object)
-    c = d = np.zeros(g, dtype=int).astype(object)
+    c = d = 0 * M[0, :g]
     eighths, root = 0, 1 + 0j
     while True:
-        U = reduce_basis(quotients(imaginary, unit))[0]
+        U = reduce_basis(quotients(parts[1], unit))[0]
         V, U = integer_inverse(U).astype(object), U.astype(object)
-        real, imaginary = U.T @ real @ U, U.T @ imaginary @ U
-        S = (2 * real + unit) // (2 * unit)
-        real = real - S * unit
-        c, d = V @ c, U.T @ d
-        eighths -= c @ (2 * np.diag(S) + S @ c)
-        d = d + S @ c + np.diag(S)
-        lower = V @ M[g:]
-        M = np.vstack([U.T @ M[:g] - S @ lower, lower])
-        norms = np.diag(real) ** 2 + np.diag(imaginary) ** 2
+        parts = U.T @ parts @ U
+        S = (2 * parts[0] + unit) // (2 * unit)
+        parts[0] -= S * unit
+        M[g:] = V @ M[g:]
+        M[:g] = U.T @ M[:g] - S @ M[g:]
+        c, shift = V @ c, np.diag(S)
+        eighths -= c @ (2 * shift + S @ c)
+        d = U.T @ d + S @ c + shift
+        real, imaginary = np.diagonal(parts, axis1=1, axis2=2)
+        norms = real**2 + imaginary**2
         i = int(np.argmin(norms))
-        if norms[i] >= unit**2:
+        if not inverts or norms[i] >= unit**2:
             factor = cmath.exp(0.25j * cmath.pi * (eighths % 8)) / root
-            return Reduction(M, real, imaginary, unit, factor, np.concatenate([c, d]))
+            return Reduction(M, parts, unit, factor, np.concatenate([c, d]))
         # Poisson summation in n_i gives 1/√(−iΩ_ii), the principal branch, because Re(−iΩ_ii) > 0
-        root *= cmath.sqrt(complex(imaginary[i, i] / unit, -real[i, i] / unit))
+        root *= cmath.sqrt(complex(imaginary[i] / unit, -real[i] / unit))
         eighths += 2 * c[i] * d[i]
         c[i], d[i] = d[i], -c[i]
         M[i], M[g + i] = M[g + i].copy(), -M[i]
-        real, imaginary, unit = _inverted(real, imaginary, unit, i)
+        parts, unit = _inverted(parts, unit, i)
 
 
-def _inverted(real: Exact, imaginary: Exact, unit: int, i: int) -> tuple[Exact, Exact, int]:
-    """Ω − vvᵀ/Ω_ii, where Ω has lost row and column i, and v is that column with v_i = 1."""
-    x, y = real[i, i], imaginary[i, i]
-    a, b = real[:, i].copy(), imaginary[:, i].copy()
+def _inverted(parts: Exact, unit: int, i: int) -> tuple[Exact, int]:
+    """Ω − vvᵀ/Ω_ii, where Ω has lost row and column i, and v = a + bi is that column with v_i = 1."""
+    a, b = parts[:, i].copy()
+    x, y = a[i], b[i]
     a[i], b[i] = unit, 0
-    keep = np.ones(real.shape, dtype=int).astype(object)
-    keep[i], keep[:, i] = 0, 0
-    square, twice = np.outer(a, a) - np.outer(b, b), np.outer(a, b) + np.outer(b, a)
-    norm = x**2 + y**2
-    real = keep * real * norm - (square * x + twice * y)
-    imaginary = keep * imaginary * norm - (twice * x - square * y)
-    unit *= norm
-    common = math.gcd(unit, *real.flat, *imaginary.flat)
-    return real // common, imaginary // common, unit // common
-
-
-def _rounded(real: Exact, imaginary: Exact, unit: int) -> NDArray[np.complex128]:
-    return quotients(real, unit) + 1j * quotients(imaginary, unit)
+    parts[:, i] = parts[:, :, i] = 0
+    p, q = x * a + y * b, x * b - y * a  # v times the conjugate of Ω_ii
+    norm = x * x + y * y
+    parts = parts * norm - np.stack([np.outer(a, p) - np.outer(b, q), np.outer(a, q) + np.outer(b, p)])
+    common = math.gcd(unit * norm, *parts.flat)
+    return parts // common, unit * norm // common
