@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.common import Integers
 from rtbm.theta.complex import as_matrices, product, theta_parts
 from rtbm.validation import as_complex
 
@@ -45,10 +43,7 @@ def riemann_theta_characteristics(
     """
 
     matrices = as_matrices(omega)
-    zero = matrices.new_zeros(matrices.shape[-1])
-    u, w = theta_parts(
-        as_complex(z, "z"), matrices, derivatives, tolerance, _halves(len(zero)), 2, (zero, zero, zero)
-    )
+    u, w = theta_parts(as_complex(z, "z"), matrices, derivatives, _halves(matrices), tolerance)
     return (u, w) if parts else product(u, w)
 
 
@@ -75,13 +70,14 @@ def theta_constants(omega: Any, *, tolerance: float = 1e-12) -> Tensor:
     tensor([10000.,     0., 10000.,     0.], dtype=torch.float64)
     """
     matrices = as_matrices(omega)
-    g = matrices.shape[-1]
-    values = riemann_theta_characteristics(matrices.new_zeros(g), matrices, tolerance=tolerance)
+    values = riemann_theta_characteristics(matrices.new_zeros(matrices.shape[-1]), matrices, tolerance=tolerance)
     assert isinstance(values, Tensor)
-    a, b = np.split(_halves(g), 2, axis=1)
-    return torch.where(torch.as_tensor((a * b).sum(1) % 2 == 1, device=matrices.device), 0.0, values)
+    a, b = _halves(matrices).chunk(2, 1)
+    return torch.where(4 * (a * b).sum(1) % 2 == 1, 0.0, values)
 
 
-def _halves(g: int) -> Integers:
-    """All a and b in {0, 1}^g (4^g, 2g)."""
-    return np.indices([2] * (2 * g)).reshape(2 * g, -1).T
+def _halves(omega: Tensor) -> Tensor:
+    """All half-integer characteristics (4^g, 2g), on the device of Ω."""
+    g = omega.shape[-1]
+    bits = torch.tensor([0.0, 0.5], dtype=torch.float64, device=omega.device)
+    return torch.cartesian_prod(*[bits] * (2 * g))

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from rtbm.errors import InvalidInputError
 from rtbm.theta.chunks import in_chunks
-from rtbm.theta.lattice import exact_integers
-from rtbm.theta.modular import BasisChange, Inversion, Transformation
+from rtbm.theta.modular import Inversion, Transformation
 from rtbm.theta.series import Series
-from rtbm.theta.siegel import Exact, check_upper_half
+from rtbm.theta.siegel import check_upper_half
 from rtbm.validation import (
     LARGEST_TOLERANCE,
     as_complex,
@@ -93,10 +92,7 @@ def riemann_theta(
     tensor(1000000., dtype=torch.float64)
     """
     matrices, argument = as_matrices(omega), as_complex(z, "z")
-    alpha, beta = _characteristic(characteristic, matrices)
-    numerators, unit = exact_integers(torch.hstack([alpha, beta]).detach().cpu().numpy()[None])
-    shift = tuple(x.to(matrices.dtype) for x in (beta, alpha - alpha.detach(), beta - beta.detach()))
-    u, w = theta_parts(argument, matrices, derivatives, tolerance, 2 * numerators, 2 * unit, shift)
+    u, w = theta_parts(argument, matrices, derivatives, _characteristic(characteristic, matrices), tolerance)
     return (u, w[..., 0]) if parts else product(u, w)[..., 0]
 
 
@@ -109,20 +105,11 @@ def as_matrices(omega: Any) -> Tensor:
 
 
 def theta_parts(
-    z: Tensor,
-    omega: Tensor,
-    derivatives: Sequence[Any],
-    tolerance: float,
-    characteristics: Exact,
-    unit: int,
-    shift: tuple[Tensor, Tensor, Tensor],
+    z: Tensor, omega: Tensor, derivatives: Sequence[Any], characteristics: Tensor, tolerance: float
 ) -> tuple[Tensor, Tensor]:
-    """u (...) and w (..., m) for z (..., g), omega (..., g, g) and characteristics (m, 2g) as of `Transformation`."""
+    """u (...) and w (..., m) for z (..., g), omega (..., g, g) and characteristics (m, 2g)."""
     check_tolerance(tolerance)
     g, several = omega.shape[-1], omega.ndim > 2
-    matrices = omega.reshape(-1, *omega.shape[-2:])
-    for i, matrix in enumerate(matrices):
-        check_upper_half(matrix, f"omega[{i}]" if several else "omega")
     if not isinstance(derivatives, Sequence | np.ndarray | Tensor):
         raise InvalidInputError(f"derivatives must be a sequence of vectors ({g},), got {derivatives!r}")
     check_vectors(z, "z", g)
@@ -131,29 +118,26 @@ def theta_parts(
     for i, d in enumerate(derivatives):
         directions[i] = check_vector(as_complex(d, f"derivatives[{i}]"), f"derivatives[{i}]", g)
     hint = ": all but the last dimension of z go with all but the last two of omega"
-    shape = common_shape(z, "z", omega, "omega", (1, 2), hint)
-    rows = z.expand(*shape, g).reshape(-1, g)
-    owners = torch.arange(len(matrices), device=z.device).reshape(omega.shape[:-2]).expand(shape).reshape(-1)
-    results = [
-        _evaluate(rows[owners == i], matrix, directions, tolerance, characteristics, unit, shift)
-        for i, matrix in enumerate(matrices)
-    ]
-    back = torch.argsort(torch.argsort(owners, stable=True))
-    u, w = (torch.cat(column)[back] for column in zip(*results, strict=True))
-    return u.reshape(shape), w.reshape(*shape, len(characteristics))
+    shape = broadcast(
+        z.shape[:-1], omega.shape[:-2], f"z {tuple(z.shape)} and omega {tuple(omega.shape)} do not broadcast{hint}"
+    )
+    matrices, rows = omega.reshape(-1, *omega.shape[-2:]), z.expand(*shape, g)
+    owners = torch.arange(len(matrices), device=z.device).reshape(omega.shape[:-2]).expand(shape)
+    u, w = z.real.new_zeros(shape), z.new_zeros(*shape, len(characteristics))
+    for i, matrix in enumerate(matrices):
+        check_upper_half(matrix, f"omega[{i}]" if several else "omega")
+        mine = owners == i
+        if mine.any():
+            u[mine], w[mine] = _evaluate(rows[mine], matrix, directions, characteristics, tolerance)
+    return u, w
 
 
-def common_shape(
-    first: Tensor, first_name: str, second: Tensor, second_name: str, skipped: tuple[int, int] = (0, 0), hint: str = ""
-) -> torch.Size:
-    """The shape to which two tensors broadcast but for their last dimensions, of which each has so many."""
+def broadcast(first: torch.Size, second: torch.Size, message: str) -> torch.Size:
+    """The shape to which two shapes broadcast."""
     try:
-        return torch.broadcast_shapes(*(x.shape[: x.ndim - k] for x, k in zip((first, second), skipped, strict=True)))
+        return torch.broadcast_shapes(first, second)
     except RuntimeError:
-        raise InvalidInputError(
-            f"the shapes of {first_name} {tuple(first.shape)} and {second_name} {tuple(second.shape)} do not "
-            f"broadcast{hint}"
-        ) from None
+        raise InvalidInputError(f"the shapes of {message}") from None
 
 
 def product(u: Tensor, w: Tensor) -> Tensor:
@@ -167,22 +151,14 @@ def product(u: Tensor, w: Tensor) -> Tensor:
 
 
 def _evaluate(
-    z: Tensor,
-    omega: Tensor,
-    directions: Tensor,
-    tolerance: float,
-    characteristics: Exact,
-    unit: int,
-    shift: tuple[Tensor, Tensor, Tensor],
+    z: Tensor, omega: Tensor, directions: Tensor, characteristics: Tensor, tolerance: float
 ) -> tuple[Tensor, Tensor]:
     """u (points,) and w (points, m), by the direct sum or by that of the Siegel-reduced Ω."""
-    if not len(z):
-        return z[:, 0].real, z.new_zeros(0, len(characteristics))
     order = len(directions)
-    way: Transformation = BasisChange(omega, characteristics, unit, False)
+    way = Transformation(omega, characteristics)
     series = Series(way.form, way.a, way.b, tolerance, order)
     if series.expected > FEW_TERMS:
-        inversion = Inversion(omega, characteristics, unit, True)
+        inversion = Inversion(omega, characteristics)
         slope = math.sqrt(math.pi / 2) * np.sqrt(np.diag(inversion.form.imag)).sum()  # bounds that of w″
         limit = max(tolerance / abs(inversion.way.factor), LOST_SHARE) / (2 + slope) ** order
         reduced = Series(inversion.form, inversion.a, inversion.b, min(limit, LARGEST_TOLERANCE), order)
@@ -190,22 +166,21 @@ def _evaluate(
             way, series = inversion, reduced
 
     def evaluate(z: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-        return way.evaluate(z, omega, directions, series, shift)
+        return way.evaluate(z, omega, characteristics, directions, series)
 
     return in_chunks(evaluate, z, [omega], series.width)
 
 
-def _characteristic(characteristic: tuple[Any, Any] | None, omega: Tensor) -> tuple[Tensor, Tensor]:
+def _characteristic(characteristic: tuple[Any, Any] | None, omega: Tensor) -> Tensor:
+    """(α, β) as one row (1, 2g)."""
     g = omega.shape[-1]
     if characteristic is None:
-        zero = torch.zeros(g, dtype=torch.float64, device=omega.device)
-        return zero, zero
+        return omega.real.new_zeros(1, 2 * g)
     if not isinstance(characteristic, Sequence | np.ndarray | Tensor) or len(characteristic) != 2:
         raise InvalidInputError(
             f"characteristic must be a pair (alpha, beta) of vectors ({g},), got {characteristic!r}"
         )
-    alpha, beta = (
-        check_vector(as_real(c, name), name, g).to(omega.device, torch.float64)
-        for c, name in zip(characteristic, ("alpha", "beta"), strict=True)
+    halves = (
+        check_vector(as_real(c, name), name, g) for c, name in zip(characteristic, ("alpha", "beta"), strict=True)
     )
-    return alpha, beta
+    return torch.cat([half.to(omega.device, torch.float64) for half in halves])[None]

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from rtbm.errors import InvalidInputError
-from rtbm.theta.complex import riemann_theta
+from rtbm.theta.complex import broadcast, riemann_theta
 from rtbm.validation import as_complex, check_choice, check_integer, check_same_device
 
-CHARACTERISTICS = {1: (0.5, 0.5), 2: (0.5, 0.0), 3: (0.0, 0.0), 4: (0.0, 0.5)}
-"""θ_n as a Riemann theta function with characteristic; θ₁ has a minus sign besides."""
+CHARACTERISTICS = {1: (0.5, -0.5), 2: (0.5, 0.0), 3: (0.0, 0.0), 4: (0.0, 0.5)}
+"""θ_n as a Riemann theta function with characteristic."""
 
 
 def jacobi_theta(
@@ -52,13 +52,8 @@ def jacobi_theta(
     check_same_device(argument, "z", ratio, "tau")
     if not bool((ratio.imag > 0).all()):
         raise InvalidInputError(f"the imaginary part of tau must be positive, got {float(ratio.imag.min()):.3g}")
-    try:
-        torch.broadcast_shapes(argument.shape, ratio.shape)
-    except RuntimeError:
-        raise InvalidInputError(
-            f"the shapes of z {tuple(argument.shape)} and tau {tuple(ratio.shape)} do not broadcast"
-        ) from None
-    result = riemann_theta(
+    broadcast(argument.shape, ratio.shape, f"z {tuple(argument.shape)} and tau {tuple(ratio.shape)} do not broadcast")
+    return riemann_theta(
         argument[..., None],
         ratio[..., None, None],
         derivatives=[torch.ones(1)] * check_integer(derivative, "derivative", 0),
@@ -66,5 +61,3 @@ def jacobi_theta(
         tolerance=tolerance,
         parts=parts,
     )
-    sign = -1 if n == 1 else 1
-    return (result[0], sign * result[1]) if isinstance(result, tuple) else sign * result

@@ -1,9 +1,9 @@
-"""The sum over the lattice for a reduced Ω and a small argument: a grid of characteristics, derivatives of any order."""
+"""The sum over the lattice for a reduced Ω and a small argument, for a grid of characteristics."""
 
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,18 +16,11 @@ from rtbm.theta.lattice import cholesky, enumerate_points, nearest_plane_matrix
 from rtbm.theta.truncation import estimate_count, squared_radius
 
 
-class Directions(NamedTuple):
-    """What derivatives of exp(q(z))·θ(z) in k directions take, with a quadratic q. All are divided by 2πi."""
-
-    slopes: Tensor  # (points, k): derivatives of q
-    vectors: Tensor  # (k, g): the directions
-    pairs: Tensor  # (k, k): second derivatives of q, divided by 2πi once more
-
-
 class Series:
-    """θ[a,b](z|Ω) for every a (k, g) of `alphas` and every b (m, g) of `betas`.
+    """w[a,b](z|Ω) for every a of `alphas` (k, g) and every b of `betas` (m, g): k·m columns, by a.
 
-    Im Ω must be reduced, and Re Ω and z small: then rounding is harmless.
+    Im Ω must be reduced, and Re Ω and z small: then rounding is harmless. The terms are the lattice points around the
+    largest one of each row.
     """
 
     def __init__(self, omega: NDArray[Any], alphas: Floats, betas: Floats, tolerance: float, order: int):
@@ -39,7 +32,7 @@ class Series:
             self.radius2 = squared_radius(norms, log_bound - 0.5 * order * math.log(self.radius2))
         is_finite = math.isfinite(self.radius2)
         count = estimate_count(norms, self.radius2, np.sqrt(norms)) if is_finite else math.inf
-        self.expected = len(alphas) * count  # how many terms there will be: an estimate
+        self.expected = len(alphas) * count  # how many terms a point will have: an estimate
 
     @cached_property
     def offsets(self) -> Integers:
@@ -51,36 +44,45 @@ class Series:
         """Numbers that a point needs at the same time."""
         return len(self.alphas) * (4 * len(self.offsets) + len(self.betas))
 
-    def evaluate(self, z: Tensor, omega: Tensor, directions: Directions) -> tuple[Tensor, Tensor]:
-        """u (points,) and w (points, k·m) for the rows of z."""
+    def evaluate(
+        self, z: Tensor, omega: Tensor, slopes: Tensor, directions: Tensor, pairs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """u (points,) and w (points, k·m) for the rows of z, with derivatives of exp(2πi q(z)) w in `directions`.
+
+        The quadratic q is zero at z, and has the derivatives `slopes` (points, order). Its second derivatives, divided
+        by 2πi, are `pairs`.
+        """
         alphas, betas, offsets, plane = (
             torch.as_tensor(array, dtype=torch.float64, device=z.device)
             for array in (self.alphas, self.betas, self.offsets, nearest_plane_matrix(self.R))
         )
         factor = torch.linalg.cholesky(omega.imag)
-        solved = torch.cholesky_solve(z.imag.mT, factor).mT
-        centres = (solved.detach()[:, None] + alphas).flatten(0, 1)
-        n = alphas.repeat(len(z), 1) - nearest_plane(centres, plane)
-        u = torch.pi * (z.imag * solved).sum(1)
+        p = torch.cholesky_solve(z.imag.mT, factor).mT
+        u = torch.pi * (z.imag * p).sum(1)
+        n = alphas.repeat(len(z), 1) - nearest_plane((p.detach()[:, None] + alphas).flatten(0, 1), plane)
+        z, slopes = (x.repeat_interleave(len(alphas), 0) for x in (z, slopes))
         # the exponent of n + δ is ½nᵀΩn + n·z + δ·(z + Ωn) + ½δᵀΩδ, with a small z + Ωn
-        z = z.repeat_interleave(len(alphas), 0)
-        moved = z + n.to(z.dtype) @ omega
-        whitened = torch.linalg.solve_triangular(factor, moved.imag.mT, upper=False)
-        middle = torch.complex((n * (z.real + moved.real)).sum(1), (whitened**2).sum(0))
-        delta = offsets.to(z.dtype)
-        exponents = moved @ delta.mT + 0.5 * (middle[:, None] + ((delta @ omega) * delta).sum(1))
-        terms = torch.exp(2j * torch.pi * exponents)
-        if len(directions.vectors):
-            slopes = directions.slopes.repeat_interleave(len(alphas), 0) + n.to(z.dtype) @ directions.vectors.mT
-            factors = [s[:, None] + delta @ v for s, v in zip(slopes.mT, directions.vectors, strict=True)]
-            terms = terms * (2j * torch.pi) ** len(factors) * _gaussian_derivative(factors, directions.pairs)
-        sums = terms @ _unit(offsets @ betas.mT) * _unit(n @ betas.mT)
+        x, y = z.real + n @ omega.real, z.imag + n @ omega.imag
+        whitened = torch.linalg.solve_triangular(factor, y.mT, upper=False)
+
+        def exponents(slope: Tensor, middle: Tensor, matrix: Tensor) -> Tensor:
+            quadratic = 0.5 * ((offsets @ matrix) * offsets).sum(1)
+            return torch.addmm(quadratic, slope, offsets.mT) + 0.5 * middle[:, None]
+
+        size = torch.exp(-TWO_PI * exponents(y, (whitened**2).sum(0), omega.imag))
+        terms = wave(exponents(x, (n * (z.real + x)).sum(1), omega.real), size)
+        if len(directions):
+            slopes = slopes + n.to(z.dtype) @ directions.mT
+            factors = [s[:, None] + v for s, v in zip(slopes.mT, directions @ offsets.mT.to(z.dtype), strict=True)]
+            terms = terms * ((2j * torch.pi) ** len(factors) * _gaussian_derivative(factors, pairs))
+        sums = terms @ wave(offsets @ betas.mT) * wave(n @ betas.mT)
         return u, sums.reshape(-1, len(alphas) * len(betas))
 
 
-def _unit(turns: Tensor) -> Tensor:
-    """exp(2πi·turns)."""
-    return torch.polar(torch.ones_like(turns), TWO_PI * turns)
+def wave(turns: Tensor, size: Any = 1.0) -> Tensor:
+    """size·exp(2πi·turns): faster than torch.polar."""
+    angle = TWO_PI * turns
+    return torch.complex(size * torch.cos(angle), size * torch.sin(angle))
 
 
 def _gaussian_derivative(slopes: Sequence[Tensor], pairs: Tensor) -> Any:

@@ -44,17 +44,15 @@ class Reduction(NamedTuple):
     factor: complex  # an eighth root of unity over a branch of √det(CΩ + D)
     characteristic: Exact  # (c, d) (2g,), times 2
 
-    @property
-    def blocks(self) -> tuple[Exact, ...]:
-        """A, B, C and D."""
-        return tuple(block for rows in np.split(self.matrix, 2) for block in np.split(rows, 2, axis=1))
-
     def rounded(self) -> list[NDArray[np.complex128]]:
         """Ω′, N and G, each rounded once."""
-        A, _, C, _ = self.blocks
+        g = len(self.matrix) // 2
+        A, C = self.matrix[:g, :g], self.matrix[g:, :g]
         N = -self.parts @ C
         N[0] += A * self.unit
-        return [real + 1j * imaginary for real, imaginary in (quotients(x, self.unit) for x in (self.parts, N, C.T @ N))]
+        return [
+            real + 1j * imaginary for real, imaginary in (quotients(x, self.unit) for x in (self.parts, N, C.T @ N))
+        ]
 
 
 def siegel_reduce(omega: Any) -> tuple[Tensor, Tensor]:
