@@ -41,7 +41,6 @@ def riemann_theta_characteristics(
     >>> riemann_theta_characteristics([0.0], [[1j]]).real.round(decimals=6)  # θ₃, θ₄, θ₂ and −θ₁ of Jacobi
     tensor([1.0864, 0.9136, 0.9136, 0.0000], dtype=torch.float64)
     """
-
     matrices = as_matrices(omega)
     u, w = theta_parts(as_complex(z, "z"), matrices, derivatives, _halves(matrices), tolerance)
     return (u, w) if parts else product(u, w)

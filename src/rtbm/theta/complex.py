@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rtbm.errors import InvalidInputError
 from rtbm.theta.chunks import in_chunks
-from rtbm.theta.modular import Inversion, Transformation
+from rtbm.theta.modular import Transformation
 from rtbm.theta.series import Series
 from rtbm.theta.siegel import check_upper_half
 from rtbm.validation import (
@@ -155,13 +155,13 @@ def _evaluate(
 ) -> tuple[Tensor, Tensor]:
     """u (points,) and w (points, m), by the direct sum or by that of the Siegel-reduced Ω."""
     order = len(directions)
-    way = Transformation(omega, characteristics)
-    series = Series(way.form, way.a, way.b, tolerance, order)
+    way = Transformation(omega, characteristics, False)
+    series = Series(way.form, way.characteristics, tolerance, order)
     if series.expected > FEW_TERMS:
-        inversion = Inversion(omega, characteristics)
+        inversion = Transformation(omega, characteristics, True)
         slope = math.sqrt(math.pi / 2) * np.sqrt(np.diag(inversion.form.imag)).sum()  # bounds that of w″
         limit = max(tolerance / abs(inversion.way.factor), LOST_SHARE) / (2 + slope) ** order
-        reduced = Series(inversion.form, inversion.a, inversion.b, min(limit, LARGEST_TOLERANCE), order)
+        reduced = Series(inversion.form, inversion.characteristics, min(limit, LARGEST_TOLERANCE), order)
         if PAYS * reduced.expected <= series.expected:
             way, series = inversion, reduced
 

@@ -32,10 +32,7 @@ def reference_log_theta(z: ArrayLike, Q: ArrayLike, phase: str = "I", tolerance:
     radius2 = squared_radius(norms, log_smallest + math.log(tolerance))
     around = enumerate_points(R, radius2, np.abs(R).sum(axis=1) / 2)  # reaches from any centre in the unit cell
     centres = np.rint(np.linalg.solve(Q, z.T).T) if phase == "I" else np.zeros_like(z)
-    values = []
-    for point, centre in zip(z, centres, strict=True):
-        n = around + centre
-        exponents = -0.5 * np.einsum("ti,ij,tj->t", n, Q, n) + (n @ point) * (1 if phase == "I" else 1j)
-        largest = exponents.real.max()
-        values.append(largest + np.log(np.exp(exponents - largest).sum().real))
-    return np.array(values)
+    n = around + centres[:, None]
+    exponents = -0.5 * ((n @ Q) * n).sum(2) + (n @ z[:, :, None])[:, :, 0] * (1 if phase == "I" else 1j)
+    largest = exponents.real.max(1)
+    return largest + np.log(np.exp(exponents - largest[:, None]).sum(1).real)

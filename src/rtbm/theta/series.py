@@ -1,7 +1,6 @@
 """The sum over the lattice for a reduced Ω and a small argument, for a grid of characteristics."""
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,14 +16,17 @@ from rtbm.theta.truncation import estimate_count, squared_radius
 
 
 class Series:
-    """w[a,b](z|Ω) for every a of `alphas` (k, g) and every b of `betas` (m, g): k·m columns, by a.
+    """w[a,b](z|Ω) for characteristics (a, b) (m, 2g): every different a takes a sum, which serves all b.
 
     Im Ω must be reduced, and Re Ω and z small: then rounding is harmless. The terms are the lattice points around the
     largest one of each row.
     """
 
-    def __init__(self, omega: NDArray[Any], alphas: Floats, betas: Floats, tolerance: float, order: int):
-        self.alphas, self.betas = alphas, betas
+    def __init__(self, omega: NDArray[Any], characteristics: Floats, tolerance: float, order: int):
+        (self.alphas, rows), (self.betas, columns) = (
+            np.unique(half, axis=0, return_inverse=True) for half in np.split(characteristics, 2, axis=1)
+        )
+        self.columns = rows.ravel() * len(self.betas) + columns.ravel()
         self.R = cholesky(TWO_PI * omega.imag)
         norms, log_bound = np.diag(self.R) ** 2, math.log(tolerance)
         self.radius2 = squared_radius(norms, log_bound)
@@ -32,7 +34,7 @@ class Series:
             self.radius2 = squared_radius(norms, log_bound - 0.5 * order * math.log(self.radius2))
         is_finite = math.isfinite(self.radius2)
         count = estimate_count(norms, self.radius2, np.sqrt(norms)) if is_finite else math.inf
-        self.expected = len(alphas) * count  # how many terms a point will have: an estimate
+        self.expected = len(self.alphas) * count  # how many terms a point will have: an estimate
 
     @cached_property
     def offsets(self) -> Integers:
@@ -47,7 +49,7 @@ class Series:
     def evaluate(
         self, z: Tensor, omega: Tensor, slopes: Tensor, directions: Tensor, pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """u (points,) and w (points, k·m) for the rows of z, with derivatives of exp(2πi q(z)) w in `directions`.
+        """u (points,) and w (points, m) for the rows of z, with derivatives of exp(2πi q(z)) w in `directions`.
 
         The quadratic q is zero at z, and has the derivatives `slopes` (points, order). Its second derivatives, divided
         by 2πi, are `pairs`.
@@ -74,23 +76,20 @@ class Series:
         if len(directions):
             slopes = slopes + n.to(z.dtype) @ directions.mT
             factors = [s[:, None] + v for s, v in zip(slopes.mT, directions @ offsets.mT.to(z.dtype), strict=True)]
-            terms = terms * ((2j * torch.pi) ** len(factors) * _gaussian_derivative(factors, pairs))
+
+            def derivative(chosen: list[int]) -> Any:  # of exp(quadratic) over exp(quadratic), by all ways to pair up
+                if not chosen:
+                    return (2j * torch.pi) ** len(factors)
+                first, *rest = chosen
+                paired = (pairs[first, j] * derivative([i for i in rest if i != j]) for j in rest)
+                return sum(paired, factors[first] * derivative(rest))
+
+            terms = terms * derivative([*range(len(factors))])
         sums = terms @ wave(offsets @ betas.mT) * wave(n @ betas.mT)
-        return u, sums.reshape(-1, len(alphas) * len(betas))
+        return u, sums.reshape(len(u), -1)[:, self.columns]
 
 
 def wave(turns: Tensor, size: Any = 1.0) -> Tensor:
     """size·exp(2πi·turns): faster than torch.polar."""
     angle = TWO_PI * turns
     return torch.complex(size * torch.cos(angle), size * torch.sin(angle))
-
-
-def _gaussian_derivative(slopes: Sequence[Tensor], pairs: Tensor) -> Any:
-    """The derivative of exp(quadratic) over exp(quadratic): products of slopes and pairs, over all ways to pair up."""
-    if not slopes:
-        return 1.0
-    total = slopes[0] * _gaussian_derivative(slopes[1:], pairs[1:, 1:])
-    for j in range(1, len(slopes)):
-        others = [i for i in range(1, len(slopes)) if i != j]
-        total = total + pairs[0, j] * _gaussian_derivative([slopes[i] for i in others], pairs[others][:, others])
-    return total

@@ -130,13 +130,18 @@ def as_array(omega: Tensor) -> NDArray[np.complex128]:
     return (form + form.T) / 2
 
 
+def exact_parts(values: NDArray[np.complex128]) -> tuple[Exact, int]:
+    """Real and imaginary parts without rounding: Python integers (2, …), and the integer that divides them."""
+    return exact_integers(np.stack([values.real, values.imag]))
+
+
 def reduce(omega: NDArray[np.complex128], inverts: bool = True) -> Reduction:
     """Reduce Ω; without inversions, only its basis and its real part.
 
     Rounded matrices only choose the steps, and each inversion makes det Im Ω larger, so the loop ends.
     """
     g = len(omega)
-    parts, unit = exact_integers(np.stack([omega.real, omega.imag]))
+    parts, unit = exact_parts(omega)
     M: Exact = np.eye(2 * g, dtype=int).astype(object)
     c = d = 0 * M[0, :g]
     eighths, root = 0, 1 + 0j
