@@ -1,6 +1,5 @@
 """The Riemann theta function of a complex matrix, with characteristics and derivatives of any order."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +10,8 @@ from torch import Tensor
 from rtbm.errors import InvalidInputError
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.modular import Transformation
-from rtbm.theta.series import Series
 from rtbm.theta.siegel import check_upper_half
 from rtbm.validation import (
-    LARGEST_TOLERANCE,
     as_complex,
     as_real,
     check_same_device,
@@ -27,8 +24,6 @@ FEW_TERMS = 300
 """Up to this number of terms, Ω is not Siegel-reduced: the exact arithmetic of a point takes as long as 200 terms."""
 PAYS = 2
 """The reduced sum is taken if it has fewer terms by this factor. A larger factor would leave more sums long."""
-LOST_SHARE = 1e-17
-"""Terms below this share of w are lost in rounding. A smaller one would lengthen reduced sums and change nothing."""
 LARGEST_LOG = 700.0
 """θ itself is returned up to this logarithm. Beyond 709 it would overflow."""
 
@@ -109,7 +104,7 @@ def theta_parts(
 ) -> tuple[Tensor, Tensor]:
     """u (...) and w (..., m) for z (..., g), omega (..., g, g) and characteristics (m, 2g)."""
     check_tolerance(tolerance)
-    g, several = omega.shape[-1], omega.ndim > 2
+    g = omega.shape[-1]
     if not isinstance(derivatives, Sequence | np.ndarray | Tensor):
         raise InvalidInputError(f"derivatives must be a sequence of vectors ({g},), got {derivatives!r}")
     check_vectors(z, "z", g)
@@ -117,35 +112,36 @@ def theta_parts(
     directions = omega.new_zeros(len(derivatives), g)
     for i, d in enumerate(derivatives):
         directions[i] = check_vector(as_complex(d, f"derivatives[{i}]"), f"derivatives[{i}]", g)
-    hint = ": all but the last dimension of z go with all but the last two of omega"
     shape = broadcast(
-        z.shape[:-1], omega.shape[:-2], f"z {tuple(z.shape)} and omega {tuple(omega.shape)} do not broadcast{hint}"
+        z.shape[:-1],
+        omega.shape[:-2],
+        f"z {tuple(z.shape)} and omega {tuple(omega.shape)} do not broadcast: all but the last dimension of z go with "
+        "all but the last two of omega",
     )
-    matrices, rows = omega.reshape(-1, *omega.shape[-2:]), z.expand(*shape, g)
-    owners = torch.arange(len(matrices), device=z.device).reshape(omega.shape[:-2]).expand(shape)
-    u, w = z.real.new_zeros(shape), z.new_zeros(*shape, len(characteristics))
+    matrices = omega.reshape(-1, *omega.shape[-2:])
     for i, matrix in enumerate(matrices):
-        check_upper_half(matrix, f"omega[{i}]" if several else "omega")
-        mine = owners == i
-        if mine.any():
-            u[mine], w[mine] = _evaluate(rows[mine], matrix, directions, characteristics, tolerance)
-    return u, w
+        check_upper_half(matrix, f"omega[{i}]" if omega.ndim > 2 else "omega")
+    owners = torch.arange(len(matrices), device=z.device).reshape(omega.shape[:-2]).expand(shape).flatten()
+    order = owners.argsort(stable=True)
+    rows = z.expand(*shape, g).reshape(-1, g)[order].tensor_split(len(matrices))
+    results = [_evaluate(*pair, directions, characteristics, tolerance) for pair in zip(rows, matrices, strict=True)]
+    u, w = (torch.cat(column)[order.argsort()] for column in zip(*results, strict=True))
+    return u.reshape(shape), w.reshape(*shape, len(characteristics))
 
 
-def broadcast(first: torch.Size, second: torch.Size, message: str) -> torch.Size:
+def broadcast(first: torch.Size, second: torch.Size, names: str) -> torch.Size:
     """The shape to which two shapes broadcast."""
     try:
         return torch.broadcast_shapes(first, second)
     except RuntimeError:
-        raise InvalidInputError(f"the shapes of {message}") from None
+        raise InvalidInputError(f"the shapes of {names}") from None
 
 
 def product(u: Tensor, w: Tensor) -> Tensor:
     """θ = exp(u)·w (..., columns), or an error if it overflows."""
-    largest = float(u.detach().amax()) if u.numel() else 0.0
-    if largest > LARGEST_LOG:
+    if (u > LARGEST_LOG).any():
         raise InvalidInputError(
-            f"θ overflows: its logarithm reaches {largest:.4g}. Pass parts=True to get (u, w) with θ = exp(u)·w"
+            f"θ overflows: its logarithm reaches {float(u.max()):.4g}. Pass parts=True to get (u, w) with θ = exp(u)·w"
         )
     return torch.exp(u)[..., None] * w
 
@@ -154,21 +150,13 @@ def _evaluate(
     z: Tensor, omega: Tensor, directions: Tensor, characteristics: Tensor, tolerance: float
 ) -> tuple[Tensor, Tensor]:
     """u (points,) and w (points, m), by the direct sum or by that of the Siegel-reduced Ω."""
-    order = len(directions)
-    way = Transformation(omega, characteristics, False)
-    series = Series(way.form, way.characteristics, tolerance, order)
-    if series.expected > FEW_TERMS:
-        inversion = Transformation(omega, characteristics, True)
-        slope = math.sqrt(math.pi / 2) * np.sqrt(np.diag(inversion.form.imag)).sum()  # bounds that of w″
-        limit = max(tolerance / abs(inversion.way.factor), LOST_SHARE) / (2 + slope) ** order
-        reduced = Series(inversion.form, inversion.characteristics, min(limit, LARGEST_TOLERANCE), order)
-        if PAYS * reduced.expected <= series.expected:
-            way, series = inversion, reduced
-
-    def evaluate(z: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-        return way.evaluate(z, omega, characteristics, directions, series)
-
-    return in_chunks(evaluate, z, [omega], series.width)
+    settings = omega, characteristics, tolerance, len(directions)
+    way = Transformation(*settings, False)
+    if way.series.expected > FEW_TERMS:
+        inversion = Transformation(*settings, True)
+        if PAYS * inversion.series.expected <= way.series.expected:
+            way = inversion
+    return in_chunks(lambda z, omega: way.evaluate(z, omega, characteristics, directions), z, [omega], way.series.width)
 
 
 def _characteristic(characteristic: tuple[Any, Any] | None, omega: Tensor) -> Tensor:

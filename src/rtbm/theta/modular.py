@@ -9,7 +9,6 @@ from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats
 from rtbm.theta.derivatives import with_derivatives
-from rtbm.theta.exact import exact_product
 from rtbm.theta.lattice import (
     DIGIT,
     LARGEST_INTEGER,
@@ -20,11 +19,14 @@ from rtbm.theta.lattice import (
 )
 from rtbm.theta.series import Series, wave
 from rtbm.theta.siegel import Exact, as_array, exact_parts, reduce
+from rtbm.validation import LARGEST_TOLERANCE
 
 SMALL_UNIT = 2**12
 """Characteristics over a unit below this are transformed in int64, with room for its fourth power. Beyond, they are
 Python integers."""
-MODERATE = 64
+LOST_SHARE = 1e-17
+"""Terms below this share of w are lost in rounding. A smaller one would lengthen reduced sums and change nothing."""
+MODERATE = 16
 """Points are located in float64 if their steps are below this, where rounding matters. A larger one costs digits."""
 
 Located: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -48,25 +50,35 @@ class Transformation:
     characteristics (m, 2g).
     """
 
-    def __init__(self, omega: Tensor, characteristics: Tensor, inverts: bool):
-        form = as_array(omega)
-        self.way, self.inverts, self.device = reduce(form, inverts), inverts, omega.device
-        g, M = len(form), self.way.matrix
+    def __init__(self, omega: Tensor, characteristics: Tensor, tolerance: float, order: int, inverts: bool):
+        form, self.inverts, self.device = as_array(omega), inverts, omega.device
         self.given, self.scale = exact_parts(form)
-        self.action = np.block([[M[g:, g:], -M[g:, :g]], [-M[:g, g:], M[:g, :g]]])
-        self.form, N, G = self.way.rounded()
+        way = self.way = reduce(form, inverts)
+        self.amplitude = abs(way.factor)
+        A, B, C, D = (half for rows in np.split(way.matrix, 2) for half in np.split(rows, 2, 1))
+        self.action = np.block([[D, -C], [-B, A]])
+        N = -way.parts @ C
+        N[0] += way.unit * A
+        (self.omega, self.N, self.G) = (
+            torch.complex(*map(self._tensor, quotients(parts, way.unit))) for parts in (way.parts, N, C.T @ N)
+        )
+        self.half_real = in_parts(way.parts[0], 2 * way.unit)
         exact, unit = exact_integers(characteristics.detach().cpu().numpy())
         self.unit = 2 * unit
         self.exact, turns = self._move(2 * exact)
-        self.characteristics = quotients(self.exact, self.unit)
-        self.omega, self.N, self.G, self.turns = map(self._tensor, (self.form, N, G, turns))
+        self.turns, self.characteristics = self._tensor(turns), quotients(self.exact, self.unit)
+        imaginary = quotients(way.parts[1], way.unit)
+        if inverts:
+            slope = math.sqrt(math.pi / 2) * np.sqrt(np.diag(imaginary)).sum()  # bounds that of w″
+            tolerance = max(tolerance / self.amplitude, LOST_SHARE) / (2 + slope) ** order
+        self.series = Series(imaginary, self.characteristics, min(tolerance, LARGEST_TOLERANCE), order)
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.as_tensor(array, device=self.device)
 
     def _move(self, characteristics: Exact) -> tuple[Exact, Floats]:
         """The characteristics as seen from Ω′, in [0, unit), and the phases that w(z|Ω) has more than w(Nz|Ω′)."""
-        period, g = 2 * self.unit**2, len(self.form)
+        period, g = 2 * self.unit**2, len(self.omega)
         kind: type = np.int64 if self.unit < SMALL_UNIT else object
         given, action, shift = (
             (x % period).astype(kind)
@@ -81,7 +93,7 @@ class Transformation:
 
     def locate(self, z: Tensor) -> Located:
         """The points as seen from Ω′: in float64 where this is exact enough, else in Python integers."""
-        if self.inverts:
+        if self.inverts or self.N.abs().max() > MODERATE:
             return self._exactly(z)
         located, is_far = self._nearby(z)
         if is_far.any():
@@ -94,30 +106,22 @@ class Transformation:
 
         With n = −r, the phase is ½nᵀX′n + n·x for x = UᵀRe(z), and Re(z″) = x + X′n − t.
         """
-        U = self._tensor(self.way.matrix[: z.shape[1], : z.shape[1]].T.astype(float))
-        whole = z.real.round()
-        (turned, x), (coarse, rest) = (
-            exact_product(part, torch.zeros_like(whole), U) for part in (z.real - whole, z.imag)
-        )
-        y, factor = coarse + rest, torch.linalg.cholesky(self.omega.imag)
-        p = torch.cholesky_solve(y.mT, factor).mT
+        whole, X, Y = z.real.round(), self.omega.real, self.omega.imag
+        x, y = (part @ self.N.real.mT for part in (z.real - whole, z.imag))
+        p = torch.cholesky_solve(y.mT, torch.linalg.cholesky(Y)).mT
         n = -p.round()
-        half = torch.zeros_like(n)
-        for part in in_parts(self.way.parts[0], 2 * self.way.unit):
-            product = n @ self._tensor(part)
-            half += product - product.round()
-        x = turned - turned.round() + x
+        half = sum(part - part.round() for part in (n @ self._tensor(X) for X in self.half_real))
         there = x + 2 * half
-        there -= there.round()
-        t = whole @ U + turned.round() + (x + n @ self.omega.real - there).round()
-        limit = MODERATE if (2 * self.characteristics % 1).any() else LARGEST_INTEGER  # halves do not round
-        sizes = torch.hstack([t / limit, n / DIGIT, n.sign() * self.omega.imag.diagonal() / MODERATE**2])
+        moved = there - there.round()
+        t = whole @ self.N.real.mT + (x + n @ X - moved).round()
         turns = (n * (half + x)).sum(1, keepdim=True) + torch.hstack([t, n]) @ self._tensor(self.characteristics).mT
+        limit = MODERATE if (2 * self.characteristics % 1).any() else LARGEST_INTEGER  # halves do not round
+        sizes = torch.hstack([t / limit, n / DIGIT, n.sign() * Y.diagonal() / MODERATE**3])
         located = (
-            torch.complex(there, y + n @ self.omega.imag),
+            torch.complex(moved, y + n @ Y),
             torch.pi * (y * p).sum(1),
-            (n @ U.mT).to(z.dtype),
-            turns + self.turns,
+            n.to(z.dtype) @ self.N,
+            turns,
         )
         return located, (sizes.abs() > 1).any(1)
 
@@ -143,13 +147,11 @@ class Transformation:
             there,
             torch.pi * rounded((p * y).sum(1), whole * unit),
             centre.to(z.dtype) @ self.N - rounded(p, whole),
-            turns[:, None] + rounded(products, self.unit) + self.turns,
+            turns[:, None] + rounded(products, self.unit),
         )
 
-    def evaluate(
-        self, z: Tensor, omega: Tensor, characteristics: Tensor, directions: Tensor, series: Series
-    ) -> tuple[Tensor, Tensor]:
-        """u (points,) and w (points, m) with derivatives in z, Ω and one characteristic, by a series for Ω′.
+    def evaluate(self, z: Tensor, omega: Tensor, characteristics: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+        """u (points,) and w (points, m) with derivatives in z, Ω and one characteristic.
 
         Values are those of `locate`. Derivatives come from δ = z − z₀ and Δ = Ω − Ω₀, which are zero but have graphs.
         With the N, G and phase at z₀ and Ω₀, and with e(x) = exp(2πi Re x),
@@ -172,13 +174,13 @@ class Transformation:
         eta = delta + sigma @ Delta
         slope = sigma - eta @ G
         exponent = 0.5 * (sigma * delta + slope * eta).sum(1) + (z + first[g:] + 0.5 * moved) @ epsilon
-        u, w = series.evaluate(
+        u, w = self.series.evaluate(
             there + eta @ N.mT,
             self.omega + N @ Delta @ self.N.mT,
             (slope + epsilon) @ directions.mT,
             directions @ N.mT,
             directions @ G @ directions.mT * (0.5j / torch.pi),
         )
-        amplitude = abs(self.way.factor) * torch.linalg.det(K) ** 0.5
-        waves = wave(turns + exponent.real[:, None])
+        waves = wave(turns + self.turns + exponent.real[:, None])
+        amplitude = self.amplitude * torch.linalg.det(K) ** 0.5
         return with_derivatives(value, u - TWO_PI * exponent.imag), amplitude * waves * w

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats, Integers
@@ -22,12 +21,12 @@ class Series:
     largest one of each row.
     """
 
-    def __init__(self, omega: NDArray[Any], characteristics: Floats, tolerance: float, order: int):
+    def __init__(self, form: Floats, characteristics: Floats, tolerance: float, order: int):
         (self.alphas, rows), (self.betas, columns) = (
             np.unique(half, axis=0, return_inverse=True) for half in np.split(characteristics, 2, axis=1)
         )
         self.columns = rows.ravel() * len(self.betas) + columns.ravel()
-        self.R = cholesky(TWO_PI * omega.imag)
+        self.R = cholesky(TWO_PI * form)
         norms, log_bound = np.diag(self.R) ** 2, math.log(tolerance)
         self.radius2 = squared_radius(norms, log_bound)
         for _ in range(3 if order else 0):  # beyond the radius, ‖n‖^order grows slower than the margin it is given
@@ -64,18 +63,15 @@ class Series:
         n = alphas.repeat(len(z), 1) - nearest_plane((p.detach()[:, None] + alphas).flatten(0, 1), plane)
         z, slopes = (x.repeat_interleave(len(alphas), 0) for x in (z, slopes))
         # the exponent of n + δ is ½nᵀΩn + n·z + δ·(z + Ωn) + ½δᵀΩδ, with a small z + Ωn
-        x, y = z.real + n @ omega.real, z.imag + n @ omega.imag
-        whitened = torch.linalg.solve_triangular(factor, y.mT, upper=False)
-
-        def exponents(slope: Tensor, middle: Tensor, matrix: Tensor) -> Tensor:
-            quadratic = 0.5 * ((offsets @ matrix) * offsets).sum(1)
-            return torch.addmm(quadratic, slope, offsets.mT) + 0.5 * middle[:, None]
-
-        size = torch.exp(-TWO_PI * exponents(y, (whitened**2).sum(0), omega.imag))
-        terms = wave(exponents(x, (n * (z.real + x)).sum(1), omega.real), size)
+        moved = z + n.to(z.dtype) @ omega
+        whitened = torch.linalg.solve_triangular(factor, moved.imag.mT, upper=False)
+        middle = torch.complex((n * (z.real + moved.real)).sum(1), (whitened**2).sum(0))
+        delta = offsets.to(z.dtype)
+        exponents = torch.addmm(0.5 * ((delta @ omega) * delta).sum(1), moved, delta.mT) + 0.5 * middle[:, None]
+        terms = wave(exponents.real, torch.exp(-TWO_PI * exponents.imag))
         if len(directions):
             slopes = slopes + n.to(z.dtype) @ directions.mT
-            factors = [s[:, None] + v for s, v in zip(slopes.mT, directions @ offsets.mT.to(z.dtype), strict=True)]
+            factors = [s[:, None] + v for s, v in zip(slopes.mT, directions @ delta.mT, strict=True)]
 
             def derivative(chosen: list[int]) -> Any:  # of exp(quadratic) over exp(quadratic), by all ways to pair up
                 if not chosen:
@@ -86,7 +82,7 @@ class Series:
 
             terms = terms * derivative([*range(len(factors))])
         sums = terms @ wave(offsets @ betas.mT) * wave(n @ betas.mT)
-        return u, sums.reshape(len(u), -1)[:, self.columns]
+        return u, sums.reshape(len(u), len(alphas) * len(betas))[:, self.columns]
 
 
 def wave(turns: Tensor, size: Any = 1.0) -> Tensor:

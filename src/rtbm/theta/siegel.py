@@ -44,16 +44,6 @@ class Reduction(NamedTuple):
     factor: complex  # an eighth root of unity over a branch of √det(CΩ + D)
     characteristic: Exact  # (c, d) (2g,), times 2
 
-    def rounded(self) -> list[NDArray[np.complex128]]:
-        """Ω′, N and G, each rounded once."""
-        g = len(self.matrix) // 2
-        A, C = self.matrix[:g, :g], self.matrix[g:, :g]
-        N = -self.parts @ C
-        N[0] += A * self.unit
-        return [
-            real + 1j * imaginary for real, imaginary in (quotients(x, self.unit) for x in (self.parts, N, C.T @ N))
-        ]
-
 
 def siegel_reduce(omega: Any) -> tuple[Tensor, Tensor]:
     """Siegel-reduce a matrix Ω: find M in Sp(2g, ℤ) that moves it to where theta sums are short::
@@ -90,7 +80,9 @@ def siegel_reduce(omega: Any) -> tuple[Tensor, Tensor]:
             f"omega needs a symplectic matrix with entries up to {float(largest):.3g}, beyond int64: "
             "its real part is too large, or its imaginary part too small; riemann_theta takes it as it is"
         )
-    return torch.as_tensor(found.rounded()[0]), torch.as_tensor(found.matrix.astype(np.int64))
+    return torch.complex(*map(torch.as_tensor, quotients(found.parts, found.unit))), torch.as_tensor(
+        found.matrix.astype(np.int64)
+    )
 
 
 def is_siegel_reduced(omega: Any) -> bool:
@@ -109,13 +101,13 @@ def is_siegel_reduced(omega: Any) -> bool:
     matrix = as_array(check_upper_half(as_complex(omega, "omega")))
     R = cholesky(matrix.imag)
     norms, slopes = np.diag(R) ** 2, nearest_plane_matrix(R)
-    following = norms[1:] + np.diag(slopes, 1) ** 2 * norms[:-1]
-    return bool(
-        (abs(matrix.real) <= 0.5 + REDUCED).all()
-        and (abs(np.diag(matrix)) >= 1 - REDUCED).all()
-        and (abs(slopes) <= 0.5 + REDUCED).all()
-        and (following >= (LOVASZ - REDUCED) * norms[:-1]).all()
+    excesses = (
+        abs(matrix.real) - 0.5,
+        1 - abs(np.diag(matrix)),
+        abs(slopes) - 0.5,
+        LOVASZ - np.diag(slopes, 1) ** 2 - norms[1:] / norms[:-1],
     )
+    return all((excess <= REDUCED).all() for excess in excesses)
 
 
 def check_upper_half(omega: Tensor, name: str = "omega") -> Tensor:
