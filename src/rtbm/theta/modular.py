@@ -1,7 +1,7 @@
 """The theta function under the modular group: from (z, Ω) to a small z″ and a reduced Ω′, with derivatives."""
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 from rtbm.common import TWO_PI, Floats
 from rtbm.theta.derivatives import with_derivatives
 from rtbm.theta.lattice import (
-    DIGIT,
     LARGEST_INTEGER,
     exact_integers,
     exact_inverse,
@@ -28,9 +27,6 @@ LOST_SHARE = 1e-17
 """Terms below this share of w are lost in rounding. A smaller one would lengthen reduced sums and change nothing."""
 MODERATE = 16
 """Points are located in float64 if their steps are below this, where rounding matters. A larger one costs digits."""
-
-Located: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
-"""What the theta function needs of points, see `Transformation`."""
 
 
 class Transformation:
@@ -51,15 +47,15 @@ class Transformation:
     """
 
     def __init__(self, omega: Tensor, characteristics: Tensor, tolerance: float, order: int, inverts: bool):
-        form, self.inverts, self.device = as_array(omega), inverts, omega.device
-        self.given, self.scale = exact_parts(form)
-        way = self.way = reduce(form, inverts)
+        self.given, self.scale = exact_parts(as_array(omega))
+        self.inverts, self.device = inverts, omega.device
+        way = self.way = reduce(self.given, self.scale, inverts)
         self.amplitude = abs(way.factor)
         A, B, C, D = (half for rows in np.split(way.matrix, 2) for half in np.split(rows, 2, 1))
         self.action = np.block([[D, -C], [-B, A]])
         N = -way.parts @ C
         N[0] += way.unit * A
-        (self.omega, self.N, self.G) = (
+        self.omega, self.N, self.G = (
             torch.complex(*map(self._tensor, quotients(parts, way.unit))) for parts in (way.parts, N, C.T @ N)
         )
         self.half_real = in_parts(way.parts[0], 2 * way.unit)
@@ -67,7 +63,7 @@ class Transformation:
         self.unit = 2 * unit
         self.exact, turns = self._move(2 * exact)
         self.turns, self.characteristics = self._tensor(turns), quotients(self.exact, self.unit)
-        imaginary = quotients(way.parts[1], way.unit)
+        imaginary = self.omega.imag.cpu().numpy()
         if inverts:
             slope = math.sqrt(math.pi / 2) * np.sqrt(np.diag(imaginary)).sum()  # bounds that of w″
             tolerance = max(tolerance / self.amplitude, LOST_SHARE) / (2 + slope) ** order
@@ -78,7 +74,7 @@ class Transformation:
 
     def _move(self, characteristics: Exact) -> tuple[Exact, Floats]:
         """The characteristics as seen from Ω′, in [0, unit), and the phases that w(z|Ω) has more than w(Nz|Ω′)."""
-        period, g = 2 * self.unit**2, len(self.omega)
+        period = 2 * self.unit**2
         kind: type = np.int64 if self.unit < SMALL_UNIT else object
         given, action, shift = (
             (x % period).astype(kind)
@@ -86,12 +82,14 @@ class Transformation:
         )
         moved = given @ action.T % period
         reduced = (moved + shift) % self.unit
-        steps = (moved + shift - reduced)[:, g:]
-        products = given[:, :g] * given[:, g:] - moved[:, :g] * (moved + 2 * shift)[:, g:] + 2 * reduced[:, :g] * steps
-        turns = quotients(products.sum(1) % period, period)
-        return reduced, turns + math.atan2(self.way.factor.imag, self.way.factor.real) / TWO_PI
+        (alpha, beta), (a, b), (c, _), (_, t), (_, d) = (
+            np.split(x, 2, -1) for x in (given, moved, reduced, moved + shift - reduced, shift)
+        )
+        products = (alpha * beta - a * (b + 2 * d) + 2 * c * t).sum(1)
+        factor = self.way.factor
+        return reduced, quotients(products % period, period) + math.atan2(factor.imag, factor.real) / TWO_PI
 
-    def locate(self, z: Tensor) -> Located:
+    def locate(self, z: Tensor) -> tuple[Tensor, ...]:
         """The points as seen from Ω′: in float64 where this is exact enough, else in Python integers."""
         if self.inverts or self.N.abs().max() > MODERATE:
             return self._exactly(z)
@@ -101,7 +99,7 @@ class Transformation:
                 values[is_far] = exact
         return located
 
-    def _nearby(self, z: Tensor) -> tuple[Located, Tensor]:
+    def _nearby(self, z: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         """The points located in float64, without inversions, and whether this may lose digits.
 
         With n = −r, the phase is ½nᵀX′n + n·x for x = UᵀRe(z), and Re(z″) = x + X′n − t.
@@ -116,16 +114,11 @@ class Transformation:
         t = whole @ self.N.real.mT + (x + n @ X - moved).round()
         turns = (n * (half + x)).sum(1, keepdim=True) + torch.hstack([t, n]) @ self._tensor(self.characteristics).mT
         limit = MODERATE if (2 * self.characteristics % 1).any() else LARGEST_INTEGER  # halves do not round
-        sizes = torch.hstack([t / limit, n / DIGIT, n.sign() * Y.diagonal() / MODERATE**3])
-        located = (
-            torch.complex(moved, y + n @ Y),
-            torch.pi * (y * p).sum(1),
-            n.to(z.dtype) @ self.N,
-            turns,
-        )
+        sizes = torch.hstack([t / limit, n * Y.diagonal() / MODERATE**2])
+        located = torch.complex(moved, y + n @ Y), torch.pi * (y * p).sum(1), n.to(z.dtype) @ self.N, turns
         return located, (sizes.abs() > 1).any(1)
 
-    def _exactly(self, z: Tensor) -> Located:
+    def _exactly(self, z: Tensor) -> tuple[Tensor, ...]:
         """The points located in Python integers."""
 
         def rounded(numerators: Exact, denominator: int) -> Tensor:
@@ -137,7 +130,7 @@ class Transformation:
         p, q = solved * self.scale, x * determinant - solved @ self.given[0]
         moved = np.hstack([p, q]) @ self.action.T
         steps = (2 * moved + whole) // (2 * whole)
-        (a, b), (r, t) = (np.split(half, 2, axis=1) for half in (moved - steps * whole, steps))
+        (a, b), (r, t) = (np.split(half, 2, 1) for half in (moved - steps * whole, steps))
         products = unit * (a * t - r * b + r * t * whole).sum(1) - (p * x).sum(1)
         centre, period = rounded(a, whole), 2 * whole * unit
         there = centre.to(z.dtype) @ self.omega + rounded(b, whole)
@@ -169,7 +162,7 @@ class Transformation:
         epsilon, zeta = (first - first.detach()).split(g)
         moved = omega @ epsilon + zeta
         delta, Delta = z - z.detach() + moved, omega - omega.detach()
-        K = torch.linalg.inv(torch.eye(g, dtype=z.dtype, device=z.device) + Delta @ self.G)
+        K = torch.linalg.inv(torch.eye(g).to(z) + Delta @ self.G)
         N, G = self.N @ K, self.G @ K
         eta = delta + sigma @ Delta
         slope = sigma - eta @ G

@@ -26,13 +26,13 @@ def reference_log_theta(z: ArrayLike, Q: ArrayLike, phase: str = "I", tolerance:
     array([0.693193])
     """
     z, Q = np.asarray(z, dtype=float), np.asarray(Q, dtype=float)
+    w = z if phase == "I" else 1j * z
     R = cholesky(Q)
     norms = np.diag(R) ** 2
-    log_smallest = float(log_gauss_sum(norms, 0.5).sum()) if phase == "I" else 0.0
+    log_smallest = log_gauss_sum(norms, 0.5).sum() if phase == "I" else 0.0
     radius2 = squared_radius(norms, log_smallest + math.log(tolerance))
     around = enumerate_points(R, radius2, np.abs(R).sum(axis=1) / 2)  # reaches from any centre in the unit cell
-    centres = np.rint(np.linalg.solve(Q, z.T).T) if phase == "I" else np.zeros_like(z)
-    n = around + centres[:, None]
-    exponents = -0.5 * ((n @ Q) * n).sum(2) + (n @ z[:, :, None])[:, :, 0] * (1 if phase == "I" else 1j)
+    n = around + np.rint(np.linalg.solve(Q, w.real.T).T)[:, None]
+    exponents = -0.5 * ((n @ Q) * n).sum(2) + (n * w[:, None]).sum(2)
     largest = exponents.real.max(1)
     return largest + np.log(np.exp(exponents - largest[:, None]).sum(1).real)

@@ -27,10 +27,9 @@ class Series:
         )
         self.columns = rows.ravel() * len(self.betas) + columns.ravel()
         self.R = cholesky(TWO_PI * form)
-        norms, log_bound = np.diag(self.R) ** 2, math.log(tolerance)
-        self.radius2 = squared_radius(norms, log_bound)
-        for _ in range(3 if order else 0):  # beyond the radius, ‖n‖^order grows slower than the margin it is given
-            self.radius2 = squared_radius(norms, log_bound - 0.5 * order * math.log(self.radius2))
+        norms, self.radius2 = np.diag(self.R) ** 2, 1.0
+        for _ in range(4 if order else 1):  # beyond the radius, ‖n‖^order grows slower than the margin it is given
+            self.radius2 = squared_radius(norms, math.log(tolerance) - 0.5 * order * math.log(self.radius2))
         is_finite = math.isfinite(self.radius2)
         count = estimate_count(norms, self.radius2, np.sqrt(norms)) if is_finite else math.inf
         self.expected = len(self.alphas) * count  # how many terms a point will have: an estimate
@@ -54,7 +53,7 @@ class Series:
         by 2πi, are `pairs`.
         """
         alphas, betas, offsets, plane = (
-            torch.as_tensor(array, dtype=torch.float64, device=z.device)
+            torch.as_tensor(array).to(z.real)
             for array in (self.alphas, self.betas, self.offsets, nearest_plane_matrix(self.R))
         )
         factor = torch.linalg.cholesky(omega.imag)

@@ -73,16 +73,15 @@ def siegel_reduce(omega: Any) -> tuple[Tensor, Tensor]:
     (tensor([[0.+1000.j]], dtype=torch.complex128), tensor([[ 0,  1],
             [-1,  0]]))
     """
-    found = reduce(as_array(check_upper_half(as_complex(omega, "omega"))))
+    found = reduce(*exact_parts(as_array(check_upper_half(as_complex(omega, "omega")))))
     largest = abs(found.matrix).max()
     if largest >= 2**63:
         raise InvalidInputError(
             f"omega needs a symplectic matrix with entries up to {float(largest):.3g}, beyond int64: "
             "its real part is too large, or its imaginary part too small; riemann_theta takes it as it is"
         )
-    return torch.complex(*map(torch.as_tensor, quotients(found.parts, found.unit))), torch.as_tensor(
-        found.matrix.astype(np.int64)
-    )
+    real, imaginary = quotients(found.parts, found.unit)
+    return torch.as_tensor(real + 1j * imaginary), torch.as_tensor(found.matrix.astype(np.int64))
 
 
 def is_siegel_reduced(omega: Any) -> bool:
@@ -127,13 +126,12 @@ def exact_parts(values: NDArray[np.complex128]) -> tuple[Exact, int]:
     return exact_integers(np.stack([values.real, values.imag]))
 
 
-def reduce(omega: NDArray[np.complex128], inverts: bool = True) -> Reduction:
-    """Reduce Ω; without inversions, only its basis and its real part.
+def reduce(parts: Exact, unit: int, inverts: bool = True) -> Reduction:
+    """Reduce Ω, as of `exact_parts`; without inversions, only its basis and its real part.
 
     Rounded matrices only choose the steps, and each inversion makes det Im Ω larger, so the loop ends.
     """
-    g = len(omega)
-    parts, unit = exact_parts(omega)
+    g = parts.shape[1]
     M: Exact = np.eye(2 * g, dtype=int).astype(object)
     c = d = 0 * M[0, :g]
     eighths, root = 0, 1 + 0j
@@ -148,7 +146,7 @@ def reduce(omega: NDArray[np.complex128], inverts: bool = True) -> Reduction:
         c, shift = V @ c, np.diag(S)
         eighths -= c @ (2 * shift + S @ c)
         d = U.T @ d + S @ c + shift
-        real, imaginary = np.diagonal(parts, axis1=1, axis2=2)
+        real, imaginary = np.diagonal(parts, 0, 1, 2)
         norms = real**2 + imaginary**2
         i = int(np.argmin(norms))
         if not inverts or norms[i] >= unit**2:
