@@ -118,15 +118,14 @@ def theta_parts(
         f"z {tuple(z.shape)} and omega {tuple(omega.shape)} do not broadcast: all but the last dimension of z go with "
         "all but the last two of omega",
     )
-    matrices = omega.reshape(-1, *omega.shape[-2:])
+    matrices, rows = omega.reshape(-1, *omega.shape[-2:]), z.expand(*shape, g)
+    owners = torch.arange(len(matrices), device=z.device).reshape(omega.shape[:-2]).expand(shape)
+    u, w = z.real.new_zeros(shape), z.new_zeros(*shape, len(characteristics))
     for i, matrix in enumerate(matrices):
         check_upper_half(matrix, f"omega[{i}]" if omega.ndim > 2 else "omega")
-    owners = torch.arange(len(matrices), device=z.device).reshape(omega.shape[:-2]).expand(shape).flatten()
-    order = owners.argsort(stable=True)
-    rows = z.expand(*shape, g).reshape(-1, g)[order].tensor_split(len(matrices))
-    results = [_evaluate(*pair, directions, characteristics, tolerance) for pair in zip(rows, matrices, strict=True)]
-    u, w = (torch.cat(column)[order.argsort()] for column in zip(*results, strict=True))
-    return u.reshape(shape), w.reshape(*shape, len(characteristics))
+        mine = owners == i
+        u[mine], w[mine] = _evaluate(rows[mine], matrix, directions, characteristics, tolerance)
+    return u, w
 
 
 def broadcast(first: torch.Size, second: torch.Size, names: str) -> torch.Size:

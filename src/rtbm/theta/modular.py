@@ -18,11 +18,7 @@ from rtbm.theta.lattice import (
 )
 from rtbm.theta.series import Series, wave
 from rtbm.theta.siegel import Exact, as_array, exact_parts, reduce
-from rtbm.validation import LARGEST_TOLERANCE
 
-SMALL_UNIT = 2**12
-"""Characteristics over a unit below this are transformed in int64, with room for its fourth power. Beyond, they are
-Python integers."""
 LOST_SHARE = 1e-17
 """Terms below this share of w are lost in rounding. A smaller one would lengthen reduced sums and change nothing."""
 MODERATE = 16
@@ -65,9 +61,9 @@ class Transformation:
         self.turns, self.characteristics = self._tensor(turns), quotients(self.exact, self.unit)
         imaginary = self.omega.imag.cpu().numpy()
         if inverts:
-            slope = math.sqrt(math.pi / 2) * np.sqrt(np.diag(imaginary)).sum()  # bounds that of w″
+            slope = np.sqrt(np.pi / 2 * np.diag(imaginary)).sum()  # bounds that of w″
             tolerance = max(tolerance / self.amplitude, LOST_SHARE) / (2 + slope) ** order
-        self.series = Series(imaginary, self.characteristics, min(tolerance, LARGEST_TOLERANCE), order)
+        self.series = Series(imaginary, self.characteristics, tolerance, order)
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.as_tensor(array, device=self.device)
@@ -75,12 +71,8 @@ class Transformation:
     def _move(self, characteristics: Exact) -> tuple[Exact, Floats]:
         """The characteristics as seen from Ω′, in [0, unit), and the phases that w(z|Ω) has more than w(Nz|Ω′)."""
         period = 2 * self.unit**2
-        kind: type = np.int64 if self.unit < SMALL_UNIT else object
-        given, action, shift = (
-            (x % period).astype(kind)
-            for x in (characteristics, self.action, self.way.characteristic * (self.unit // 2))
-        )
-        moved = given @ action.T % period
+        given, shift = characteristics, self.way.characteristic * (self.unit // 2)
+        moved = given @ self.action.T % period
         reduced = (moved + shift) % self.unit
         (alpha, beta), (a, b), (c, _), (_, t), (_, d) = (
             np.split(x, 2, -1) for x in (given, moved, reduced, moved + shift - reduced, shift)
@@ -132,14 +124,14 @@ class Transformation:
         steps = (2 * moved + whole) // (2 * whole)
         (a, b), (r, t) = (np.split(half, 2, 1) for half in (moved - steps * whole, steps))
         products = unit * (a * t - r * b + r * t * whole).sum(1) - (p * x).sum(1)
-        centre, period = rounded(a, whole), 2 * whole * unit
-        there = centre.to(z.dtype) @ self.omega + rounded(b, whole)
-        turns = 0.5 * (centre * there.real).sum(1) + rounded(products % period, period)
-        products = (np.hstack([t, -r]) % self.unit).astype(self.exact.dtype) @ self.exact.T % self.unit
+        centre, period = rounded(a, whole).to(z.dtype), 2 * whole * unit
+        there = centre @ self.omega + rounded(b, whole)
+        turns = 0.5 * (centre.real * there.real).sum(1) + rounded(products % period, period)
+        products = np.hstack([t, -r]) % self.unit @ self.exact.T % self.unit
         return (
             there,
             torch.pi * rounded((p * y).sum(1), whole * unit),
-            centre.to(z.dtype) @ self.N - rounded(p, whole),
+            centre @ self.N - rounded(p, whole),
             turns[:, None] + rounded(products, self.unit),
         )
 

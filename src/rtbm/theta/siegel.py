@@ -132,8 +132,9 @@ def reduce(parts: Exact, unit: int, inverts: bool = True) -> Reduction:
     Rounded matrices only choose the steps, and each inversion makes det Im Ω larger, so the loop ends.
     """
     g = parts.shape[1]
-    M: Exact = np.eye(2 * g, dtype=int).astype(object)
-    c = d = 0 * M[0, :g]
+    M: Exact = np.eye(2 * g, 2 * g + 1, dtype=int).astype(
+        object
+    )  # the last column is (−d, c), which moves like the others
     eighths, root = 0, 1 + 0j
     while True:
         U = reduce_basis(quotients(parts[1], unit))[0]
@@ -143,31 +144,30 @@ def reduce(parts: Exact, unit: int, inverts: bool = True) -> Reduction:
         parts[0] -= S * unit
         M[g:] = V @ M[g:]
         M[:g] = U.T @ M[:g] - S @ M[g:]
-        c, shift = V @ c, np.diag(S)
-        eighths -= c @ (2 * shift + S @ c)
-        d = U.T @ d + S @ c + shift
+        M[:g, -1] -= np.diag(S)
+        c = M[g:, -1]
+        eighths -= c @ (2 * np.diag(S) + S @ c)
         real, imaginary = np.diagonal(parts, 0, 1, 2)
         norms = real**2 + imaginary**2
         i = int(np.argmin(norms))
         if not inverts or norms[i] >= unit**2:
             factor = cmath.exp(0.25j * cmath.pi * (eighths % 8)) / root
-            return Reduction(M, parts, unit, factor, np.concatenate([c, d]))
+            return Reduction(M[:, :-1], parts, unit, factor, np.concatenate([c, -M[:g, -1]]))
         # Poisson summation in n_i gives 1/√(−iΩ_ii), the principal branch, because Re(−iΩ_ii) > 0
         root *= cmath.sqrt(complex(imaginary[i] / unit, -real[i] / unit))
-        eighths += 2 * c[i] * d[i]
-        c[i], d[i] = d[i], -c[i]
+        eighths -= 2 * c[i] * M[i, -1]
         M[i], M[g + i] = M[g + i].copy(), -M[i]
         parts, unit = _inverted(parts, unit, i)
 
 
 def _inverted(parts: Exact, unit: int, i: int) -> tuple[Exact, int]:
     """Ω − vvᵀ/Ω_ii, where Ω has lost row and column i, and v = a + bi is that column with v_i = 1."""
-    a, b = parts[:, i].copy()
-    x, y = a[i], b[i]
+    a, b = parts[:, i, :, None].copy()
+    x, y = a[i, 0], b[i, 0]
     a[i], b[i] = unit, 0
     parts[:, i] = parts[:, :, i] = 0
-    p, q = x * a + y * b, x * b - y * a  # v times the conjugate of Ω_ii
+    p, q = x * a.T + y * b.T, x * b.T - y * a.T  # v times the conjugate of Ω_ii
     norm = x * x + y * y
-    parts = parts * norm - np.stack([np.outer(a, p) - np.outer(b, q), np.outer(a, q) + np.outer(b, p)])
+    parts = parts * norm - np.stack([a * p - b * q, a * q + b * p])
     common = math.gcd(unit * norm, *parts.flat)
     return parts // common, unit * norm // common
