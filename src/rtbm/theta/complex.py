@@ -1,6 +1,7 @@
 """The Riemann theta function of a complex matrix, with characteristics and derivatives of any order."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -123,8 +124,14 @@ def theta_parts(
     u, w = z.real.new_zeros(shape), z.new_zeros(*shape, len(characteristics))
     for i, matrix in enumerate(matrices):
         check_upper_half(matrix, f"omega[{i}]" if omega.ndim > 2 else "omega")
-        mine = owners == i
-        u[mine], w[mine] = _evaluate(rows[mine], matrix, directions, characteristics, tolerance)
+        settings, mine = (matrix, characteristics, tolerance, len(directions)), owners == i
+        way = Transformation(*settings, False)
+        if not way.series.expected <= FEW_TERMS:
+            inversion = Transformation(*settings, True)
+            if not PAYS * inversion.series.expected > way.series.expected:
+                way = inversion
+        evaluate = partial(way.evaluate, characteristics=characteristics, directions=directions)
+        u[mine], w[mine] = in_chunks(evaluate, rows[mine], [matrix], way.series.width)
     return u, w
 
 
@@ -143,19 +150,6 @@ def product(u: Tensor, w: Tensor) -> Tensor:
             f"θ overflows: its logarithm reaches {float(u.max()):.4g}. Pass parts=True to get (u, w) with θ = exp(u)·w"
         )
     return torch.exp(u)[..., None] * w
-
-
-def _evaluate(
-    z: Tensor, omega: Tensor, directions: Tensor, characteristics: Tensor, tolerance: float
-) -> tuple[Tensor, Tensor]:
-    """u (points,) and w (points, m), by the direct sum or by that of the Siegel-reduced Ω."""
-    settings = omega, characteristics, tolerance, len(directions)
-    way = Transformation(*settings, False)
-    if way.series.expected > FEW_TERMS:
-        inversion = Transformation(*settings, True)
-        if PAYS * inversion.series.expected <= way.series.expected:
-            way = inversion
-    return in_chunks(lambda z, omega: way.evaluate(z, omega, characteristics, directions), z, [omega], way.series.width)
 
 
 def _characteristic(characteristic: tuple[Any, Any] | None, omega: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """The theta function under the modular group: from (z, Ω) to a small z″ and a reduced Ω′, with derivatives."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats
+from rtbm.errors import InvalidInputError
 from rtbm.theta.derivatives import with_derivatives
 from rtbm.theta.lattice import (
     LARGEST_INTEGER,
@@ -46,7 +46,6 @@ class Transformation:
         self.given, self.scale = exact_parts(as_array(omega))
         self.inverts, self.device = inverts, omega.device
         way = self.way = reduce(self.given, self.scale, inverts)
-        self.amplitude = abs(way.factor)
         A, B, C, D = (half for rows in np.split(way.matrix, 2) for half in np.split(rows, 2, 1))
         self.action = np.block([[D, -C], [-B, A]])
         N = -way.parts @ C
@@ -54,7 +53,6 @@ class Transformation:
         self.omega, self.N, self.G = (
             torch.complex(*map(self._tensor, quotients(parts, way.unit))) for parts in (way.parts, N, C.T @ N)
         )
-        self.half_real = in_parts(way.parts[0], 2 * way.unit)
         exact, unit = exact_integers(characteristics.detach().cpu().numpy())
         self.unit = 2 * unit
         self.exact, turns = self._move(2 * exact)
@@ -62,14 +60,14 @@ class Transformation:
         imaginary = self.omega.imag.cpu().numpy()
         if inverts:
             slope = np.sqrt(np.pi / 2 * np.diag(imaginary)).sum()  # bounds that of w″
-            tolerance = max(tolerance / self.amplitude, LOST_SHARE) / (2 + slope) ** order
+            tolerance = max(tolerance / abs(way.factor), LOST_SHARE) / (2 + slope) ** order
         self.series = Series(imaginary, self.characteristics, tolerance, order)
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.as_tensor(array, device=self.device)
 
     def _move(self, characteristics: Exact) -> tuple[Exact, Floats]:
-        """The characteristics as seen from Ω′, in [0, unit), and the phases that w(z|Ω) has more than w(Nz|Ω′)."""
+        """The characteristics as seen from Ω′, in [0, unit), and the phases of w(z|Ω) over factor·w(Nz|Ω′)."""
         period = 2 * self.unit**2
         given, shift = characteristics, self.way.characteristic * (self.unit // 2)
         moved = given @ self.action.T % period
@@ -78,37 +76,35 @@ class Transformation:
             np.split(x, 2, -1) for x in (given, moved, reduced, moved + shift - reduced, shift)
         )
         products = (alpha * beta - a * (b + 2 * d) + 2 * c * t).sum(1)
-        factor = self.way.factor
-        return reduced, quotients(products % period, period) + math.atan2(factor.imag, factor.real) / TWO_PI
+        return reduced, quotients(products % period, period)
 
     def locate(self, z: Tensor) -> tuple[Tensor, ...]:
-        """The points as seen from Ω′: in float64 where this is exact enough, else in Python integers."""
-        if self.inverts or self.N.abs().max() > MODERATE:
+        """The points as seen from Ω′: without inversions in float64, where this loses no digits, else in Python integers.
+
+        With n = −r, the phase is ½nᵀX′n + n·x for x = UᵀRe(z), and Re(z″) = x + X′n − t.
+        """
+        if self.inverts:
             return self._exactly(z)
-        located, is_far = self._nearby(z)
+        whole, U, X, Y = z.real.round(), self.N.real.mT, self.omega.real, self.omega.imag
+        x, y = (z.real - whole) @ U, z.imag @ U
+        p = torch.cholesky_solve(y.mT, torch.linalg.cholesky(Y)).mT
+        _check_size(p, "Im(z) is too large: (Im Ω)⁻¹Im(z)")
+        _check_size(whole * self.characteristics.any(), "Re(z) is too large for a characteristic: it")
+        n = -p.round()
+        products = (n @ self._tensor(part) for part in in_parts(self.way.parts[0], 2 * self.way.unit))
+        half = sum(product - product.round() for product in products)
+        there = x + 2 * half
+        moved = there - there.round()
+        t = whole @ U + (x + n @ X - moved).round()
+        turns = (n * (half + x)).sum(1, keepdim=True) + torch.hstack([t, n]) @ self._tensor(self.characteristics).mT
+        located = torch.complex(moved, y + n @ Y), torch.pi * (y * p).sum(1), n.to(z.dtype) @ self.N, turns
+        limit = MODERATE if (2 * self.characteristics % 1).any() else LARGEST_INTEGER  # halves do not round
+        sizes = torch.hstack([t / limit, n * Y.diagonal() / MODERATE**2]).abs()
+        is_far = (sizes > 1).any(1) | (U.abs().max() > MODERATE)
         if is_far.any():
             for values, exact in zip(located, self._exactly(z[is_far]), strict=True):
                 values[is_far] = exact
         return located
-
-    def _nearby(self, z: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The points located in float64, without inversions, and whether this may lose digits.
-
-        With n = −r, the phase is ½nᵀX′n + n·x for x = UᵀRe(z), and Re(z″) = x + X′n − t.
-        """
-        whole, X, Y = z.real.round(), self.omega.real, self.omega.imag
-        x, y = (part @ self.N.real.mT for part in (z.real - whole, z.imag))
-        p = torch.cholesky_solve(y.mT, torch.linalg.cholesky(Y)).mT
-        n = -p.round()
-        half = sum(part - part.round() for part in (n @ self._tensor(X) for X in self.half_real))
-        there = x + 2 * half
-        moved = there - there.round()
-        t = whole @ self.N.real.mT + (x + n @ X - moved).round()
-        turns = (n * (half + x)).sum(1, keepdim=True) + torch.hstack([t, n]) @ self._tensor(self.characteristics).mT
-        limit = MODERATE if (2 * self.characteristics % 1).any() else LARGEST_INTEGER  # halves do not round
-        sizes = torch.hstack([t / limit, n * Y.diagonal() / MODERATE**2])
-        located = torch.complex(moved, y + n @ Y), torch.pi * (y * p).sum(1), n.to(z.dtype) @ self.N, turns
-        return located, (sizes.abs() > 1).any(1)
 
     def _exactly(self, z: Tensor) -> tuple[Tensor, ...]:
         """The points located in Python integers."""
@@ -167,5 +163,12 @@ class Transformation:
             directions @ G @ directions.mT * (0.5j / torch.pi),
         )
         waves = wave(turns + self.turns + exponent.real[:, None])
-        amplitude = self.amplitude * torch.linalg.det(K) ** 0.5
+        amplitude = self.way.factor * torch.linalg.det(K) ** 0.5
         return with_derivatives(value, u - TWO_PI * exponent.imag), amplitude * waves * w
+
+
+def _check_size(steps: Tensor, what: str) -> None:
+    """Check that steps of points are exact in float64."""
+    largest = float(steps.abs().max()) if len(steps) else 0.0
+    if largest > LARGEST_INTEGER:
+        raise InvalidInputError(f"{what} reaches {largest:.3g}, beyond {LARGEST_INTEGER:.3g}")

@@ -30,9 +30,8 @@ class Series:
         norms, self.radius2 = np.diag(self.R) ** 2, 1.0
         for _ in range(4 if order else 1):  # beyond the radius, ‖n‖^order grows slower than the margin it is given
             self.radius2 = squared_radius(norms, math.log(tolerance) - 0.5 * order * math.log(self.radius2))
-        is_finite = math.isfinite(self.radius2)
-        count = estimate_count(norms, self.radius2, np.sqrt(norms)) if is_finite else math.inf
-        self.expected = len(self.alphas) * count  # how many terms a point will have: an estimate
+        # how many terms a point will have: an estimate, which is NaN if there are too many for float64
+        self.expected = len(self.alphas) * estimate_count(norms, self.radius2, np.sqrt(norms))
 
     @cached_property
     def offsets(self) -> Integers:
