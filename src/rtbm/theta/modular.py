@@ -43,8 +43,8 @@ class Transformation:
     """
 
     def __init__(self, omega: Tensor, characteristics: Tensor, tolerance: float, order: int, inverts: bool):
-        self.given, self.scale = exact_parts(as_array(omega))
         self.inverts, self.device = inverts, omega.device
+        self.given, self.scale = exact_parts(as_array(omega))
         way = self.way = reduce(self.given, self.scale, inverts)
         A, B, C, D = (half for rows in np.split(way.matrix, 2) for half in np.split(rows, 2, 1))
         self.action = np.block([[D, -C], [-B, A]])
@@ -69,17 +69,17 @@ class Transformation:
     def _move(self, characteristics: Exact) -> tuple[Exact, Floats]:
         """The characteristics as seen from Ω′, in [0, unit), and the phases of w(z|Ω) over factor·w(Nz|Ω′)."""
         period = 2 * self.unit**2
-        given, shift = characteristics, self.way.characteristic * (self.unit // 2)
-        moved = given @ self.action.T % period
+        shift = self.way.characteristic * (self.unit // 2)
+        moved = characteristics @ self.action.T % period
         reduced = (moved + shift) % self.unit
         (alpha, beta), (a, b), (c, _), (_, t), (_, d) = (
-            np.split(x, 2, -1) for x in (given, moved, reduced, moved + shift - reduced, shift)
+            np.split(x, 2, -1) for x in (characteristics, moved, reduced, moved + shift - reduced, shift)
         )
         products = (alpha * beta - a * (b + 2 * d) + 2 * c * t).sum(1)
         return reduced, quotients(products % period, period)
 
     def locate(self, z: Tensor) -> tuple[Tensor, ...]:
-        """The points as seen from Ω′: without inversions in float64, where this loses no digits, else in Python integers.
+        """The points as seen from Ω′: without inversions in float64, where it loses no digits, else in Python integers.
 
         With n = −r, the phase is ½nᵀX′n + n·x for x = UᵀRe(z), and Re(z″) = x + X′n − t.
         """
@@ -162,13 +162,11 @@ class Transformation:
             directions @ N.mT,
             directions @ G @ directions.mT * (0.5j / torch.pi),
         )
-        waves = wave(turns + self.turns + exponent.real[:, None])
-        amplitude = self.way.factor * torch.linalg.det(K) ** 0.5
-        return with_derivatives(value, u - TWO_PI * exponent.imag), amplitude * waves * w
+        w = self.way.factor * torch.linalg.det(K) ** 0.5 * wave(turns + self.turns + exponent.real[:, None]) * w
+        return with_derivatives(value, u - TWO_PI * exponent.imag), w
 
 
 def _check_size(steps: Tensor, what: str) -> None:
     """Check that steps of points are exact in float64."""
-    largest = float(steps.abs().max()) if len(steps) else 0.0
-    if largest > LARGEST_INTEGER:
-        raise InvalidInputError(f"{what} reaches {largest:.3g}, beyond {LARGEST_INTEGER:.3g}")
+    if (steps.abs() > LARGEST_INTEGER).any():
+        raise InvalidInputError(f"{what} reaches {float(steps.abs().max()):.3g}, beyond {LARGEST_INTEGER:.3g}")
