@@ -77,6 +77,5 @@ def theta_constants(omega: Any, *, tolerance: float = 1e-12) -> Tensor:
 
 def _halves(omega: Tensor) -> Tensor:
     """All half-integer characteristics (4^g, 2g), on the device of Ω."""
-    g = omega.shape[-1]
-    bits = torch.tensor([0.0, 0.5], dtype=torch.float64, device=omega.device)
-    return torch.cartesian_prod(*[bits] * (2 * g))
+    bits = torch.tensor([0.0, 0.5]).to(omega.real)
+    return torch.cartesian_prod(*[bits] * (2 * omega.shape[-1]))

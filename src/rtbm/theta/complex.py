@@ -65,7 +65,7 @@ def riemann_theta(
     Returns
     -------
     Tensor (...)
-        Complex; or the pair (u real, w complex). Differentiable in z and Ω.
+        Complex; or the pair (u real, w complex). Differentiable in z, Ω, α and β.
 
     Notes
     -----
@@ -74,8 +74,7 @@ def riemann_theta(
 
         θ[α,β](z|Ω) = κ det(CΩ + D)^−½ exp(−πi zᵀ(CΩ + D)⁻¹Cz) θ[α′,β′]((CΩ + D)⁻ᵀz | Ω′)
 
-    with an eighth root of unity κ for α = β = 0. Phases are computed in exact arithmetic. (Not if the characteristic
-    requires a gradient: only the direct sum has one.)
+    with an eighth root of unity κ for α = β = 0. Phases are computed in exact arithmetic.
 
     Examples
     --------
@@ -87,8 +86,9 @@ def riemann_theta(
     >>> riemann_theta([0.0], [[1e-12j]]).real  # Σ exp(−1e-12 πn²), by a Siegel reduction
     tensor(1000000., dtype=torch.float64)
     """
-    matrices, argument = as_matrices(omega), as_complex(z, "z")
-    u, w = theta_parts(argument, matrices, derivatives, _characteristic(characteristic, matrices), tolerance)
+    matrices = as_matrices(omega)
+    chosen = _characteristic(characteristic, matrices)
+    u, w = theta_parts(as_complex(z, "z"), matrices, derivatives, chosen, tolerance)
     return (u, w[..., 0]) if parts else product(u, w)[..., 0]
 
 
@@ -164,4 +164,4 @@ def _characteristic(characteristic: tuple[Any, Any] | None, omega: Tensor) -> Te
     halves = (
         check_vector(as_real(c, name), name, g) for c, name in zip(characteristic, ("alpha", "beta"), strict=True)
     )
-    return torch.cat([half.to(omega.device, torch.float64) for half in halves])[None]
+    return torch.cat([half.to(omega.real) for half in halves])[None]

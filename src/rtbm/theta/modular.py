@@ -1,6 +1,6 @@
 """The theta function under the modular group: from (z, Ω) to a small z″ and a reduced Ω′, with derivatives."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class Transformation:
     """
 
     def __init__(self, omega: Tensor, characteristics: Tensor, tolerance: float, order: int, inverts: bool):
-        self.inverts, self.device = inverts, omega.device
+        self.inverts, self.tensor = inverts, partial(torch.as_tensor, device=omega.device)
         self.given, self.scale = exact_parts(as_array(omega))
         way = self.way = reduce(self.given, self.scale, inverts)
         A, B, C, D = (half for rows in np.split(way.matrix, 2) for half in np.split(rows, 2, 1))
@@ -51,20 +51,17 @@ class Transformation:
         N = -way.parts @ C
         N[0] += way.unit * A
         self.omega, self.N, self.G = (
-            torch.complex(*map(self._tensor, quotients(parts, way.unit))) for parts in (way.parts, N, C.T @ N)
+            torch.complex(*map(self.tensor, quotients(parts, way.unit))) for parts in (way.parts, N, C.T @ N)
         )
         exact, unit = exact_integers(characteristics.detach().cpu().numpy())
         self.unit = 2 * unit
         self.exact, turns = self._move(2 * exact)
-        self.turns, self.characteristics = self._tensor(turns), quotients(self.exact, self.unit)
+        self.turns, self.characteristics = self.tensor(turns), quotients(self.exact, self.unit)
         imaginary = self.omega.imag.cpu().numpy()
         if inverts:
             slope = np.sqrt(np.pi / 2 * np.diag(imaginary)).sum()  # bounds that of w″
             tolerance = max(tolerance / abs(way.factor), LOST_SHARE) / (2 + slope) ** order
         self.series = Series(imaginary, self.characteristics, tolerance, order)
-
-    def _tensor(self, array: Any) -> Tensor:
-        return torch.as_tensor(array, device=self.device)
 
     def _move(self, characteristics: Exact) -> tuple[Exact, Floats]:
         """The characteristics as seen from Ω′, in [0, unit), and the phases of w(z|Ω) over factor·w(Nz|Ω′)."""
@@ -91,12 +88,12 @@ class Transformation:
         _check_size(p, "Im(z) is too large: (Im Ω)⁻¹Im(z)")
         _check_size(whole * self.characteristics.any(), "Re(z) is too large for a characteristic: it")
         n = -p.round()
-        products = (n @ self._tensor(part) for part in in_parts(self.way.parts[0], 2 * self.way.unit))
+        products = (n @ self.tensor(part) for part in in_parts(self.way.parts[0], 2 * self.way.unit))
         half = sum(product - product.round() for product in products)
         there = x + 2 * half
         moved = there - there.round()
         t = whole @ U + (x + n @ X - moved).round()
-        turns = (n * (half + x)).sum(1, keepdim=True) + torch.hstack([t, n]) @ self._tensor(self.characteristics).mT
+        turns = (n * (half + x)).sum(1, keepdim=True) + torch.hstack([t, n]) @ self.tensor(self.characteristics).mT
         located = torch.complex(moved, y + n @ Y), torch.pi * (y * p).sum(1), n.to(z.dtype) @ self.N, turns
         limit = MODERATE if (2 * self.characteristics % 1).any() else LARGEST_INTEGER  # halves do not round
         sizes = torch.hstack([t / limit, n * Y.diagonal() / MODERATE**2]).abs()
@@ -110,7 +107,7 @@ class Transformation:
         """The points located in Python integers."""
 
         def rounded(numerators: Exact, denominator: int) -> Tensor:
-            return self._tensor(quotients(numerators, denominator))
+            return self.tensor(quotients(numerators, denominator))
 
         (x, y), unit = exact_parts(z.cpu().numpy())
         inverse, determinant = exact_inverse(self.given[1])

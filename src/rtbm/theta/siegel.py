@@ -132,9 +132,7 @@ def reduce(parts: Exact, unit: int, inverts: bool = True) -> Reduction:
     Rounded matrices only choose the steps, and each inversion makes det Im Ω larger, so the loop ends.
     """
     g = parts.shape[1]
-    M: Exact = np.eye(2 * g, 2 * g + 1, dtype=int).astype(
-        object
-    )  # the last column is (−d, c), which moves like the others
+    M: Exact = np.eye(2 * g, 2 * g + 1, dtype=int).astype(object)  # the last column is (−d, c), which moves alike
     eighths, root = 0, 1 + 0j
     while True:
         U = reduce_basis(quotients(parts[1], unit))[0]
@@ -149,10 +147,10 @@ def reduce(parts: Exact, unit: int, inverts: bool = True) -> Reduction:
         eighths -= c @ (2 * np.diag(S) + S @ c)
         real, imaginary = np.diagonal(parts, 0, 1, 2)
         norms = real**2 + imaginary**2
-        i = int(np.argmin(norms))
+        i = np.argmin(norms)
         if not inverts or norms[i] >= unit**2:
             factor = cmath.exp(0.25j * cmath.pi * (eighths % 8)) / root
-            return Reduction(M[:, :-1], parts, unit, factor, np.concatenate([c, -M[:g, -1]]))
+            return Reduction(M[:, :-1], parts, unit, factor, np.hstack([c, -M[:g, -1]]))
         # Poisson summation in n_i gives 1/√(−iΩ_ii), the principal branch, because Re(−iΩ_ii) > 0
         root *= cmath.sqrt(complex(imaginary[i] / unit, -real[i] / unit))
         eighths -= 2 * c[i] * M[i, -1]
@@ -160,7 +158,7 @@ def reduce(parts: Exact, unit: int, inverts: bool = True) -> Reduction:
         parts, unit = _inverted(parts, unit, i)
 
 
-def _inverted(parts: Exact, unit: int, i: int) -> tuple[Exact, int]:
+def _inverted(parts: Exact, unit: int, i: np.intp) -> tuple[Exact, int]:
     """Ω − vvᵀ/Ω_ii, where Ω has lost row and column i, and v = a + bi is that column with v_i = 1."""
     a, b = parts[:, i, :, None].copy()
     x, y = a[i, 0], b[i, 0]
