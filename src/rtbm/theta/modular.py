@@ -145,13 +145,12 @@ class Transformation:
         omega, g = (omega + omega.mT) / 2, len(omega)
         first = characteristics[0].to(z.dtype)
         epsilon, zeta = (first - first.detach()).split(g)
-        moved = omega @ epsilon + zeta
-        delta, Delta = z - z.detach() + moved, omega - omega.detach()
+        delta, Delta = z - z.detach() + omega @ epsilon + zeta, omega - omega.detach()
         K = torch.linalg.inv(torch.eye(g).to(z) + Delta @ self.G)
         N, G = self.N @ K, self.G @ K
         eta = delta + sigma @ Delta
         slope = sigma - eta @ G
-        exponent = 0.5 * (sigma * delta + slope * eta).sum(1) + (z + first[g:] + 0.5 * moved) @ epsilon
+        exponent = 0.5 * (sigma * delta + slope * eta).sum(1) + (z + first[g:] + 0.5 * omega @ epsilon) @ epsilon
         u, w = self.series.evaluate(
             there + eta @ N.mT,
             self.omega + N @ Delta @ self.N.mT,
