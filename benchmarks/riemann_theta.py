@@ -27,7 +27,7 @@ from rich.table import Table
 from matrices import typical
 from rtbm import TooManyTermsError, __version__, riemann_theta, riemann_theta_characteristics, siegel_reduce
 from rtbm.theta import complex as complex_theta
-from rtbm.theta.series import Series
+from rtbm.theta.modular import Transformation
 from theta import best_time
 
 LARGEST_FOR_FLINT = 5
@@ -65,8 +65,8 @@ def error(z: np.ndarray, omega: np.ndarray) -> float:
 
 def expected_terms(omega: np.ndarray) -> float:
     """How many terms a direct sum has."""
-    zero = torch.zeros(len(omega), dtype=torch.float64)
-    return Series(torch.tensor(omega), zero, zero, 1e-12, 0).expected
+    zero = torch.zeros(1, 2 * len(omega), dtype=torch.float64)
+    return Transformation(torch.tensor(omega), zero, 1e-12, 0, False).series.expected
 
 
 def without_reduction(function: Callable[[], Any]) -> float:

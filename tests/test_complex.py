@@ -156,6 +156,18 @@ def test_batches_and_zeros() -> None:
     assert abs(complex(odd)) <= 1e-15  # θ₁(0) = 0
 
 
+def test_near_and_far_points_of_a_batch() -> None:
+    """Those far away are located in Python integers, the others in float64: FLINT's values for both."""
+    omega, rng = make_omega(2, 7), np.random.default_rng(0)
+    alpha, beta = rng.normal(size=(2, 2))
+    sizes = np.array([[1.0], [1e3], [1e6], [1.0], [1e9]])
+    z = rng.normal(size=(5, 2)) * sizes + 1j * sizes[::-1] * rng.normal(size=(5, 2))
+    _, w = riemann_theta(z, omega, characteristic=(alpha, beta), parts=True)
+    for point, value in zip(z, w.tolist(), strict=True):
+        far = np.linalg.norm(np.linalg.solve(omega.imag, point.imag))
+        assert abs(value - flint_part(point, omega, alpha, beta)) <= 1e-12 + 1e-14 * (1 + far)
+
+
 def test_autograd_in_z_and_omega() -> None:
     z = torch.tensor(make_z(2, 1)[None], requires_grad=True)
     omega = torch.tensor(make_omega(2, 1), requires_grad=True)
@@ -163,6 +175,13 @@ def test_autograd_in_z_and_omega() -> None:
     assert gradgradcheck(lambda z, w: riemann_theta(z, (w + w.mT) / 2, parts=True)[1], (z, omega))
     alpha, beta = torch.tensor(np.random.default_rng(0).normal(size=(2, 2)), requires_grad=True)
     assert gradcheck(lambda *c: riemann_theta(z.detach(), omega.detach(), characteristic=c, parts=True), (alpha, beta))
+
+    def derivative(z: torch.Tensor, w: torch.Tensor, *characteristic: torch.Tensor) -> torch.Tensor:
+        directions = [[0.3, -0.2j]]
+        return riemann_theta(z, (w + w.mT) / 2, derivatives=directions, characteristic=characteristic, parts=True)[1]
+
+    assert gradcheck(derivative, (z, omega, alpha, beta))
+    assert gradgradcheck(derivative, (z, omega, alpha, beta))
     (by_z,) = torch.autograd.grad(riemann_theta(z, omega.detach()).real.sum(), z)
     gradient = [complex(riemann_theta(z.detach()[0], omega.detach(), derivatives=[d])) for d in np.eye(2)]
     assert np.allclose(by_z.conj().resolve_conj().numpy()[0], gradient)
