@@ -72,7 +72,7 @@ def theta_constants(omega: Any, *, tolerance: float = 1e-12) -> Tensor:
     values = riemann_theta_characteristics(matrices.new_zeros(matrices.shape[-1]), matrices, tolerance=tolerance)
     assert isinstance(values, Tensor)
     a, b = _halves(matrices).chunk(2, 1)
-    return torch.where(4 * (a * b).sum(1) % 2 == 1, 0.0, values)
+    return torch.where((a * b).sum(1) % 0.5 > 0, 0.0, values)
 
 
 def _halves(omega: Tensor) -> Tensor:

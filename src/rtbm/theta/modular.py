@@ -10,6 +10,7 @@ from rtbm.common import TWO_PI, Floats
 from rtbm.errors import InvalidInputError
 from rtbm.theta.derivatives import with_derivatives
 from rtbm.theta.lattice import (
+    DIGIT,
     LARGEST_INTEGER,
     exact_integers,
     exact_inverse,
@@ -22,7 +23,8 @@ from rtbm.theta.siegel import Exact, as_array, exact_parts, reduce
 LOST_SHARE = 1e-17
 """Terms below this share of w are lost in rounding. A smaller one would lengthen reduced sums and change nothing."""
 MODERATE = 16
-"""Points are located in float64 if their steps are below this, where rounding matters. A larger one costs digits."""
+"""Points are located in float64 if U, (Im Ω′)^½ and the steps that characteristics multiply are at most this. A larger
+one would cost digits."""
 
 
 class Transformation:
@@ -86,17 +88,18 @@ class Transformation:
         x, y = (z.real - whole) @ U, z.imag @ U
         p = torch.cholesky_solve(y.mT, torch.linalg.cholesky(Y)).mT
         _check_size(p, "Im(z) is too large: (Im Ω)⁻¹Im(z)")
-        _check_size(whole * self.characteristics.any(), "Re(z) is too large for a characteristic: it")
+        if self.characteristics.any():
+            _check_size(whole, "Re(z) is too large for a characteristic: it")
         n = -p.round()
         products = (n @ self.tensor(part) for part in in_parts(self.way.parts[0], 2 * self.way.unit))
         half = sum(product - product.round() for product in products)
-        there = x + 2 * half
-        moved = there - there.round()
+        moved = x + 2 * half
+        moved -= moved.round()
         t = whole @ U + (x + n @ X - moved).round()
         turns = (n * (half + x)).sum(1, keepdim=True) + torch.hstack([t, n]) @ self.tensor(self.characteristics).mT
         located = torch.complex(moved, y + n @ Y), torch.pi * (y * p).sum(1), n.to(z.dtype) @ self.N, turns
         limit = MODERATE if (2 * self.characteristics % 1).any() else LARGEST_INTEGER  # halves do not round
-        sizes = torch.hstack([t / limit, n * Y.diagonal() / MODERATE**2]).abs()
+        sizes = torch.hstack([t / limit, n / DIGIT, n.sign() * Y.diagonal() / MODERATE**2]).abs()
         is_far = (sizes > 1).any(1) | (U.abs().max() > MODERATE)
         if is_far.any():
             for values, exact in zip(located, self._exactly(z[is_far]), strict=True):
