@@ -45,7 +45,7 @@ GOOD = np.array([[2.0, 0.5], [0.5, 1.0]])
         ([0.0, 0.0], GOOD, {"phase": np.array(["I", "II"])}, "phase must be one of"),
         ([0.0, 0.0, 0.0], [[1.0]], {}, r"add a last dimension, z\[\.\.\., None\]"),
         ([0.0, 0.0], [1.0, -2.0], {}, "Q must be positive definite.*smallest -2"),
-        ([0.0, 0.0], [1.0, 1e-315], {}, "Q must have diagonal entries between"),
+        ([0.0, 0.0], [1.0, 1e-315], {}, "its diagonal must hold numbers between"),
         ([0.0, 0.0], torch.eye(2).to_sparse(), {}, "Q must be a dense tensor"),
         ([1e100, 0.0], GOOD, {}, "z is too large"),
         ([1e17, 0.0], GOOD, {"phase": "II"}, "z is too large"),

@@ -17,32 +17,18 @@ GRAPH_CHUNKS = {"cpu": 16, "cuda": 8}
 POINTS_PER_THREAD = 2**14  # elementary pieces of work that pay for a thread
 
 
-def run_threads(
-    function: Callable[[int, int], Any], rows: int, work: int | None = None, uses_torch: bool = False
-) -> list[Any]:
+def run_threads(function: Callable[[int, int], Any], rows: int, work: int | None = None) -> list[Any]:
     """function(start, stop) over all rows, in as many threads as torch uses and the work pays for; their results.
 
-    `work` is the number of elementary pieces, by default one for each row. If the function `uses_torch`, torch starts
-    no threads of its own meanwhile.
+    `work` is the number of elementary pieces, by default one for each row.
     """
-    available = torch.get_num_threads()
-    threads = min(available, (rows if work is None else work) // POINTS_PER_THREAD, rows)
+    threads = min(torch.get_num_threads(), (rows if work is None else work) // POINTS_PER_THREAD, rows)
     if threads <= 1:
         return [function(0, rows)]
     edges = [rows * i // threads for i in range(threads + 1)]
-
-    def run(start: int, stop: int) -> Any:
-        if uses_torch:
-            torch.set_num_threads(1)  # of this thread
-        return function(start, stop)
-
-    try:
-        with ThreadPoolExecutor(threads - 1) as pool:
-            others = pool.map(run, edges[1:-1], edges[2:])
-            return [run(0, edges[1]), *others]
-    finally:
-        if uses_torch:
-            torch.set_num_threads(available)
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = pool.map(function, edges[1:-1], edges[2:])
+        return [function(0, edges[1]), *others]
 
 
 def in_chunks(

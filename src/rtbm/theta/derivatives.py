@@ -18,14 +18,10 @@ def with_derivatives(value: Tensor, expression: Tensor) -> Tensor:
 
 def wants_graph(*inputs: Tensor) -> bool:
     """Whether results must be differentiable in one of the inputs, in reverse or forward mode."""
-    if in_forward_mode() and any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in inputs):
+    in_forward_mode = forward_ad._current_level >= 0
+    if in_forward_mode and any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in inputs):
         return True
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-
-
-def in_forward_mode() -> bool:
-    """Whether tensors may carry tangents."""
-    return forward_ad._current_level >= 0
 
 
 def is_transforming() -> bool:

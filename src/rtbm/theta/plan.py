@@ -153,28 +153,20 @@ class ThetaPlan:
 
     def _parts(self, rows: Tensor) -> Iterator[tuple[Integers, UnitColumns | Block, Tensor, Tensor]]:
         """The diagonal part and the blocks: their indices, their evaluator, and what it takes of the rows and of Q."""
-        if self._diagonal:
-            z, q = rows, self.Q
-            if q.ndim == 2:
-                index = torch.from_numpy(self.diagonal_indices).to(rows.device)
-                z, q = rows[:, index], q.diagonal()[index]
-            yield self.diagonal_indices, self._diagonal, z.double(), q.double()
-        for indices, block in self.blocks:
-            if len(indices) == self.g:
-                yield indices, block, rows, self.Q
-            else:
+        diagonal = [(self.diagonal_indices, self._diagonal)] if self._diagonal else []
+        for indices, part in [*diagonal, *self.blocks]:
+            z, Q = rows, self.Q
+            if isinstance(part, UnitColumns) and Q.ndim == 2:
+                Q = Q.diagonal()
+            if len(indices) < self.g:
                 index = torch.from_numpy(indices).to(rows.device)
-                yield indices, block, rows[:, index], self.Q[index[:, None], index]
+                z, Q = rows[:, index], Q[index] if Q.ndim == 1 else Q[index[:, None], index]
+            yield indices, part, z, Q
 
 
 def _check_diagonal(q: np.ndarray) -> None:
-    if not (q > 0).all():
+    if len(q) and not (q.min() >= SMALLEST_Q and q.max() <= 1 / SMALLEST_Q):
         raise NotPositiveDefiniteError(
-            f"Q must be positive definite: its diagonal must hold positive numbers, got {len(q)} entries with smallest "
-            f"{q.min():.3g}"
-        )
-    if len(q) and (q.min() < SMALLEST_Q or q.max() > 1 / SMALLEST_Q):
-        raise NotPositiveDefiniteError(
-            f"Q must have diagonal entries between {SMALLEST_Q:g} and {1 / SMALLEST_Q:g}, got {q.min():.3g} to "
-            f"{q.max():.3g}: beyond, (2π)²/q leaves float64"
+            f"Q must be positive definite: its diagonal must hold numbers between {SMALLEST_Q:g} and "
+            f"{1 / SMALLEST_Q:g}, got {q.min():.3g} to {q.max():.3g}"
         )

@@ -114,8 +114,9 @@ class SplitProduct:
 
         def chunk(x: Tensor, M: Tensor) -> Tensor:
             f_a, f_b = table(x[:, :a], first, own[:a], min(o, a)), table(x[:, a:], last, own[a:], max(o - a, 0))
-            if 0 < o < g:
-                f_a, f_b = (f if len(f) == 2 else torch.stack([f[0], torch.zeros_like(f[0])]) for f in (f_a, f_b))
+            if not o:
+                f_a, f_b = f_a[:1], f_b[:1]
+            elif o < g:
                 f_a, f_b = f_a.reshape(1, -1, len(x)), f_b.reshape(1, -1, len(x))
             return (torch.bmm(M, f_a) * f_b).sum(dim=(0, 1)).log()
 
@@ -150,12 +151,10 @@ class SplitProduct:
 
 
 def table(x: Tensor, points: Tensor, own: Tensor, n_osc: int) -> Tensor:
-    """E of every point (terms, k) at x (N, k): its real and imaginary part (2, terms, N), or, if it is real, (1, …)."""
-    size = torch.ones((), dtype=x.dtype, device=x.device)
-    if n_osc < points.shape[1]:
-        growing = points[:, n_osc:]
-        size = (growing @ x[:, n_osc:].mT - (0.5 * growing**2 @ own[n_osc:])[:, None]).exp()
-    if not n_osc:
-        return size[None]
+    """The real and imaginary part of E (2, terms, N) for points (terms, k) and x (N, k)."""
     angle = points[:, :n_osc] @ x[:, :n_osc].mT
-    return torch.stack([size * angle.cos(), size * angle.sin()])
+    parts = torch.stack([angle.cos(), angle.sin()])
+    if n_osc == points.shape[1]:
+        return parts
+    growing = points[:, n_osc:]
+    return parts * (growing @ x[:, n_osc:].mT - (0.5 * growing**2 @ own[n_osc:])[:, None]).exp()

@@ -13,7 +13,7 @@ from torch import Tensor
 from rtbm.common import TWO_PI
 from rtbm.theta.chunks import run_threads
 from rtbm.theta.constants import TWO_PI_PARTS
-from rtbm.theta.derivatives import Derivatives, moment_gradients
+from rtbm.theta.derivatives import Derivatives
 from rtbm.theta.kernels import ROUND, ROW_WIDTH, compiled, exponential, sine_cosine
 from rtbm.theta.local import LocalSum
 
@@ -27,23 +27,57 @@ class NumbaList:
     def __init__(self, lattice: LocalSum, torch_log_theta: Callable[[Tensor, Tensor], Tensor]):
         self.lattice, self.torch_log_theta = lattice, torch_log_theta
 
-    def moments(self, z: Tensor, order: int) -> Derivatives:
-        """log θ̃ (points,) for z (points, g), and up to `order` ≤ 2 mean (points, g) and covariance (points, g, g)."""
+    def start(self, z: Tensor, order: int) -> Derivatives:
+        """log θ̃ (points,), and what `list_pass` finds, with derivatives divided by Z."""
         argument, lattice = z.detach().double().contiguous().numpy(), self.lattice
         N, g = argument.shape
-        value, Z, mean = np.empty(N), np.empty(N), np.empty((N if order > 0 else 0, g))
-        covariance = np.empty((N if order > 1 else 0, g, g))
+        found = np.empty((2 + (3 * g if order > 0 else 0) + (g * g if order > 1 else 0), N))
         M, numbers = np.split(lattice.numbers, [8 * g * g])
-        fixed = M.reshape(8, g, g), numbers, lattice.terms, lattice.n_osc, lattice.phase == "I", order
-        run_threads(lambda start, stop: list_pass(argument, start, stop, *fixed, value, Z, mean, covariance), N)
-        log_theta = torch.from_numpy(value).add_(torch.from_numpy(Z).log_())
-        return log_theta, *(torch.from_numpy(array) for array in (mean, covariance)[:order])
+        fixed = M.reshape(8, g, g), numbers, lattice.terms, lattice.n_osc, lattice.phase == "I", order, found
+        run_threads(lambda start, stop: list_pass(argument, start, stop, *fixed), N)
+        rows = torch.from_numpy(found)
+        rows[2 + 2 * g :] /= rows[1]
+        return rows[0] + rows[1].log(), rows
 
-    start = moments  # the gradients need no more
+    def moments(self, z: Tensor, order: int) -> Derivatives:
+        """log θ̃ (points,) for z (points, g), and up to `order` ≤ 2 mean (points, g) and covariance (points, g, g)."""
+        value, rows = self.start(z, order)
+        if order == 0:
+            return (value,)
+        mean, first, second = self._local_moments(rows)
+        if order == 1:
+            return value, mean.mT.contiguous()
+        _, _, back, curvature = self._matrices
+        central = full(second.permute(2, 0, 1)) - first.mT[:, :, None] * first.mT[:, None, :]
+        return value, mean.mT.contiguous(), curvature + (central @ back.mT).mT @ back.mT
 
-    def gradients(self, _: Tensor, grad: Tensor, kept: list[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """See `derivatives.CompiledSum`."""
-        return moment_gradients(grad, kept[0], kept[1] if len(kept) > 1 else None, self.lattice.phase)
+    def gradients(self, z: Tensor, grad: Tensor, kept: list[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """See `derivatives.CompiledSum`: by the heat equation ∂θ̃/∂Q = ∓½∂²θ̃/∂z², with the upper sign in phase I."""
+        mean, first, second = self._local_moments(kept[0])
+        if not len(second):
+            return (grad * mean).mT, None
+        _, _, back, curvature = self._matrices
+        central = full(second @ grad) - (grad * first) @ first.mT
+        total = back @ central @ back.mT + grad.sum() * curvature + (grad * mean) @ mean.mT
+        return (grad * mean).mT, (-0.5 if self.lattice.phase == "I" else 0.5) * total
+
+    def _local_moments(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The mean U(n₀ + Ks) + back·first (g, points), and the first (g, points) and second derivatives in x."""
+        g, (U, to_slope, back, _) = self.lattice.g, self._matrices
+        n0, x, first, second = rows[2:].split([g, g, g, len(rows) - 2 - 3 * g])
+        return U @ n0 + (to_slope @ x + back @ first), first, second.reshape(-1, g, rows.shape[1])
+
+    @property
+    def _matrices(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """U, UK as it acts on x, back and curvature, see `LatticeSum.numbers`."""
+        numbers, g = self.lattice.tensor("numbers", torch.device("cpu")), self.lattice.g
+        M = numbers[: 8 * g * g].reshape(8, g, g)
+        return M[0], M[0] * numbers[8 * g * g : -2], M[6], M[7]
+
+
+def full(triangle: Tensor) -> Tensor:
+    """Symmetric matrices (…, g, g) from their lower triangles."""
+    return triangle.tril() + triangle.tril(-1).mT
 
 
 @compiled
@@ -55,15 +89,17 @@ def add_row(w, target, factor, source):
 
 
 @compiled
-def localise(z, begin, count, M, numbers, n_osc, is_first, w, value):
-    """The local arguments x of the points begin…begin + count, and log θ̃ − log Z as `value`.
+def localise(z, begin, count, M, numbers, n_osc, is_first, w):
+    """The local arguments of the points begin…begin + count. The first 7g + 2 rows of w become
 
-    The first 6g + 1 rows of w become c, low, s, whole, n₀ and x, and work space. Where it oscillates, x is in turns.
+    log θ̃ − log Z, space for Z, n₀ (in phase II 0), x (in turns where it oscillates), and work space: s, c, low and whole.
+
     This is `local.LocalSum.localise` for near arguments.
     """
     g = M.shape[1]
-    c, low, s, whole, n0, x, spare = 0, g, 2 * g, 3 * g, 4 * g, 5 * g, 6 * g
-    w[: 6 * g + 1] = 0.0
+    n0, x, c, low, s, whole = 2, 2 + g, 2 + 3 * g, 2 + 4 * g, 2 + 5 * g, 2 + 6 * g
+    spare = np.int64(0)
+    w[:] = 0.0
     for i in range(g):
         for b in range(count):
             w[c + i, b] = z[begin + b, i]
@@ -94,8 +130,7 @@ def localise(z, begin, count, M, numbers, n_osc, is_first, w, value):
         w[c + i] = 0.0
         for j in range(g):
             add_row(w, c + i, M[1, i, j], whole + j)
-        for b in range(w.shape[1]):
-            w[spare, b] = w[c + i, b]
+        w[spare] = w[c + i]
         for j in range(i + 1, g):
             add_row(w, spare, M[2, i, j], c + j)
         for b in range(w.shape[1]):
@@ -108,29 +143,33 @@ def localise(z, begin, count, M, numbers, n_osc, is_first, w, value):
             add_row(w, x + i, -M[4, j, i], n0 + j)
         add_row(w, s + i, 1.0, x + i)
     w[spare] = numbers[g + 1]
+    if not is_first:
+        w[n0 : n0 + g] = 0.0
     for i in range(g):
         w[x + i] = 0.0
         for j in range(g):
             add_row(w, x + i, M[5, i, j], s + j)
         for b in range(w.shape[1]):
-            offset = w[n0 + i, b] * (w[whole + i, b] + w[s + i, b]) if is_first else 0.0
+            offset = w[n0 + i, b] * (w[whole + i, b] + w[s + i, b])
             w[spare, b] += 0.5 * (numbers[i] * w[s + i, b] * w[x + i, b] + offset)
-    for b in range(count):
-        value[begin + b] = w[spare, b]
 
 
 @compiled
-def list_pass(z, start, stop, M, numbers, terms, n_osc, is_first, order, value, Z, mean, covariance):
-    """log θ̃ − log Z and Z for the points start…stop, with mean (order ≥ 1) and covariance (order 2)."""
+def list_pass(z, start, stop, M, numbers, terms, n_osc, is_first, order, found):
+    """Fill the columns start…stop of `found`: log θ̃ − log Z, Z, and for order ≥ 1, n₀, x and the derivatives of Z in x.
+
+    Those of order 2 fill the lower triangle. They are rows of the work space w, as in `localise`.
+    """
     g = M.shape[1]
-    n0, x, argument, size, sines, total = 4 * g, 5 * g, 6 * g, 6 * g + 1, 6 * g + 2, 6 * g + 3
-    first, second = total + 1, total + 1 + g
-    w = np.zeros((second + g * g if order > 1 else second, min(ROW_WIDTH, stop - start)))
+    x, first, second = 2 + g, 2 + 2 * g, 2 + 3 * g
+    argument = max(len(found), 2 + 7 * g)
+    size, sines = argument + 1, argument + 2
+    w = np.zeros((argument + 3, min(ROW_WIDTH, stop - start)))
     for begin in range(start, stop, ROW_WIDTH):
         count = min(ROW_WIDTH, stop - begin)
-        localise(z, begin, count, M, numbers, n_osc, is_first, w, value)
-        w[total:] = 0.0
-        w[total] = 1.0
+        localise(z, begin, count, M, numbers, n_osc, is_first, w)
+        w[first:] = 0.0
+        w[1] = 1.0
         for t in range(len(terms)):
             oscillates, grows, log_size = False, False, terms[t, g]
             for j in range(g):
@@ -153,51 +192,12 @@ def list_pass(z, start, stop, M, numbers, terms, n_osc, is_first, order, value, 
                     w[size, b] *= cosine
                 for b in range(w.shape[1] if order == 0 else 0):  # without sine
                     w[size, b] *= sine_cosine(w[argument, b] - ((w[argument, b] + ROUND) - ROUND))[1]
-            add_row(w, total, 1.0, size)
+            add_row(w, np.int64(1), 1.0, size)
             for i in range(g if order > 0 else 0):
                 add_row(w, first + i, terms[t, i], sines if i < n_osc else size)
                 for j in range(i + 1 if order > 1 else 0):
                     product = terms[t, i] * terms[t, j] * (-1.0 if i < n_osc else 1.0)
                     add_row(w, second + i * g + j, product, sines if j < n_osc <= i else size)
-        for b in range(count):
-            Z[begin + b] = w[total, b]
-        if order > 0:
-            write_moments(w, M, numbers, is_first, order, begin, count, mean, covariance)
-
-
-@compiled
-def write_moments(w, M, numbers, is_first, order, begin, count, mean, covariance):
-    """mean = U(n₀ + Ks) + back·first and covariance = curvature + back·(second − first·firstᵀ)·backᵀ over Z, at z."""
-    g = M.shape[1]
-    n0, x, total, row = 4 * g, 5 * g, 6 * g + 3, np.int64(0)  # rows of the work space, as in `list_pass`
-    first, second = total + 1, total + 1 + g
-    for i in range(first, len(w)):
-        for b in range(w.shape[1]):
-            w[i, b] /= w[total, b]
-    for i in range(g):
-        w[row] = 0.0
-        for j in range(g if is_first else 0):  # first, since integers do not round
-            add_row(w, row, M[0, i, j], n0 + j)
-        for j in range(g):
-            add_row(w, row, M[0, i, j] * numbers[j], x + j)
-            add_row(w, row, M[6, i, j], first + j)
-        for b in range(count):
-            mean[begin + b, i] = w[row, b]
-    if order < 2:
-        return
-    for i in range(g):
-        for j in range(i + 1):
-            for b in range(w.shape[1]):
-                w[second + i * g + j, b] -= w[first + i, b] * w[first + j, b]
-    for k in range(g):
-        for i in range(g):
-            w[row + i] = 0.0
-            for j in range(g):
-                add_row(w, row + i, M[6, k, j], second + max(i, j) * g + min(i, j))
-        for i in range(k + 1):
-            w[row + g] = M[7, i, k]
-            for j in range(g):
-                add_row(w, row + g, M[6, i, j], row + j)
+        for i in range(len(found)):
             for b in range(count):
-                covariance[begin + b, i, k] = w[row + g, b]
-                covariance[begin + b, k, i] = w[row + g, b]
+                found[i, begin + b] = w[i, b]
