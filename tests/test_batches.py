@@ -13,8 +13,8 @@ from rtbm.distributions.maps import Interval
 from rtbm.errors import TooManyTermsError
 from rtbm.nn import RTBM, RTBMHead, ThetaLayer
 from rtbm.parameters import Free, constrain, count, unpack
-from rtbm.theta.rows import log_shifted_sums
 from rtbm.theta.reference import reference_log_theta
+from rtbm.theta.rows import log_shifted_sums
 from tolerances import INTEGRAL, LOG_PROB, LOG_THETA, SAME, WORSE, allowed
 
 SIZES = ((1, 1), (1, 3), (2, 2), (3, 3))

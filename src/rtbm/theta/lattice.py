@@ -227,7 +227,7 @@ def lll(R: Floats, U: Floats) -> float:
 
 def triangular_factors(root: Floats) -> Floats:
     """The upper triangular R (…, g, g) with RᵀR = MᵀM and a positive diagonal, for M (…, k, g) of full column rank."""
-    R = np.linalg.qr(root, mode="r")
+    R: Any = np.linalg.qr(root, mode="r")
     return R * np.where(np.diagonal(R, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[..., None]
 
 
@@ -260,12 +260,13 @@ def connected_components(adjacent: NDArray[np.bool_]) -> list[Integers]:
     >>> [c.tolist() for c in connected_components(np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1]]) > 0)]
     [[0, 2], [1]]
     """
-    label, previous = np.arange(len(adjacent)), None
-    while not np.array_equal(label, previous):
-        previous = label
-        label = np.minimum(label, np.where(adjacent, label, len(label)).min(axis=1))
-        label = label[label]
-    return [np.flatnonzero(label == i) for i in np.unique(label)]
+    label = np.arange(len(adjacent))
+    while True:
+        smallest = np.minimum(label, np.where(adjacent, label, len(label)).min(axis=1))
+        smallest = smallest[smallest]
+        if np.array_equal(smallest, label):
+            return [np.flatnonzero(label == i) for i in np.unique(label)]
+        label = smallest
 
 
 def nearest_point(R: Floats, centre: Floats) -> Floats:

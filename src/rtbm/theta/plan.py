@@ -153,8 +153,10 @@ class ThetaPlan:
 
     def _parts(self, rows: Tensor) -> Iterator[tuple[Integers, UnitColumns | Block, Tensor, Tensor]]:
         """The diagonal part and the blocks: their indices, their evaluator, and what it takes of the rows and of Q."""
-        diagonal = [(self.diagonal_indices, self._diagonal)] if self._diagonal else []
-        for indices, part in [*diagonal, *self.blocks]:
+        parts: list[tuple[Integers, UnitColumns | Block]] = [*self.blocks]
+        if self._diagonal:
+            parts.append((self.diagonal_indices, self._diagonal))
+        for indices, part in parts:
             z, Q = rows, self.Q
             if isinstance(part, UnitColumns) and Q.ndim == 2:
                 Q = Q.diagonal()

@@ -67,18 +67,16 @@ class LatticeSum:
         """The terms (terms, g): one of each pair ±m of the oscillating coordinates."""
         self.largest_exponent = float((widths[o:] ** 2).sum()) / 8
         """No term of the sum exceeds the exponential of this: ½‖x‖² in the positive coordinates, after recentring."""
-        if phase == "I":
-            self.centre, self.periods = np.linalg.inv(self.gram), in_parts(numerators, unit)
-        else:
-            identity = np.eye(self.g)
-            self.centre, self.periods = identity / TWO_PI, tuple(part * identity for part in TWO_PI_PARTS)
+        identity, is_first = np.eye(self.g), phase == "I"
+        self.centre = np.linalg.inv(self.gram) if is_first else identity / TWO_PI
+        self.periods = in_parts(numerators, unit) if is_first else [part * identity for part in TWO_PI_PARTS]
         self.plane = nearest_plane_matrix(self.factor) * ~oscillates[:, None]
         self.to_lattice = float(np.abs(self.basis @ self.centre).sum(axis=0).max())
         """The largest lattice coordinate of an argument |z| ≤ 1: coordinates are c = zU @ centre."""
 
     @cached_property
     def numbers(self) -> Floats:
-        """What compiled passes take: eight matrices (g, g) for the way to the local argument and back, and g + 2 numbers.
+        """What compiled passes take: eight matrices (g, g) for the way to local arguments and back, and g + 2 numbers.
 
         Where it oscillates, the argument x is in turns. The numbers are slopes with Ks = slopes·x, twice the factor of
         the grid on which zU is exact, and the constant.
@@ -106,7 +104,6 @@ def make_form(gram: Any, n_osc: int, phase: str, xp: Any = torch) -> Form:
     with T = Q_tt ⊕ 1, inverse = Q_tt⁻¹ ⊕ 0 and mix = Q_kt Q_tt⁻¹.
     """
     g, sign = gram.shape[-1], 1.0 if phase == "I" else -1.0
-    ones = gram[..., 0, :] * 0 + 1
     is_transformed = (np.arange(g) < n_osc) == (phase == "I")
     t = xp.asarray(is_transformed * 1.0) if xp is np else gram.new_tensor(is_transformed * 1.0)
     k = 1 - t
@@ -130,9 +127,10 @@ def find_radius2(norms: Floats, oscillates: Any, tolerance: float) -> Any:
 
 
 def log_smallest_sum(norms: Floats, oscillates: Any) -> Floats:
-    """The log of the least value of Σ_k exp(−½d(k − c)²) for each norm d; where it oscillates, of Σ_k (−1)^k exp(−½dk²).
+    """The log of the least value of Σ_k exp(−½d(k − c)²) for each norm d.
 
-    The latter is √(2π/d) times the former for 4π²/d.
+    Where it oscillates, it is that of Σ_k exp(−½dk²) cos(kc), Σ_k (−1)^k exp(−½dk²): √(2π/d) times the former one for
+    4π²/d.
     """
     root = 0.5 * np.log(TWO_PI / norms) * oscillates
     return log_gauss_sum(np.where(oscillates, TWO_PI**2 / norms, norms), 0.5) + root

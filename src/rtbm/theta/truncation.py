@@ -67,5 +67,5 @@ def estimate_count(norms: Floats, radius2: ArrayLike, widths: Floats) -> Any:
     faces[..., 0] = 1.0
     for i in range(g):
         faces[..., 1:] += sides[..., i, None] * faces[..., :-1]
-    balls = [math.pi ** (n / 2) / math.gamma(n / 2 + 1) for n in range(g, -1, -1)]
+    balls = [math.exp(n / 2 * math.log(math.pi) - math.lgamma(n / 2 + 1)) for n in range(g, -1, -1)]
     return np.exp(np.minimum(np.log(faces @ balls) + 0.5 * np.log(radius2 / norms).sum(axis=-1), 700.0))

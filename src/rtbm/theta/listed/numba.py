@@ -90,11 +90,10 @@ def add_row(w, target, factor, source):
 
 @compiled
 def localise(z, begin, count, M, numbers, n_osc, is_first, w):
-    """The local arguments of the points begin…begin + count. The first 7g + 2 rows of w become
+    """The local arguments of the points begin…begin + count: `local.LocalSum.localise` for near arguments.
 
-    log θ̃ − log Z, space for Z, n₀ (in phase II 0), x (in turns where it oscillates), and work space: s, c, low and whole.
-
-    This is `local.LocalSum.localise` for near arguments.
+    The first rows of w become log θ̃ − log Z, a row for Z, n₀ (in phase II 0) and x, in turns where it oscillates; the
+    next ones are work space.
     """
     g = M.shape[1]
     n0, x, c, low, s, whole = 2, 2 + g, 2 + 3 * g, 2 + 4 * g, 2 + 5 * g, 2 + 6 * g

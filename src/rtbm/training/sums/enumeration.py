@@ -1,4 +1,4 @@
-"""Enumeration of lattice points inside compiled code: `theta.truncation.squared_radius` and `theta.lattice.list_points`."""
+"""Enumeration of lattice points in compiled code, as `squared_radius` and `list_points` of theta do it in NumPy."""
 
 import math
 
