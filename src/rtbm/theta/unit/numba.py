@@ -16,7 +16,7 @@ from rtbm.theta.chunks import run_threads
 from rtbm.theta.constants import N_COSINES, TWO_PI_PARTS
 from rtbm.theta.derivatives import Derivatives
 from rtbm.theta.exact import in_two_parts
-from rtbm.theta.kernels import ROUND, ROW_WIDTH, compiled, compiled_inline, exponential, sine_cosine
+from rtbm.theta.kernels import ROUND, ROW_WIDTH, compiled, compiled_inline, exponential, reducing, sine_cosine
 from rtbm.theta.unit.torch import takes_cosines
 
 TILE = 128
@@ -32,10 +32,10 @@ SMALLEST_EXPONENTIAL = 1e-75
 LARGEST_FACTOR = 1e50
 """Stands for larger 2π/q, whose cube could overflow. The exponential series is then one term, except at distances below
 1e-48 from a jump, which arguments cannot resolve."""
-NAMES = ["inverse", "high", "low", "lower", "trend", "slope", "factor", "constant", "decay", "has_cosines"]
+NAMES = ["high", "low", "lower", "trend", "slope", "factor", "constant", "decay", "has_cosines"]
 COLUMN = np.dtype([(name, float) for name in NAMES])
-"""What the pass needs to know of a column: the inverse of the period and its parts; log θ̃ − log Z is ½trend·n₀(u + s) +
-½slope·s² + constant; factor is dx/ds, and decay is exp(−½b) of cosines, exp(−a) of exponentials."""
+"""What the pass needs to know of a column: the parts of the period; log θ̃ − log Z is ½trend·n₀(u + s) + ½slope·s² +
+constant; factor is dx/ds, and decay is exp(−½b) of cosines, exp(−a) of exponentials."""
 KEPT_COLUMNS = 8
 """The number of last q whose columns are kept: a backward pass needs those of the forward pass again."""
 
@@ -43,7 +43,7 @@ KEPT_COLUMNS = 8
 def expectations(u: Tensor, q: Tensor, phase: str) -> Tensor:
     """−∂/∂u log θ̃ for u (points, g) in float32 or float64 and q (g,)."""
     value = torch.empty_like(u)
-    _run(u, q, phase, None, value.numpy(), None, None)
+    _run(u, q, phase, None, value.numpy())
     return value
 
 
@@ -57,21 +57,16 @@ def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str) -> tup
 def moments(z: Tensor, q: Tensor, phase: str, order: int) -> Derivatives:
     """Σ_j log θ̃(z_j|q_j) (points,) for z (points, g), and derivatives (points, g) up to `order` ≤ 2 in each column."""
     x = z.detach().double().contiguous()
-    arrays = [np.zeros(len(x)), *np.empty((order, *x.shape))]
-    _run(x, q, phase, *arrays, *[None] * (3 - order))
+    arrays = np.zeros(len(x)), *np.empty((order, *x.shape))
+    _run(x, q, phase, *arrays)
     return tuple(map(torch.from_numpy, arrays))
 
 
 def _run(x: Tensor, q: Tensor, phase: str, *arrays: Floats | None) -> Floats:
     """Run the pass over all rows, and return the sums (g,) that it adds up with `grad`."""
     columns = find_columns(q.detach().resolve_neg().double().numpy().tobytes(), phase)
-
-    def run(start: int, stop: int) -> Floats:
-        by_q = np.zeros(len(columns))
-        unit_pass(x.numpy(), start, stop, columns, by_q, *arrays)
-        return by_q
-
-    return sum(run_threads(run, len(x), x.numel()))
+    parts = run_threads(lambda *rows: unit_pass(x.numpy(), *rows, columns, *arrays), len(x), x.numel())
+    return sum(parts)
 
 
 @lru_cache(KEPT_COLUMNS)
@@ -80,67 +75,57 @@ def find_columns(numbers: bytes, phase: str) -> Any:
     """An array (g,) of type COLUMN for numbers q (g,). Those that are not positive, or leave float64, give NaN."""
     q = np.frombuffer(numbers)
     q = np.where(q > 0, q, np.nan)
-    is_first, has_cosines = phase == "I", takes_cosines(q, phase)
-    is_dual, dual = has_cosines == is_first, TWO_PI**2 / q
+    is_first, has_cosines, dual = phase == "I", takes_cosines(q, phase), TWO_PI**2 / q
+    is_dual = has_cosines == is_first
     factor = np.where(is_dual, TWO_PI / q, 1.0)
-    period: Any = (1 / q, *in_two_parts(q), 0.0) if is_first else (1 / TWO_PI, *TWO_PI_PARTS)
+    period: Any = (*in_two_parts(q), 0.0) if is_first else TWO_PI_PARTS
     slope, a, b = (1 / q, q, dual) if is_first else (-1 / q, dual, q)
     smooth = is_first, is_dual * slope, np.minimum(factor, LARGEST_FACTOR), 0.5 * np.log(factor)
-    columns = np.empty(len(q), COLUMN)
-    for name, entry in zip(
-        NAMES, (*period, *smooth, np.exp(-np.where(has_cosines, 0.5 * b, a)), has_cosines), strict=True
-    ):
-        columns[name] = entry
-    return columns
+    series = np.exp(-np.where(has_cosines, 0.5 * b, a)), has_cosines
+    return np.rec.fromarrays(np.broadcast_arrays(*period, *smooth, *series), COLUMN)
 
 
 @compiled_inline
-def cosine_series(turns, decay):
-    """Z, and its first three derivatives divided by it."""
-    turned, x = sine_cosine(turns)
-    cosine, old_cosine, sine, old_sine, twice = x, 1.0, turned, 0.0, 2 * x
-    size, ratio = 2 * decay, decay * decay * decay
-    total, m1, m2, m3 = 1.0, 0.0, 0.0, 0.0
-    for m in range(1, N_COSINES + 1):
-        total += size * cosine
-        m1 -= m * size * sine
-        m2 -= m * m * size * cosine
-        m3 += m * m * m * size * sine
-        size, ratio = size * ratio, ratio * decay * decay
-        cosine, old_cosine = twice * cosine - old_cosine, cosine
-        sine, old_sine = twice * sine - old_sine, sine
-    over = 1 / total
-    return total, m1 * over, m2 * over, m3 * over
+def unit_series(u, high, low, lower, trend, slope, factor, constant, decay, has_cosines):
+    """log θ̃ − log Z, and Z; and κ₁, κ₂ and ½κ₃, the derivatives of log θ̃. Callers pass the fields of a column.
 
-
-@compiled_inline
-def exponential_series(p, side, r):
-    """The same. With p = exp(|x| − ½a) and r = exp(−a), its terms are rp², p, 1, r/p and r³/p², here times p²."""
-    near, back, last = p * p * p, r * p, r * r * r
-    far = near * back
-    total = far + near + p * p + back + last
-    over = 1 / total
-    sided = side * over
-    return (
-        total / (p * p),
-        sided * (2 * far + near - back - 2 * last),
-        over * (4 * far + near + back + 4 * last),
-        sided * (8 * far + near - back - 8 * last),
-    )
-
-
-@compiled_inline
-def unit_series(u, period, factor, decay, has_cosines):
-    """n₀ and s with u = n₀·period + s, and Z and its first three derivatives in x divided by it."""
-    inverse, high, low, lower = period
+    With p = exp(|x| − ½a) and r = exp(−a), the terms of the exponential series are rp², p, 1, r/p and r³/p², here times
+    p².
+    """
+    inverse = 1 / (high + low)
     n0 = (u * inverse + ROUND) - ROUND
     exact = u - n0 * high
     s = exact - n0 * low
-    if has_cosines:
-        return n0, s, *cosine_series(s * inverse, decay)
-    side, rest = 1.0 if s >= 0 else -1.0, ((exact - s) - n0 * low) - n0 * lower
-    p = exponential(factor * ((abs(s) - 0.5 * high) + (side * rest - 0.5 * low)))
-    return n0, s, *exponential_series(max(p, SMALLEST_EXPONENTIAL), side, decay)
+    if has_cosines > 0:
+        turned, x = sine_cosine(s * inverse)
+        cosine, old_cosine, sine, old_sine, twice = x, 1.0, turned, 0.0, 2 * x
+        size, ratio = 2 * decay, decay * decay * decay
+        total, m1, m2, m3, scale = 1.0, 0.0, 0.0, 0.0, 1.0
+        for m in range(1, N_COSINES + 1):
+            total += size * cosine
+            m1 -= m * size * sine
+            m2 -= m * m * size * cosine
+            m3 += m * m * m * size * sine
+            cosine, old_cosine = twice * cosine - old_cosine, cosine
+            sine, old_sine = twice * sine - old_sine, sine
+            size, ratio = size * ratio, ratio * decay * decay
+    else:
+        side, rest = 1.0 if s >= 0 else -1.0, ((exact - s) - n0 * low) - n0 * lower
+        distance = (abs(s) - 0.5 * high) + (side * rest - 0.5 * low)
+        p = max(exponential(factor * distance), SMALLEST_EXPONENTIAL)
+        scale, near, back, last = p * p, p * p * p, decay * p, decay * decay * decay
+        far = near * back
+        total = far + near + scale + back + last
+        m1 = side * (2 * far + near - back - 2 * last)
+        m2 = 4 * far + near + back + 4 * last
+        m3 = side * (8 * far + near - back - 8 * last)
+    over = 1 / total
+    m1, m2, m3 = m1 * over, m2 * over, m3 * over
+    smooth = 0.5 * trend * n0 * (u + s) + (0.5 * slope * s * s + constant)
+    k1 = trend * n0 + (slope * s + factor * m1)
+    k2 = slope + factor * factor * (m2 - m1 * m1)
+    half_k3 = 0.5 * factor * factor * factor * (m3 + m1 * (2 * m1 * m1 - 3 * m2))
+    return smooth, total / scale, k1, k2, half_k3
 
 
 @compiled
@@ -157,53 +142,51 @@ def copy_tile(source, target):
                 target[b, c] = source[b, c]
 
 
-@compiled
-def unit_pass(x, start, stop, columns, by_q, value, first, second, grad):
+@reducing
+def unit_pass(x, start, stop, columns, value=None, first=None, second=None, grad=None):
     """What the arguments that are not None ask for, for the rows start…stop of x (points, g).
 
     With `value`: log θ̃ of all columns is added to it (points,), and `first` and `second` get the derivatives κ₁ and κ₂.
-    Without it: `first` gets −κ₁; or with `grad`, −κ₂·grad, and (½κ₃ + κ₁κ₂)·grad is added to by_q (g,).
+    Without it: `first` gets −κ₁; or with `grad`, −κ₂·grad, and the sums (g,) of (½κ₃ + κ₁κ₂)·grad are returned.
     """
     g = len(columns)
-    tile, other = np.zeros((min(g, TILE), STRIDE)), np.zeros((min(g, TILE), STRIDE))
-    sums = np.empty((2, ROW_WIDTH))  # the products of series, and the sums of what else log θ̃ has
+    tile, other = np.empty((min(g, TILE), STRIDE)), np.empty((min(g, TILE), STRIDE))
+    product, rest, by_q = np.empty(ROW_WIDTH), np.empty(ROW_WIDTH), np.zeros(g)
     for begin in range(start, stop, ROW_WIDTH):
         end = min(begin + ROW_WIDTH, stop)
         for left in range(0, g, TILE):
-            right = min(g, left + TILE)
-            block, second_block = tile.T[: end - begin, : right - left], other.T[: end - begin, : right - left]
-            copy_tile(x[begin:end, left:right], block)
+            part = slice(begin, end), slice(left, min(g, left + TILE))
+            source = x[part]
+            count, width = source.shape
+            block, other_block = tile.T[:count, :width], other.T[:count, :width]
+            copy_tile(source, block)
             if grad is not None:
-                copy_tile(grad[begin:end, left:right], second_block)
-            sums[0], sums[1] = 1.0, 0.0
-            for j in range(right - left):
+                copy_tile(grad[part], other_block)
+            product[:], rest[:] = 1.0, 0.0
+            for j in range(width):
                 c = columns[left + j]
-                series = (c.inverse, c.high, c.low, c.lower), c.factor, c.decay, c.has_cosines > 0
-                trend, slope, factor, constant = c.trend, c.slope, c.factor, c.constant
-                for b in range(ROW_WIDTH):
-                    u = tile[j, b]
-                    n0, s, total, m1, m2, m3 = unit_series(u, *series)
-                    k1 = trend * n0 + (slope * s + factor * m1)
-                    k2 = slope + factor * factor * (m2 - m1 * m1)
+                numbers = c.high, c.low, c.lower, c.trend, c.slope, c.factor, c.constant, c.decay, c.has_cosines
+                total = 0.0
+                for b in range(count):
+                    smooth, z, k1, k2, half_k3 = unit_series(tile[j, b], *numbers)
                     if grad is not None:
-                        half_k3 = 0.5 * factor * factor * factor * (m3 + m1 * (2 * m1 * m1 - 3 * m2))
                         tile[j, b] = -k2 * other[j, b]
-                        other[j, b] *= half_k3 + k1 * k2
+                        total += other[j, b] * (half_k3 + k1 * k2)
                     elif value is None:
                         tile[j, b] = -k1
                     else:
-                        sums[0, b] *= total
-                        sums[1, b] += 0.5 * trend * n0 * (u + s) + (0.5 * slope * s * s + constant)
+                        product[b] *= z
+                        rest[b] += smooth
                         if first is not None:
                             tile[j, b] = k1
                         if second is not None:
                             other[j, b] = k2
-                if grad is not None:
-                    by_q[left + j] += other[j, : end - begin].sum()
+                by_q[left + j] += total
             if value is not None:
-                for b in range(end - begin):
-                    value[begin + b] += sums[1, b] + math.log(sums[0, b])
+                for b in range(count):
+                    value[begin + b] += rest[b] + math.log(product[b])
             if first is not None:
-                copy_tile(block, first[begin:end, left:right])
+                copy_tile(block, first[part])
             if second is not None:
-                copy_tile(second_block, second[begin:end, left:right])
+                copy_tile(other_block, second[part])
+    return by_q

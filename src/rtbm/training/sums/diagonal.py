@@ -72,15 +72,13 @@ def unit_row(w, argument, columns, j, value, second):
     If `second` is not None, it gets κ₂ (1, width), and the row of arguments becomes κ₁.
     """
     c = columns[j]
-    series = (c.inverse, c.high, c.low, c.lower), c.factor, c.decay, c.has_cosines > 0
-    slope, factor, constant = c.slope, c.factor, c.constant
+    numbers = c.high, c.low, c.lower, c.trend, c.slope, c.factor, c.constant, c.decay, c.has_cosines
     for b in range(ROW_WIDTH):
-        _, s, total, m1, m2, _ = unit_series(w[argument, b], *series)
-        value[0, b] += 0.5 * slope * s * s + constant
-        value[1, b] *= total
+        smooth, z, k1, k2, _ = unit_series(w[argument, b], *numbers)
+        value[0, b] += smooth
+        value[1, b] *= z
         if second is not None:
-            w[argument, b] = slope * s + factor * m1
-            second[0, b] = slope + factor * factor * (m2 - m1 * m1)
+            w[argument, b], second[0, b] = k1, k2
 
 
 @compiled
