@@ -29,7 +29,7 @@ class UnitColumns:
         """The sum over columns (points,) for z (points, g); differentiable to any order."""
         if wants_graph(z, q) and self._is_compiled(z):
             return LogTheta.apply(z, q, self)
-        return self.moments(z, q, 0)[0]
+        return self.torch_log_theta(z, q)
 
     def moments(self, z: Tensor, q: Tensor, order: int) -> Derivatives:
         """The sum over columns, and derivatives (points, g) up to `order` ≤ 3 in each; differentiable to any order."""
@@ -48,7 +48,7 @@ class UnitColumns:
 
     def gradients(self, z: Tensor, grad: Tensor, kept: list[Tensor]) -> tuple[Tensor, Tensor | None]:
         """The gradients of grad·log θ̃ in z and q from these derivatives."""
-        return moment_gradients(grad, kept[0], kept[1] if len(kept) > 1 else None, self.phase)
+        return moment_gradients(grad, *(*kept, None)[:2], self.phase)
 
     def _is_compiled(self, z: Tensor) -> bool:
         return kernels.AVAILABLE and z.is_cpu and not self._is_far(z)

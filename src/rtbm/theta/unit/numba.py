@@ -3,7 +3,6 @@
 A block of rows is read into a tile, whose rows are columns of the argument. So the loops over a column are SIMD code.
 """
 
-import math
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +22,6 @@ TILE = 128
 """Columns that are read and written together. With fewer, wide matrices would be read in more passes over all their
 pages; with more, a tile would leave the second-level cache. Their series are multiplied before a logarithm is taken;
 each lies between 0.58 and 3, so that the product of hundreds would leave float64."""
-STRIDE = ROW_WIDTH + 8  # length of a row of a tile
 SMALLEST_COLUMN_BLOCK = 8
 """From this number of columns on, a tile is read row by row; narrower ones are read column by column. Speed only."""
 SMALLEST_EXPONENTIAL = 1e-75
@@ -32,12 +30,9 @@ SMALLEST_EXPONENTIAL = 1e-75
 LARGEST_FACTOR = 1e50
 """Stands for larger 2π/q, whose cube could overflow. The exponential series is then one term, except at distances below
 1e-48 from a jump, which arguments cannot resolve."""
-NAMES = ["high", "low", "lower", "trend", "slope", "factor", "constant", "decay", "has_cosines"]
-COLUMN = np.dtype([(name, float) for name in NAMES])
+NAMES = "high, low, lower, trend, slope, factor, constant, decay, has_cosines"
 """What the pass needs to know of a column: the parts of the period; log θ̃ − log Z is ½trend·n₀(u + s) + ½slope·s² +
 constant; factor is dx/ds, and decay is exp(−½b) of cosines, exp(−a) of exponentials."""
-KEPT_COLUMNS = 8
-"""The number of last q whose columns are kept: a backward pass needs those of the forward pass again."""
 
 
 def expectations(u: Tensor, q: Tensor, phase: str) -> Tensor:
@@ -65,24 +60,23 @@ def moments(z: Tensor, q: Tensor, phase: str, order: int) -> Derivatives:
 def _run(x: Tensor, q: Tensor, phase: str, *arrays: Floats | None) -> Floats:
     """Run the pass over all rows, and return the sums (g,) that it adds up with `grad`."""
     columns = find_columns(q.detach().resolve_neg().double().numpy().tobytes(), phase)
-    parts = run_threads(lambda *rows: unit_pass(x.numpy(), *rows, columns, *arrays), len(x), x.numel())
-    return sum(parts)
+    return sum(run_threads(lambda *rows: unit_pass(x.numpy(), *rows, columns, *arrays), len(x), x.numel()))
 
 
-@lru_cache(KEPT_COLUMNS)
+@lru_cache(8)  # a backward pass needs the columns of the forward pass again
 @np.errstate(all="ignore")
 def find_columns(numbers: bytes, phase: str) -> Any:
-    """An array (g,) of type COLUMN for numbers q (g,). Those that are not positive, or leave float64, give NaN."""
+    """An array (g,) with fields NAMES for numbers q (g,). Those that are not positive, or leave float64, give NaN."""
     q = np.frombuffer(numbers)
     q = np.where(q > 0, q, np.nan)
-    is_first, has_cosines, dual = phase == "I", takes_cosines(q, phase), TWO_PI**2 / q
+    is_first, has_cosines = phase == "I", takes_cosines(q, phase)
     is_dual = has_cosines == is_first
     factor = np.where(is_dual, TWO_PI / q, 1.0)
     period: Any = (*in_two_parts(q), 0.0) if is_first else TWO_PI_PARTS
-    slope, a, b = (1 / q, q, dual) if is_first else (-1 / q, dual, q)
-    smooth = is_first, is_dual * slope, np.minimum(factor, LARGEST_FACTOR), 0.5 * np.log(factor)
-    series = np.exp(-np.where(has_cosines, 0.5 * b, a)), has_cosines
-    return np.rec.fromarrays(np.broadcast_arrays(*period, *smooth, *series), COLUMN)
+    slope = is_dual * (1 if is_first else -1) / q
+    decay = np.exp(-np.where(has_cosines, 0.5, 1.0) * q * factor**2)
+    smooth = 1.0 * is_first, slope, np.minimum(factor, LARGEST_FACTOR), 0.5 * np.log(factor)
+    return np.rec.fromarrays(np.broadcast_arrays(*period, *smooth, decay, 1.0 * has_cosines), names=NAMES)
 
 
 @compiled_inline
@@ -119,12 +113,12 @@ def unit_series(u, high, low, lower, trend, slope, factor, constant, decay, has_
         m1 = side * (2 * far + near - back - 2 * last)
         m2 = 4 * far + near + back + 4 * last
         m3 = side * (8 * far + near - back - 8 * last)
-    over = 1 / total
-    m1, m2, m3 = m1 * over, m2 * over, m3 * over
     smooth = 0.5 * trend * n0 * (u + s) + (0.5 * slope * s * s + constant)
-    k1 = trend * n0 + (slope * s + factor * m1)
-    k2 = slope + factor * factor * (m2 - m1 * m1)
-    half_k3 = 0.5 * factor * factor * factor * (m3 + m1 * (2 * m1 * m1 - 3 * m2))
+    over = factor / total
+    mean, second, third = over * m1, over * factor * m2, over * factor * factor * m3
+    k1 = trend * n0 + (slope * s + mean)
+    k2 = slope + (second - mean * mean)
+    half_k3 = 0.5 * third + mean * (mean * mean - 1.5 * second)
     return smooth, total / scale, k1, k2, half_k3
 
 
@@ -150,19 +144,19 @@ def unit_pass(x, start, stop, columns, value=None, first=None, second=None, grad
     Without it: `first` gets −κ₁; or with `grad`, −κ₂·grad, and the sums (g,) of (½κ₃ + κ₁κ₂)·grad are returned.
     """
     g = len(columns)
-    tile, other = np.empty((min(g, TILE), STRIDE)), np.empty((min(g, TILE), STRIDE))
-    product, rest, by_q = np.empty(ROW_WIDTH), np.empty(ROW_WIDTH), np.zeros(g)
+    shape = min(g, TILE), ROW_WIDTH + 8  # columns of tiles do not lie a power of two apart
+    tile, other, by_q = np.empty(shape), np.empty(shape), np.zeros(g)
     for begin in range(start, stop, ROW_WIDTH):
-        end = min(begin + ROW_WIDTH, stop)
+        rows = slice(begin, min(begin + ROW_WIDTH, stop))
         for left in range(0, g, TILE):
-            part = slice(begin, end), slice(left, min(g, left + TILE))
-            source = x[part]
-            count, width = source.shape
+            part = rows, slice(left, left + TILE)
+            count, width = x[part].shape
             block, other_block = tile.T[:count, :width], other.T[:count, :width]
-            copy_tile(source, block)
+            copy_tile(x[part], block)
             if grad is not None:
                 copy_tile(grad[part], other_block)
-            product[:], rest[:] = 1.0, 0.0
+            if value is not None:
+                product, rest = np.ones(count), np.zeros(count)
             for j in range(width):
                 c = columns[left + j]
                 numbers = c.high, c.low, c.lower, c.trend, c.slope, c.factor, c.constant, c.decay, c.has_cosines
@@ -184,7 +178,7 @@ def unit_pass(x, start, stop, columns, value=None, first=None, second=None, grad
                 by_q[left + j] += total
             if value is not None:
                 for b in range(count):
-                    value[begin + b] += rest[b] + math.log(product[b])
+                    value[begin + b] += rest[b] + np.log(product[b])
             if first is not None:
                 copy_tile(block, first[part])
             if second is not None:

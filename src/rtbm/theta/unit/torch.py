@@ -14,7 +14,7 @@ of the conditions holds. Altogether, with the upper sign in phase I, and in brac
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,15 +24,6 @@ from rtbm.theta.chunks import in_chunks
 from rtbm.theta.constants import N_COSINES, N_EXPONENTIALS, SERIES_LIMIT, TWO_PI_PARTS
 from rtbm.theta.derivatives import Derivatives, with_derivatives
 from rtbm.theta.exact import TWO_PI_PERIODS, Periods, in_two_parts, remove_periods
-
-
-class Recentred(NamedTuple):
-    """An argument u = n₀·period + s + rest, of which s carries the derivatives."""
-
-    u: Tensor
-    n0: Tensor
-    s: Tensor
-    rest: Tensor  # what s has lost by rounding
 
 
 def takes_cosines(q: Any, phase: str) -> Any:
@@ -95,54 +86,49 @@ def column_derivatives(z: Tensor, q: Tensor, phase: str, order: int, is_far: boo
     return tuple(torch.cat(pair, dim=1)[:, back] for pair in zip(*both, strict=True))
 
 
-def _recentre(u: Tensor, q: Tensor, phase: str, is_far: bool) -> Recentred:
+def _recentre(u: Tensor, q: Tensor, phase: str, is_far: bool) -> tuple[Tensor, ...]:
+    """u, n₀, s and what s has lost by rounding, with u = n₀·period + s + rest, of which s carries the derivatives."""
     value, fixed = u.detach(), q.detach()
     periods = Periods(1 / fixed, in_two_parts(fixed)) if phase == "I" else TWO_PI_PERIODS
     n0, high, low = remove_periods(value, torch.zeros_like(value), periods, is_far)
     s = high + low
-    rest = (high - s) + low
-    return Recentred(u, n0, with_derivatives(s, u - n0 * q if phase == "I" else u), rest)
+    return u, n0, with_derivatives(s, u - n0 * q if phase == "I" else u), (high - s) + low
 
 
-def _log_theta(at: Recentred, q: Tensor, phase: str, order: int, has_cosines: bool) -> Derivatives:
+def _log_theta(recentred: tuple[Tensor, ...], q: Tensor, phase: str, order: int, has_cosines: bool) -> Derivatives:
     """log θ̃ and its derivatives from one of the two series."""
+    u, n0, s, rest = recentred
     is_first = phase == "I"
     is_dual = has_cosines == is_first
-    factor: Any = TWO_PI / q if is_dual else torch.ones_like(q)
+    factor = TWO_PI / q if is_dual else torch.ones_like(q)
     if has_cosines:
-        series = _cosine_series(factor * at.s, TWO_PI * factor if is_dual else q, order)
+        sums = _cosine_series(factor * s, TWO_PI * factor if is_dual else q, order)
     else:
         high: Any = in_two_parts(q.detach())[0]
-        series = _exponential_series(at, factor, (high, q - high) if is_first else TWO_PI_PARTS[:2], order)
-    slope = (1 if is_first else -1) / q if is_dual else torch.zeros_like(q)
-    n0: Any = at.n0 if is_first else 0.0
-    value = 0.5 * n0 * (at.u + at.s) + (0.5 * slope * at.s**2 + 0.5 * torch.log(factor))
-    smooth = (value, n0 + slope * at.s, slope, 0.0)
-    return tuple(added + factor**k * part for k, (part, added) in enumerate(zip(series, smooth, strict=False)))
+        sums = _exponential_series(s, rest, factor, (high, q - high) if is_first else TWO_PI_PARTS[:2], order)
+    m1, m2, m3 = ([moment / (1 + sums[0]) for moment in sums[1:]] + [0.0] * 3)[:3]
+    series = torch.log1p(sums[0]), m1, m2 - m1**2, m3 - 3 * m2 * m1 + 2 * m1**3
+    slope = is_dual * (1 if is_first else -1) / q
+    n0 = n0 * is_first
+    smooth = 0.5 * n0 * (u + s) + (0.5 * slope * s**2 + 0.5 * torch.log(factor)), n0 + slope * s, slope, 0.0
+    return tuple(smooth[k] + factor**k * series[k] for k in range(order + 1))
 
 
-def _cosine_series(x: Tensor, b: Tensor, order: int) -> Derivatives:
-    """log Z and its derivatives in x for Z = 1 + Σ_m 2exp(−½bm²) cos(mx)."""
+def _cosine_series(x: Tensor, b: Tensor, order: int) -> list[Any]:
+    """Z − 1 and the derivatives of Z in x for Z = 1 + Σ_m 2exp(−½bm²) cos(mx)."""
     sums: list[Any] = [0.0] * (order + 1)
     for m in range(1, N_COSINES + 1):
         size, sine, cosine = 2 * torch.exp(-0.5 * m**2 * b), torch.sin(m * x), torch.cos(m * x)
         derivatives = (cosine, -sine, -cosine, sine)
         sums = [total + m**k * size * derivatives[k] for k, total in enumerate(sums)]
-    return _logarithm(sums)
+    return sums
 
 
-def _exponential_series(at: Recentred, factor: Tensor, period: Any, order: int) -> Derivatives:
-    """log Z and its derivatives in x for Z = 1 + Σ_m exp(mx − ½am²), without rounding where two terms are equal."""
+def _exponential_series(s: Tensor, rest: Tensor, factor: Tensor, period: Any, order: int) -> list[Any]:
+    """The same for Z = 1 + Σ_m exp(mx − ½am²), without rounding where two terms are equal."""
     high, low = period
     sums: list[Any] = [0.0] * (order + 1)
     for m in (m for m in range(-N_EXPONENTIALS, N_EXPONENTIALS + 1) if m):
-        term = torch.exp(factor * (m * ((at.s - 0.5 * m * high) + (at.rest - 0.5 * m * low))))
+        term = torch.exp(factor * (m * ((s - 0.5 * m * high) + (rest - 0.5 * m * low))))
         sums = [total + m**k * term for k, total in enumerate(sums)]
-    return _logarithm(sums)
-
-
-def _logarithm(sums: list[Any]) -> Derivatives:
-    """log Z and its derivatives from Z − 1 and up to three derivatives of Z."""
-    m1, m2, m3 = ([moment / (1 + sums[0]) for moment in sums[1:]] + [0.0] * 3)[:3]
-    parts = torch.log1p(sums[0]), m1, m2 - m1**2, m3 - 3 * m2 * m1 + 2 * m1**3
-    return parts[: len(sums)]
+    return sums

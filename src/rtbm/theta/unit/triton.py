@@ -26,30 +26,27 @@ overflows."""
 
 def expectations(u: Tensor, q: Tensor, phase: str) -> Tensor:
     """−∂/∂u log θ̃ for u (points, g) in float32 or float64 and q (g,)."""
-    value = torch.empty_like(u)
-    if u.numel():
-        grid, *block = _grid(u)
-        launch(_pass, grid, u, u, value, value, q.contiguous(), *u.shape, phase == "I", False, *block, ROUNDS)
-    return value
+    return _run(u, u, q, phase, False)[0]
 
 
 def expectation_gradients(u: Tensor, grad: Tensor, q: Tensor, phase: str) -> tuple[Tensor, Tensor]:
     """The gradients of `expectations` in u (points, g) and in q (g,)."""
-    by_u = torch.empty_like(u)
-    if not u.numel():
-        return by_u, torch.zeros_like(q)
-    grid, *block = _grid(u)
-    sums = torch.empty(grid[0], len(q), dtype=torch.promote_types(q.dtype, u.dtype), device=u.device)
-    launch(_pass, grid, u, grad, by_u, sums, q.contiguous(), *u.shape, phase == "I", True, *block, ROUNDS)
+    by_u, sums = _run(u, grad, q, phase, True)
     return by_u, sums.sum(dim=0)
 
 
-def _grid(u: Tensor) -> tuple[tuple[int, int, int], int, int]:
-    """The programs for rows and columns, and the columns and rows of their blocks."""
+def _run(u: Tensor, grad: Tensor, q: Tensor, phase: str, is_backward: bool) -> tuple[Tensor, Tensor]:
+    """What `_pass` writes: the result in the shape of u, and the sums (programs, g)."""
     (rows, g), (entries, most) = u.shape, PROGRAM_BLOCKS[u.dtype]
-    columns = min(1 << (g - 1).bit_length(), most)
+    columns = min(1 << max(g - 1, 0).bit_length(), most)
     height = entries // columns
-    return (-(-rows // (height * ROUNDS)), -(-g // columns), 1), columns, height
+    n_programs = -(-rows // (height * ROUNDS))
+    target = torch.empty_like(u)
+    sums = u.new_empty(n_programs if is_backward else 0, g, dtype=torch.promote_types(q.dtype, u.dtype))
+    if u.numel():
+        grid, block = (n_programs, -(-g // columns), 1), (columns, height, ROUNDS)
+        launch(_pass, grid, u, grad, target, sums, q.contiguous(), rows, g, phase == "I", is_backward, *block)
+    return target, sums
 
 
 if TRITON_AVAILABLE:
@@ -72,16 +69,15 @@ def _recentre(u, inverse, period, FIRST: "tl.constexpr"):
     if FIRST:
         s = tl.fma(-n0, period, u)
         edge = tl.abs(s) - 0.5 * period
-    elif u.dtype == tl.float64:
-        exact = u - n0 * _HIGH
-        s = exact - n0 * _LOW
-        rest = ((exact - s) - n0 * _LOW) - n0 * _LOWER
-        edge = (tl.abs(s) - 0.5 * _HIGH) + (tl.where(s >= 0, rest, -rest) - 0.5 * _LOW)
     else:
-        exact = tl.fma(-n0, _SINGLE_HIGH, u)
-        s = tl.fma(-n0, _SINGLE_LOW, exact)
-        rest = tl.fma(-n0, _SINGLE_LOW, exact - s)
-        edge = (tl.abs(s) - 0.5 * _SINGLE_HIGH) + (tl.where(s >= 0, rest, -rest) - 0.5 * _SINGLE_LOW)
+        high = tl.zeros_like(u) + (_HIGH if u.dtype == tl.float64 else _SINGLE_HIGH)
+        low = tl.zeros_like(u) + (_LOW if u.dtype == tl.float64 else _SINGLE_LOW)
+        exact = tl.fma(-n0, high, u)
+        s = tl.fma(-n0, low, exact)
+        rest = tl.fma(-n0, low, exact - s)
+        if u.dtype == tl.float64:
+            rest -= n0 * _LOWER
+        edge = (tl.abs(s) - 0.5 * high) + (tl.where(s >= 0, rest, -rest) - 0.5 * low)
     return n0, s, edge
 
 
@@ -144,15 +140,15 @@ def _constants(q, FIRST: "tl.constexpr"):
     dual = _TWO_PI * factor
     if FIRST:
         has_cosines = q < _SERIES_LIMIT
-        b = dual
         a = q
+        b = dual
         scale = q * 0 + 1
         slope = tl.where(has_cosines, inverse, 0.0)
         factor = tl.where(has_cosines, factor, 1.0)
     else:
         has_cosines = dual < _SERIES_LIMIT
-        b = q
         a = dual
+        b = q
         scale = factor
         slope = tl.where(has_cosines, 0.0, -inverse)
         factor = tl.where(has_cosines, 1.0, factor)
@@ -162,71 +158,55 @@ def _constants(q, FIRST: "tl.constexpr"):
 
 
 @jit
-def _rows(
-    u, grad, target, sums, q, column, rows, g, COSINES: "tl.constexpr", EXPONENTIALS: "tl.constexpr",
-    FIRST: "tl.constexpr", BACKWARD: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
-):  # fmt: skip
-    """The rows of one program, for columns that are cosine series, exponential series, or of both kinds.
-
-    What the results of a pass do not need, such as higher derivatives in the forward pass, the compiler leaves out.
-    """
-    q = q[None, :]
-    has_cosines, inverse, scale, slope, factor, r, decay = _constants(q, FIRST)
-    total = tl.zeros((HEIGHT, column.shape[0]), dtype=q.dtype)
-    start = tl.program_id(0).to(tl.int64) * ROUNDS * HEIGHT
-    left = tl.minimum(rows - start, ROUNDS * HEIGHT).to(tl.int32)
-    u += start * g
-    grad += start * g
-    target += start * g
-    for k in range(ROUNDS):
-        row = k * HEIGHT + tl.arange(0, HEIGHT)
-        index = row[:, None] * g + column[None, :]
-        inside = (row[:, None] < left) & (column[None, :] < g)
-        n0, s, edge = _recentre(tl.load(u + index, mask=inside, other=0.0), inverse, q, FIRST)
-        m1 = s
-        m2 = s
-        m3 = s
-        if COSINES:
-            m1, m2, m3 = _cosine_series(s * inverse, decay, _TERMS if s.dtype == tl.float64 else _TERMS_FLOAT32)
-        if EXPONENTIALS:
-            k1, k2, k3 = _exponential_series(scale * edge, s, r)
-            m1 = tl.where(has_cosines, m1, k1)
-            m2 = tl.where(has_cosines, m2, k2)
-            m3 = tl.where(has_cosines, m3, k3)
-        first = slope * s + factor * m1
-        if FIRST:
-            first += n0
-        second = slope + factor * factor * (m2 - m1 * m1)
-        half_third = 0.5 * factor * factor * factor * (m3 + m1 * (2 * m1 * m1 - 3 * m2))
-        if BACKWARD:
-            weight = tl.load(grad + index, mask=inside, other=0.0)
-            tl.store(target + index, -second * weight, mask=inside)
-            total += (half_third + first * second) * weight
-        else:
-            tl.store(target + index, -first, mask=inside)
-    if BACKWARD:
-        column_sums = tl.sum(total.to(tl.float64), axis=0)
-        if not FIRST:
-            column_sums = -column_sums
-        tl.store(sums + tl.program_id(0) * g + column, column_sums, mask=column < g)
-
-
-@jit
 def _pass(
     u, grad, target, sums, q, rows, g, FIRST: "tl.constexpr", BACKWARD: "tl.constexpr",
     COLUMNS: "tl.constexpr", HEIGHT: "tl.constexpr", ROUNDS: "tl.constexpr",
 ):  # fmt: skip
     """E(h|v) written to `target`; if BACKWARD, its gradients in u, and those in q added up over the rows of a program.
 
-    Forward, `grad` and `sums` are not used.
+    Forward, `grad` and `sums` are not used. What the results do not need, such as higher derivatives in the forward
+    pass, the compiler leaves out.
     """
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     q = tl.load(q + column, mask=column < g, other=1.0).to(u.dtype.element_ty)
-    has_cosines, _, _, _, _, _, _ = _constants(q, FIRST)
-    cosines = tl.sum(has_cosines.to(tl.int32), axis=0)
-    if cosines == COLUMNS:
-        _rows(u, grad, target, sums, q, column, rows, g, True, False, FIRST, BACKWARD, HEIGHT, ROUNDS)
-    elif cosines == 0:
-        _rows(u, grad, target, sums, q, column, rows, g, False, True, FIRST, BACKWARD, HEIGHT, ROUNDS)
-    else:
-        _rows(u, grad, target, sums, q, column, rows, g, True, True, FIRST, BACKWARD, HEIGHT, ROUNDS)
+    has_cosines, inverse, scale, slope, factor, r, decay = _constants(q, FIRST)
+    n_cosines = tl.sum(has_cosines.to(tl.int32))
+    total = tl.zeros((HEIGHT, COLUMNS), dtype=q.dtype)
+    start = tl.program_id(0).to(tl.int64) * ROUNDS * HEIGHT
+    left = tl.minimum(rows - start, ROUNDS * HEIGHT).to(tl.int32)
+    u += start * g
+    grad += start * g
+    target += start * g
+    for k in range(ROUNDS):
+        row = k * HEIGHT + tl.arange(0, HEIGHT)[:, None]
+        index = row * g + column
+        inside = (row < left) & (column < g)
+        n0, s, edge = _recentre(tl.load(u + index, mask=inside, other=0.0), inverse, q, FIRST)
+        m1 = s
+        m2 = s
+        m3 = s
+        if n_cosines > 0:
+            m1, m2, m3 = _cosine_series(s * inverse, decay, _TERMS if s.dtype == tl.float64 else _TERMS_FLOAT32)
+        if n_cosines < COLUMNS:
+            e1, e2, e3 = _exponential_series(scale * edge, s, r)
+            m1 = tl.where(has_cosines, m1, e1)
+            m2 = tl.where(has_cosines, m2, e2)
+            m3 = tl.where(has_cosines, m3, e3)
+        mean = factor * m1
+        second = factor * factor * m2
+        first = slope * s + mean
+        if FIRST:
+            first += n0
+        if BACKWARD:
+            weight = tl.load(grad + index, mask=inside, other=0.0)
+            k2 = slope + (second - mean * mean)
+            third = 0.5 * factor * factor * factor * m3 + mean * (mean * mean - 1.5 * second)
+            tl.store(target + index, -k2 * weight, mask=inside)
+            total += (third + first * k2) * weight
+        else:
+            tl.store(target + index, -first, mask=inside)
+    if BACKWARD:
+        column_sums = tl.sum(total.to(tl.float64), axis=0)[None, :]
+        if not FIRST:
+            column_sums = -column_sums
+        tl.store(sums + tl.program_id(0) * g + column, column_sums, mask=column < g)
