@@ -48,7 +48,7 @@ class UnitColumns:
 
     def gradients(self, z: Tensor, grad: Tensor, kept: list[Tensor]) -> tuple[Tensor, Tensor | None]:
         """The gradients of grad·log θ̃ in z and q from these derivatives."""
-        return moment_gradients(grad, *(*kept, None)[:2], self.phase)
+        return moment_gradients(grad, kept[0], kept[1] if len(kept) > 1 else None, self.phase)
 
     def _is_compiled(self, z: Tensor) -> bool:
         return kernels.AVAILABLE and z.is_cpu and not self._is_far(z)

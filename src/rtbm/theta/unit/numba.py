@@ -76,7 +76,8 @@ def find_columns(numbers: bytes, phase: str) -> Any:
     slope = is_dual * (1 if is_first else -1) / q
     decay = np.exp(-np.where(has_cosines, 0.5, 1.0) * q * factor**2)
     smooth = 1.0 * is_first, slope, np.minimum(factor, LARGEST_FACTOR), 0.5 * np.log(factor)
-    return np.rec.fromarrays(np.broadcast_arrays(*period, *smooth, decay, 1.0 * has_cosines), names=NAMES)
+    fields = np.broadcast_arrays(*period, *smooth, decay, 1.0 * has_cosines)
+    return np.rec.fromarrays(fields, names=NAMES)  # type: ignore[call-overload]
 
 
 @compiled_inline
