@@ -15,7 +15,7 @@ from rtbm.theta.chunks import run_threads
 from rtbm.theta.constants import N_COSINES, TWO_PI_PARTS
 from rtbm.theta.derivatives import Derivatives
 from rtbm.theta.exact import in_two_parts
-from rtbm.theta.kernels import ROUND, ROW_WIDTH, compiled, compiled_inline, exponential, reducing, sine_cosine
+from rtbm.theta.kernels import ROUND, ROW_WIDTH, compiled, compiled_inline, exponential, sine_cosine
 from rtbm.theta.unit.torch import takes_cosines
 
 TILE = 128
@@ -60,7 +60,8 @@ def moments(z: Tensor, q: Tensor, phase: str, order: int) -> Derivatives:
 def _run(x: Tensor, q: Tensor, phase: str, *arrays: Floats | None) -> Floats:
     """Run the pass over all rows, and return the sums (g,) that it adds up with `grad`."""
     columns = find_columns(q.detach().resolve_neg().double().numpy().tobytes(), phase)
-    return sum(run_threads(lambda *rows: unit_pass(x.numpy(), *rows, columns, *arrays), len(x), x.numel()))
+    sums = run_threads(lambda *rows: unit_pass(x.numpy(), *rows, columns, *arrays), len(x), x.numel())
+    return sum(sums).sum(axis=1)
 
 
 @lru_cache(8)  # a backward pass needs the columns of the forward pass again
@@ -137,16 +138,17 @@ def copy_tile(source, target):
                 target[b, c] = source[b, c]
 
 
-@reducing
+@compiled
 def unit_pass(x, start, stop, columns, value=None, first=None, second=None, grad=None):
     """What the arguments that are not None ask for, for the rows start…stop of x (points, g).
 
     With `value`: log θ̃ of all columns is added to it (points,), and `first` and `second` get the derivatives κ₁ and κ₂.
-    Without it: `first` gets −κ₁; or with `grad`, −κ₂·grad, and the sums (g,) of (½κ₃ + κ₁κ₂)·grad are returned.
+    Without it: `first` gets −κ₁; or with `grad`, −κ₂·grad, and the sums (g, …) of (½κ₃ + κ₁κ₂)·grad are returned,
+    one of each place in a row.
     """
     g = len(columns)
     shape = min(g, TILE), ROW_WIDTH + 8  # columns of tiles do not lie a power of two apart
-    tile, other, by_q = np.empty(shape), np.empty(shape), np.zeros(g)
+    tile, other, by_q = np.empty(shape), np.empty(shape), np.zeros((g, ROW_WIDTH))
     for begin in range(start, stop, ROW_WIDTH):
         rows = slice(begin, min(begin + ROW_WIDTH, stop))
         for left in range(0, g, TILE):
@@ -161,12 +163,11 @@ def unit_pass(x, start, stop, columns, value=None, first=None, second=None, grad
             for j in range(width):
                 c = columns[left + j]
                 numbers = c.high, c.low, c.lower, c.trend, c.slope, c.factor, c.constant, c.decay, c.has_cosines
-                total = 0.0
                 for b in range(count):
                     smooth, z, k1, k2, half_k3 = unit_series(tile[j, b], *numbers)
                     if grad is not None:
                         tile[j, b] = -k2 * other[j, b]
-                        total += other[j, b] * (half_k3 + k1 * k2)
+                        by_q[left + j, b] += other[j, b] * (half_k3 + k1 * k2)
                     elif value is None:
                         tile[j, b] = -k1
                     else:
@@ -176,7 +177,6 @@ def unit_pass(x, start, stop, columns, value=None, first=None, second=None, grad
                             tile[j, b] = k1
                         if second is not None:
                             other[j, b] = k2
-                by_q[left + j] += total
             if value is not None:
                 for b in range(count):
                     value[begin + b] += rest[b] + np.log(product[b])
