@@ -11,7 +11,7 @@ from torch import Tensor
 from rtbm.errors import InvalidInputError
 from rtbm.theta.chunks import in_chunks
 from rtbm.theta.modular import Transformation
-from rtbm.theta.siegel import check_upper_half
+from rtbm.theta.siegel import upper_half
 from rtbm.validation import (
     as_complex,
     as_real,
@@ -123,8 +123,8 @@ def theta_parts(
     owners = torch.arange(len(matrices), device=z.device).reshape(omega.shape[:-2]).expand(shape)
     u, w = z.real.new_zeros(shape), z.new_zeros(*shape, len(characteristics))
     for i, matrix in enumerate(matrices):
-        check_upper_half(matrix, f"omega[{i}]" if omega.ndim > 2 else "omega")
-        settings, mine = (matrix, characteristics, tolerance, len(directions)), owners == i
+        form = upper_half(matrix, f"omega[{i}]" if omega.ndim > 2 else "omega")
+        settings, mine = (form, characteristics, tolerance, len(directions)), owners == i
         way = Transformation(*settings, False)
         if not way.series.expected <= FEW_TERMS:
             inversion = Transformation(*settings, True)

@@ -74,9 +74,13 @@ def exact_integers(values: Floats) -> tuple[NDArray[Any], int]:
     >>> exact_integers(np.array([0.5, 3.0, -0.75]))
     (array([2, 12, -3], dtype=object), 4)
     """
-    ratios = [float(x).as_integer_ratio() for x in values.flat]
-    unit = max((denominator for _, denominator in ratios), default=1)
-    return np.array([n * (unit // d) for n, d in ratios], dtype=object).reshape(values.shape), unit
+    mantissas, exponents = np.frexp(values)
+    lowest = exponents.min(initial=53)
+    integers = (mantissas * 2.0**53).astype(np.int64).astype(object) << (exponents - lowest).astype(object)
+    unit = 1 << 53 - int(lowest)
+    bits = np.bitwise_or.reduce(integers, axis=None, initial=unit)
+    common = bits & -bits
+    return integers // common, unit // common
 
 
 def quotients(numerators: NDArray[Any], denominator: int) -> Floats:
@@ -111,7 +115,7 @@ def exact_inverse(Q: NDArray[Any]) -> tuple[NDArray[Any], int]:
            [-1, 2]], dtype=object), 5)
     """
     g, determinant = len(Q), 1
-    rows = np.hstack([Q, np.eye(g, dtype=int).astype(object)])
+    rows = np.hstack([Q, np.eye(g, dtype=object)])
     for i in range(g):
         others = np.arange(g) != i
         rows[others] = (rows[others] * rows[i, i] - np.outer(rows[others, i], rows[i])) // determinant
@@ -232,7 +236,7 @@ def triangular_factors(root: Floats) -> Floats:
 
 
 def integer_inverse(U: Integers) -> Integers:
-    """The inverse of a unimodular matrix, exactly: a floating-point inverse, refined in integers.
+    """The inverse of a unimodular matrix, exactly: (UᵀU)⁻¹Uᵀ in Python integers.
 
     >>> integer_inverse(np.array([[1, 10**6], [0, 1]]))
     array([[       1, -1000000],
@@ -240,18 +244,8 @@ def integer_inverse(U: Integers) -> Integers:
     """
     if (np.eye(len(U)) == U).all():  # most bases are reduced already
         return U.copy()
-    try:
-        approximate = np.linalg.inv(U)
-    except np.linalg.LinAlgError:
-        raise InvalidInputError("the basis is too skewed to be inverted in float64: rescale the problem") from None
-    inverse = np.rint(approximate).astype(object)
-    identity = np.eye(len(U), dtype=int).astype(object)
-    for _ in range(20):
-        error = identity - U.astype(object) @ inverse
-        if not error.any():
-            break
-        inverse = inverse + np.rint(approximate @ error.astype(float)).astype(np.int64).astype(object)
-    return inverse.astype(np.int64)
+    exact = U.astype(object)
+    return (exact_inverse(exact.T @ exact)[0] @ exact.T).astype(np.int64)
 
 
 def connected_components(adjacent: NDArray[np.bool_]) -> list[Integers]:

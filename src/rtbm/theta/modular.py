@@ -4,27 +4,19 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats
-from rtbm.errors import InvalidInputError
 from rtbm.theta.derivatives import with_derivatives
-from rtbm.theta.lattice import (
-    DIGIT,
-    LARGEST_INTEGER,
-    exact_integers,
-    exact_inverse,
-    in_parts,
-    quotients,
-)
+from rtbm.theta.lattice import exact_integers, exact_inverse, quotients
 from rtbm.theta.series import Series, wave
-from rtbm.theta.siegel import Exact, as_array, exact_parts, reduce
+from rtbm.theta.siegel import Exact, reduce
 
 LOST_SHARE = 1e-17
 """Terms below this share of w are lost in rounding. A smaller one would lengthen reduced sums and change nothing."""
 MODERATE = 16
-"""Points are located in float64 if U, (Im Ω′)^½ and the steps that characteristics multiply are at most this. A larger
-one would cost digits."""
+"""Points are located in float64 if their coordinates and periods are at most this. A larger one would cost digits."""
 
 
 class Transformation:
@@ -44,32 +36,34 @@ class Transformation:
     characteristics (m, 2g).
     """
 
-    def __init__(self, omega: Tensor, characteristics: Tensor, tolerance: float, order: int, inverts: bool):
-        self.inverts, self.tensor = inverts, partial(torch.as_tensor, device=omega.device)
-        self.given, self.scale = exact_parts(as_array(omega))
-        way = self.way = reduce(self.given, self.scale, inverts)
-        A, B, C, D = (half for rows in np.split(way.matrix, 2) for half in np.split(rows, 2, 1))
-        self.action = np.block([[D, -C], [-B, A]])
-        N = -way.parts @ C
-        N[0] += way.unit * A
-        self.omega, self.N, self.G = (
-            torch.complex(*map(self.tensor, quotients(parts, way.unit))) for parts in (way.parts, N, C.T @ N)
-        )
+    def __init__(
+        self, form: NDArray[np.complex128], characteristics: Tensor, tolerance: float, order: int, inverts: bool
+    ):
+        self.inverts, self.tensor = inverts, partial(torch.as_tensor, device=characteristics.device)
+        (X, Y), scale = exact_integers(np.stack([form.real, form.imag]))
+        inverse, self.determinant = exact_inverse(Y)
+        identity = np.eye(len(X), dtype=object)
+        self.coordinates = np.block([[scale * inverse, -inverse @ X], [0 * X, self.determinant * identity]])
+        M, parts, unit, self.factor, self.shift = reduce(form, inverts)
+        (A, B), (C, D) = (np.hsplit(rows, 2) for rows in np.vsplit(M, 2))
+        self.action = np.block([[D, -C], [-B, A]]).T
+        N = -parts @ C
+        N[0] += unit * A
+        self.omega, self.N, self.G = (torch.complex(*map(self.tensor, quotients(x, unit))) for x in (parts, N, C.T @ N))
         exact, unit = exact_integers(characteristics.detach().cpu().numpy())
         self.unit = 2 * unit
         self.exact, turns = self._move(2 * exact)
-        self.turns, self.characteristics = self.tensor(turns), quotients(self.exact, self.unit)
-        imaginary = self.omega.imag.cpu().numpy()
+        self.turns, imaginary = self.tensor(turns), self.omega.imag.cpu().numpy()
         if inverts:
             slope = np.sqrt(np.pi / 2 * np.diag(imaginary)).sum()  # bounds that of w″
-            tolerance = max(tolerance / abs(way.factor), LOST_SHARE) / (2 + slope) ** order
-        self.series = Series(imaginary, self.characteristics, tolerance, order)
+            tolerance = max(tolerance / abs(self.factor), LOST_SHARE) / (2 + slope) ** order
+        self.series = Series(imaginary, quotients(self.exact, self.unit), tolerance, order)
 
     def _move(self, characteristics: Exact) -> tuple[Exact, Floats]:
         """The characteristics as seen from Ω′, in [0, unit), and the phases of w(z|Ω) over factor·w(Nz|Ω′)."""
         period = 2 * self.unit**2
-        shift = self.way.characteristic * (self.unit // 2)
-        moved = characteristics @ self.action.T % period
+        shift = self.shift * (self.unit // 2)
+        moved = characteristics @ self.action % period
         reduced = (moved + shift) % self.unit
         (alpha, beta), (a, b), (c, _), (_, t), (_, d) = (
             np.split(x, 2, -1) for x in (characteristics, moved, reduced, moved + shift - reduced, shift)
@@ -78,56 +72,30 @@ class Transformation:
         return reduced, quotients(products % period, period)
 
     def locate(self, z: Tensor) -> tuple[Tensor, ...]:
-        """The points as seen from Ω′: without inversions in float64, where it loses no digits, else in Python integers.
-
-        With n = −r, the phase is ½nᵀX′n + n·x for x = UᵀRe(z), and Re(z″) = x + X′n − t.
-        """
-        if self.inverts:
-            return self._exactly(z)
-        whole, U, X, Y = z.real.round(), self.N.real.mT, self.omega.real, self.omega.imag
-        x, y = (z.real - whole) @ U, z.imag @ U
-        p = torch.cholesky_solve(y.mT, torch.linalg.cholesky(Y)).mT
-        _check_size(p, "Im(z) is too large: (Im Ω)⁻¹Im(z)")
-        if self.characteristics.any():
-            _check_size(whole, "Re(z) is too large for a characteristic: it")
-        n = -p.round()
-        products = (n @ self.tensor(part) for part in in_parts(self.way.parts[0], 2 * self.way.unit))
-        half = sum(product - product.round() for product in products)
-        moved = x + 2 * half
-        moved -= moved.round()
-        t = whole @ U + (x + n @ X - moved).round()
-        turns = (n * (half + x)).sum(1, keepdim=True) + torch.hstack([t, n]) @ self.tensor(self.characteristics).mT
-        located = torch.complex(moved, y + n @ Y), torch.pi * (y * p).sum(1), n.to(z.dtype) @ self.N, turns
-        limit = MODERATE if (2 * self.characteristics % 1).any() else LARGEST_INTEGER  # halves do not round
-        sizes = torch.hstack([t / limit, n / DIGIT, n.sign() * Y.diagonal() / MODERATE**2]).abs()
-        is_far = (sizes > 1).any(1) | (U.abs().max() > MODERATE)
-        if is_far.any():
-            for values, exact in zip(located, self._exactly(z[is_far]), strict=True):
-                values[is_far] = exact
-        return located
-
-    def _exactly(self, z: Tensor) -> tuple[Tensor, ...]:
-        """The points located in Python integers."""
+        """The points as seen from Ω′: in float64, with r = t = 0, if nothing is large, else in Python integers."""
+        near = z @ self.N.mT
+        p = torch.cholesky_solve(near.imag.mT, torch.linalg.cholesky(self.omega.imag)).mT
+        if not (self.inverts or (torch.hstack([z.abs() @ self.N.abs().mT, p.abs()]) > MODERATE).any()):
+            return near, torch.pi * (near.imag * p).sum(1), 0 * z, 0 * p[:, :1]
 
         def rounded(numerators: Exact, denominator: int) -> Tensor:
             return self.tensor(quotients(numerators, denominator))
 
-        (x, y), unit = exact_parts(z.cpu().numpy())
-        inverse, determinant = exact_inverse(self.given[1])
-        solved, whole = y @ inverse, determinant * unit
-        p, q = solved * self.scale, x * determinant - solved @ self.given[0]
-        moved = np.hstack([p, q]) @ self.action.T
+        parts, unit = exact_integers(torch.hstack([z.imag, z.real]).cpu().numpy())
+        whole, coordinates = self.determinant * unit, parts @ self.coordinates
+        moved, period = coordinates @ self.action, 2 * whole * unit
         steps = (2 * moved + whole) // (2 * whole)
-        (a, b), (r, t) = (np.split(half, 2, 1) for half in (moved - steps * whole, steps))
-        products = unit * (a * t - r * b + r * t * whole).sum(1) - (p * x).sum(1)
-        centre, period = rounded(a, whole).to(z.dtype), 2 * whole * unit
-        there = centre @ self.omega + rounded(b, whole)
-        turns = 0.5 * (centre.real * there.real).sum(1) + rounded(products % period, period)
+        (y, x), (exact_p, _), (there, _), (a, b), (r, t) = (
+            np.split(rows, 2, 1) for rows in (parts, coordinates, moved, moved - steps * whole, steps)
+        )
+        centre, phases = rounded(a, whole).to(z.dtype), unit * (there * t - r * b) - exact_p * x
+        near = centre @ self.omega + rounded(b, whole)
+        turns = 0.5 * (centre.real * near.real).sum(1) + rounded(phases.sum(1) % period, period)
         products = np.hstack([t, -r]) % self.unit @ self.exact.T % self.unit
         return (
-            there,
-            torch.pi * rounded((p * y).sum(1), whole * unit),
-            centre @ self.N - rounded(p, whole),
+            near,
+            torch.pi * rounded((exact_p * y).sum(1), whole * unit),
+            centre @ self.N - rounded(exact_p, whole),
             turns[:, None] + rounded(products, self.unit),
         )
 
@@ -161,11 +129,5 @@ class Transformation:
             directions @ N.mT,
             directions @ G @ directions.mT * (0.5j / torch.pi),
         )
-        w = self.way.factor * torch.linalg.det(K) ** 0.5 * wave(turns + self.turns + exponent.real[:, None]) * w
+        w = self.factor * torch.linalg.det(K) ** 0.5 * wave(turns + self.turns + exponent.real[:, None]) * w
         return with_derivatives(value, u - TWO_PI * exponent.imag), w
-
-
-def _check_size(steps: Tensor, what: str) -> None:
-    """Check that steps of points are exact in float64."""
-    if (steps.abs() > LARGEST_INTEGER).any():
-        raise InvalidInputError(f"{what} reaches {float(steps.abs().max()):.3g}, beyond {LARGEST_INTEGER:.3g}")

@@ -6,7 +6,7 @@ a change of basis Ω ↦ UᵀΩU, a translation Ω ↦ Ω − S, and an inversio
 
 import cmath
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,19 +30,6 @@ REDUCED = 1e-9
 
 Exact = NDArray[Any]
 """An array of Python integers."""
-
-
-class Reduction(NamedTuple):
-    """M and Ω′ = MΩ without rounding, and what the theta function needs of the way:
-
-    θ(z|Ω) = factor · exp(−πi zᵀGz) θ[c,d](Nz|Ω′),     N = (CΩ + D)⁻ᵀ = A − Ω′C,     G = (CΩ + D)⁻¹C = CᵀN
-    """
-
-    matrix: Exact  # M (2g, 2g)
-    parts: Exact  # the real and the imaginary part of Ω′ (2, g, g), times unit
-    unit: int
-    factor: complex  # an eighth root of unity over a branch of √det(CΩ + D)
-    characteristic: Exact  # (c, d) (2g,), times 2
 
 
 def siegel_reduce(omega: Any) -> tuple[Tensor, Tensor]:
@@ -73,15 +60,15 @@ def siegel_reduce(omega: Any) -> tuple[Tensor, Tensor]:
     (tensor([[0.+1000.j]], dtype=torch.complex128), tensor([[ 0,  1],
             [-1,  0]]))
     """
-    found = reduce(*exact_parts(as_array(check_upper_half(as_complex(omega, "omega")))))
-    largest = abs(found.matrix).max()
+    M, parts, unit, *_ = reduce(upper_half(as_complex(omega, "omega")))
+    largest = abs(M).max()
     if largest >= 2**63:
         raise InvalidInputError(
             f"omega needs a symplectic matrix with entries up to {float(largest):.3g}, beyond int64: "
             "its real part is too large, or its imaginary part too small; riemann_theta takes it as it is"
         )
-    real, imaginary = quotients(found.parts, found.unit)
-    return torch.as_tensor(real + 1j * imaginary), torch.as_tensor(found.matrix.astype(np.int64))
+    real, imaginary = quotients(parts, unit)
+    return torch.as_tensor(real + 1j * imaginary), torch.as_tensor(M.astype(np.int64))
 
 
 def is_siegel_reduced(omega: Any) -> bool:
@@ -97,7 +84,7 @@ def is_siegel_reduced(omega: Any) -> bool:
     >>> is_siegel_reduced([[0.001j]]), is_siegel_reduced([[1000j]])
     (False, True)
     """
-    matrix = as_array(check_upper_half(as_complex(omega, "omega")))
+    matrix = upper_half(as_complex(omega, "omega"))
     R = cholesky(matrix.imag)
     norms, slopes = np.diag(R) ** 2, nearest_plane_matrix(R)
     excesses = (
@@ -109,63 +96,57 @@ def is_siegel_reduced(omega: Any) -> bool:
     return all((excess <= REDUCED).all() for excess in excesses)
 
 
-def check_upper_half(omega: Tensor, name: str = "omega") -> Tensor:
-    """Check that a tensor is one symmetric matrix with positive definite imaginary part."""
+def upper_half(omega: Tensor, name: str = "omega") -> NDArray[np.complex128]:
+    """Ω as an array, checked to be one symmetric matrix with positive definite imaginary part."""
     check_positive_definite(check_symmetric(omega, name).imag, f"the imaginary part of {name}")
-    return omega
-
-
-def as_array(omega: Tensor) -> NDArray[np.complex128]:
-    """Ω as a NumPy array that is symmetric."""
     form = omega.detach().cpu().numpy()
     return (form + form.T) / 2
 
 
-def exact_parts(values: NDArray[np.complex128]) -> tuple[Exact, int]:
-    """Real and imaginary parts without rounding: Python integers (2, …), and the integer that divides them."""
-    return exact_integers(np.stack([values.real, values.imag]))
+def reduce(omega: NDArray[np.complex128], inverts: bool = True) -> tuple[Exact, Exact, int, complex, Exact]:
+    """Reduce Ω; without inversions, only its basis and its real part.
 
+    Returns M (2g, 2g) and Ω′ = MΩ without rounding (its real and imaginary part, and the integer that divides them),
+    and the factor, an eighth root of unity over a branch of √det(CΩ + D), and (c, d) (2g,), times 2, in
 
-def reduce(parts: Exact, unit: int, inverts: bool = True) -> Reduction:
-    """Reduce Ω, as of `exact_parts`; without inversions, only its basis and its real part.
+        θ(z|Ω) = factor · exp(−πi zᵀGz) θ[c,d](Nz|Ω′),     N = (CΩ + D)⁻ᵀ = A − Ω′C,     G = (CΩ + D)⁻¹C = CᵀN
 
     Rounded matrices only choose the steps, and each inversion makes det Im Ω larger, so the loop ends.
     """
-    g = parts.shape[1]
-    M: Exact = np.eye(2 * g, 2 * g + 1, dtype=int).astype(object)  # the last column is (−d, c), which moves alike
+    (parts, unit), g = exact_integers(np.stack([omega.real, omega.imag])), len(omega)
+    M: Exact = np.eye(2 * g, 2 * g + 1, dtype=object)  # the last column is (−d, c), which moves alike
+    upper, lower = M[:g], M[g:]
     eighths, root = 0, 1 + 0j
     while True:
-        U = reduce_basis(quotients(parts[1], unit))[0]
-        V, U = integer_inverse(U).astype(object), U.astype(object)
+        U = reduce_basis(quotients(parts[1], unit))[0].astype(object)
         parts = U.T @ parts @ U
         S = (2 * parts[0] + unit) // (2 * unit)
         parts[0] -= S * unit
-        M[g:] = V @ M[g:]
-        M[:g] = U.T @ M[:g] - S @ M[g:]
-        M[:g, -1] -= np.diag(S)
-        c = M[g:, -1]
+        lower[:] = integer_inverse(U) @ lower
+        upper[:] = U.T @ upper - S @ lower
+        upper[:, -1] -= np.diag(S)
+        c = lower[:, -1]
         eighths -= c @ (2 * np.diag(S) + S @ c)
         real, imaginary = np.diagonal(parts, 0, 1, 2)
         norms = real**2 + imaginary**2
         i = np.argmin(norms)
         if not inverts or norms[i] >= unit**2:
             factor = cmath.exp(0.25j * cmath.pi * (eighths % 8)) / root
-            return Reduction(M[:, :-1], parts, unit, factor, np.hstack([c, -M[:g, -1]]))
+            return M[:, :-1], parts, unit, factor, np.hstack([c, -upper[:, -1]])
         # Poisson summation in n_i gives 1/√(−iΩ_ii), the principal branch, because Re(−iΩ_ii) > 0
         root *= cmath.sqrt(complex(imaginary[i] / unit, -real[i] / unit))
-        eighths -= 2 * c[i] * M[i, -1]
-        M[i], M[g + i] = M[g + i].copy(), -M[i]
+        eighths -= 2 * c[i] * upper[i, -1]
+        M[[i, g + i]] = lower[i], -upper[i]
         parts, unit = _inverted(parts, unit, i)
 
 
 def _inverted(parts: Exact, unit: int, i: np.intp) -> tuple[Exact, int]:
     """Ω − vvᵀ/Ω_ii, where Ω has lost row and column i, and v = a + bi is that column with v_i = 1."""
-    a, b = parts[:, i, :, None].copy()
-    x, y = a[i, 0], b[i, 0]
-    a[i], b[i] = unit, 0
+    a, b = v = parts[:, :, [i]]
+    x, y = parts[:, i, i]
+    v[:, i, 0] = unit, 0
     parts[:, i] = parts[:, :, i] = 0
-    p, q = x * a.T + y * b.T, x * b.T - y * a.T  # v times the conjugate of Ω_ii
-    norm = x * x + y * y
-    parts = parts * norm - np.stack([a * p - b * q, a * q + b * p])
+    p, q, norm = x * a + y * b, x * b - y * a, x * x + y * y  # v times the conjugate of Ω_ii
+    parts = parts * norm - np.stack([p @ a.T - q @ b.T, p @ b.T + q @ a.T])
     common = math.gcd(unit * norm, *parts.flat)
     return parts // common, unit * norm // common
