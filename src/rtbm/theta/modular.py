@@ -29,7 +29,7 @@ class Transformation:
         w[α,β](z|Ω) = factor · e(½(α·β − a·b) − a·d + ½(p′·Re(Nz) − p·Re(z))) w[a+c, b+d](Nz|Ω′)
 
     with e(x) = exp(2πix), (a, b) = M̂(α, β), (p′, q′) = M̂(p, q), M̂ = [[D, −C], [−B, A]], and the factor and the
-    characteristic (c, d) of `siegel.Reduction`.
+    characteristic (c, d) of `siegel.reduce`.
 
     Points z (points, g) are located as Nz = z″ + Ω′r + t with integers r and t. This gives z″, u, σ = Nᵀa − p for the
     a = (Im Ω′)⁻¹Im(z″), and the phases (points, m) that w[α,β](z|Ω) has more than w[a+c, b+d](z″|Ω′), for the m
@@ -39,11 +39,8 @@ class Transformation:
     def __init__(
         self, form: NDArray[np.complex128], characteristics: Tensor, tolerance: float, order: int, inverts: bool
     ):
-        self.inverts, self.tensor = inverts, partial(torch.as_tensor, device=characteristics.device)
-        (X, Y), scale = exact_integers(np.stack([form.real, form.imag]))
-        inverse, self.determinant = exact_inverse(Y)
-        identity = np.eye(len(X), dtype=object)
-        self.coordinates = np.block([[scale * inverse, -inverse @ X], [0 * X, self.determinant * identity]])
+        self.given, self.inverts = form, inverts
+        self.tensor = partial(torch.as_tensor, device=characteristics.device)
         M, parts, unit, self.factor, self.shift = reduce(form, inverts)
         (A, B), (C, D) = (np.hsplit(rows, 2) for rows in np.vsplit(M, 2))
         self.action = np.block([[D, -C], [-B, A]]).T
@@ -82,7 +79,10 @@ class Transformation:
             return self.tensor(quotients(numerators, denominator))
 
         parts, unit = exact_integers(torch.hstack([z.imag, z.real]).cpu().numpy())
-        whole, coordinates = self.determinant * unit, parts @ self.coordinates
+        (X, Y), scale = exact_integers(np.stack([self.given.real, self.given.imag]))
+        inverse, determinant = exact_inverse(Y)
+        one, whole = determinant * np.eye(len(X), dtype=object), determinant * unit
+        coordinates = parts @ np.block([[scale * inverse, -inverse @ X], [0 * X, one]])
         moved, period = coordinates @ self.action, 2 * whole * unit
         steps = (2 * moved + whole) // (2 * whole)
         (y, x), (exact_p, _), (there, _), (a, b), (r, t) = (
