@@ -48,7 +48,7 @@ def squared_radius(norms: Floats, log_bound: ArrayLike) -> Any:
     is at most Π_i Σ_k exp(−½ s d_i k²), with d_i = `norms` (…, g), the Gram-Schmidt norms. The best s on a grid is
     taken.
 
-    >>> round(squared_radius(np.array([2 * np.pi]), math.log(1e-12)), 1)
+    >>> round(float(squared_radius(np.array([2 * np.pi]), math.log(1e-12))), 1)
     60.4
     """
     spread = log_gauss_sum(norms[..., None, :] * CHERNOFF[:, None]).sum(axis=-1)
@@ -58,7 +58,7 @@ def squared_radius(norms: Floats, log_bound: ArrayLike) -> Any:
 def estimate_count(norms: Floats, radius2: ArrayLike, widths: Floats) -> Any:
     """How many points `enumerate_points` should find: the volume of box ⊕ ball over that of a cell (Steiner).
 
-    >>> round(estimate_count(np.ones(2), 25.0, np.zeros(2)), 6)  # π 5²
+    >>> round(float(estimate_count(np.ones(2), 25.0, np.zeros(2))), 6)  # π 5²
     78.539816
     """
     g, radius2 = norms.shape[-1], np.asarray(radius2)[..., None]
