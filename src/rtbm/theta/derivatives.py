@@ -66,19 +66,6 @@ class LogTheta(torch.autograd.Function):
         return by_z.to(z.dtype), None if by_Q is None else by_Q.to(Q.dtype), None
 
 
-def moment_gradients(grad: Tensor, mean: Tensor, second: Tensor | None, phase: str) -> tuple[Tensor, Tensor | None]:
-    """Gradients of grad·log θ̃ (points,) in z (points, g) and Q from the derivatives of log θ̃ in z.
-
-    By the heat equation ∂θ̃/∂Q = ∓½∂²θ̃/∂z², with the upper sign in phase I. `second` is (points, g, g), or (points, g)
-    for a diagonal Q.
-    """
-    by_z = grad[:, None] * mean
-    if second is None:
-        return by_z, None
-    square = by_z.mT @ mean if second.ndim == 3 else (by_z * mean).sum(dim=0)
-    return by_z, (-0.5 if phase == "I" else 0.5) * (torch.tensordot(grad, second, 1) + square)
-
-
 def _torch_gradients(ctx: Any, z: Tensor, Q: Tensor, grad: Tensor) -> Any:
     """Gradients in plain torch; they have a graph if one is wanted."""
     wanted = [tensor for tensor, need in zip((z, Q), ctx.needs_input_grad, strict=False) if need]

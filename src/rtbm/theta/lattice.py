@@ -134,15 +134,12 @@ def in_parts(numerators: NDArray[Any], unit: int) -> tuple[Floats, Floats, Float
     """
     rest, parts = numerators, []
     for _ in range(2):
-        steps = [1 << max(0, max(int(abs(x)).bit_length() for x in column) - PART_BITS) for column in rest.T]
-        rows = [[(x + step // 2) // step * step for x, step in zip(row, steps, strict=True)] for row in rest]
-        part = np.array(rows, dtype=object)
+        lengths = (int(x).bit_length() for x in np.abs(rest).max(axis=0))
+        steps = np.array([1 << max(0, length - PART_BITS) for length in lengths], dtype=object)
+        part = (rest + steps // 2) // steps * steps
         rest = rest - part
-        parts.append(part)
-    first, second, third = (
-        np.array([[x / unit for x in row] for row in part.tolist()], dtype=float) for part in (*parts, rest)
-    )
-    return first, second, third
+        parts.append(quotients(part, unit))
+    return *parts, quotients(rest, unit)
 
 
 def exact_shift(A: Floats, n: Floats, a: Floats) -> Floats:

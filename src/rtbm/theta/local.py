@@ -79,12 +79,8 @@ class LocalSum(LatticeSum):
 
     def form_of(self, Q: Tensor) -> Form:
         """The matrices of the sum: exact in value, and differentiable in Q if it asks for that."""
-        if not wants_graph(Q):
-            return self.fixed_form(Q.device)
-        U, gram = self.tensor("basis", Q.device), self.tensor("gram", Q.device)
-        return make_form(Congruence.apply(Q.double(), U, gram), self.n_osc, self.phase)
-
-    def fixed_form(self, device: torch.device) -> Form:
-        """The matrices of the sum as constants."""
+        if wants_graph(Q):
+            U, gram = self.tensor("basis", Q.device), self.tensor("gram", Q.device)
+            return make_form(Congruence.apply(Q.double(), U, gram), self.n_osc, self.phase)
         named = zip(self.form._fields, self.form, strict=True)
-        return Form(*(self.tensor(name, device, matrix) for name, matrix in named))
+        return Form(*(self.tensor(name, Q.device, matrix) for name, matrix in named))

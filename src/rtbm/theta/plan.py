@@ -91,7 +91,8 @@ class ThetaPlan:
             if self.Q.shape != (0, 0):
                 check_positive_definite(check_symmetric(self.Q, "Q"), "Q")
                 values = (values + values.T) / 2
-                components = [np.arange(self.g)] if self.Q.requires_grad else connected_components(values != 0)
+                is_whole = self.Q.requires_grad or values.all()
+                components = [np.arange(self.g)] if is_whole else connected_components(values != 0)
             singles = [c[0] for c in components if len(c) == 1 < self.g]
             self.diagonal_indices = np.array(singles, dtype=np.int64)
             components = [c for c in components if len(c) > 1 or self.g == 1]

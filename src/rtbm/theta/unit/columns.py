@@ -6,7 +6,7 @@ from torch import Tensor
 from rtbm.common import TWO_PI, Floats
 from rtbm.theta import kernels
 from rtbm.theta.constants import N_EXPONENTIALS
-from rtbm.theta.derivatives import Derivatives, LogTheta, moment_gradients, wants_graph
+from rtbm.theta.derivatives import Derivatives, LogTheta, wants_graph
 from rtbm.theta.exact import is_above
 from rtbm.theta.lattice import DIGIT, LARGEST_INTEGER
 from rtbm.theta.unit.numba import moments
@@ -47,8 +47,13 @@ class UnitColumns:
         return moments(z, self.q, self.phase, order)
 
     def gradients(self, z: Tensor, grad: Tensor, kept: list[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """The gradients of grad·log θ̃ in z and q from these derivatives."""
-        return moment_gradients(grad, kept[0], kept[1] if len(kept) > 1 else None, self.phase)
+        """See `derivatives.CompiledSum`: by the heat equation ∂θ̃/∂q = ∓½∂²θ̃/∂z², with the upper sign in phase I."""
+        mean, *second = kept
+        by_z = grad[:, None] * mean
+        if not second:
+            return by_z, None
+        total = (grad[:, None] * second[0] + by_z * mean).sum(dim=0)
+        return by_z, (-0.5 if self.phase == "I" else 0.5) * total
 
     def _is_compiled(self, z: Tensor) -> bool:
         return kernels.AVAILABLE and z.is_cpu and not self._is_far(z)
