@@ -10,7 +10,7 @@ from machines import D, dense, diagonal
 from rtbm import InvalidInputError, RTBMDistribution, RTBMMixture
 from rtbm.distributions import ConditionalDistribution, MappedDistribution, RTBMBatch
 from rtbm.distributions.maps import Interval
-from rtbm.errors import TooManyTermsError
+from rtbm.errors import NotPositiveDefiniteError, TooManyTermsError
 from rtbm.nn import RTBM, RTBMHead, ThetaLayer
 from rtbm.parameters import Free, constrain, count, unpack
 from rtbm.theta.reference import reference_log_theta
@@ -62,6 +62,12 @@ def test_sums_have_derivatives_and_no_silent_failures() -> None:
     assert log_shifted_sums(centre[:0], root[:0]).shape == (0,)
     with pytest.raises(InvalidInputError, match="centre must be finite"):
         log_shifted_sums(1e30 * centre, root)
+
+
+@pytest.mark.parametrize("root", [[[1.0, math.nan], [0, 1]], [[1, math.inf], [0, 1]], [[1, 1], [0, 0]], [[0.0], [0]]])
+def test_matrices_without_a_sum_are_refused(root: list[list[float]]) -> None:
+    with pytest.raises(NotPositiveDefiniteError, match="full column rank"):
+        log_shifted_sums(torch.zeros(1, len(root[0])), torch.tensor([root]))
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)

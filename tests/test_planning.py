@@ -40,27 +40,6 @@ def test_a_plan_holds_what_its_sum_needs(Q: Floats, phase: str) -> None:
     assert len(lattice.terms) == len(half) - 1
 
 
-@settings(max_examples=30)
-@given(st.integers(2, 5).flatmap(matrices), st.sampled_from(PHASES))
-def test_the_form_is_what_poisson_summation_says(Q: Floats, phase: str) -> None:
-    """The blocks of the masked formula in `make_form` are those of the plain one."""
-    for n_osc in range(len(Q) + 1):
-        t = (np.arange(len(Q)) < n_osc) == (phase == "I")
-        form, sign, k = make_form(Q, n_osc, phase, np), 1 if phase == "I" else -1, ~t
-        inverse = np.linalg.inv(Q[t][:, t])
-        mix = Q[k][:, t] @ inverse
-        for found, expected in (
-            (form.B[t][:, t], 2 * np.pi * inverse), (form.B[k][:, t], -mix), (form.B[k][:, k], np.eye(k.sum())),
-            (form.K[t][:, t], sign * inverse), (form.Psi[k][:, t], -sign * 2 * np.pi * mix),
-            (form.G[t][:, k], 0 * mix.T), (form.G[t][:, t], 4 * np.pi**2 * inverse),
-            (form.G[k][:, k], Q[k][:, k] - mix @ Q[t][:, k]),
-        ):  # fmt: skip
-            size = np.sqrt(np.linalg.cond(Q)) * max(1.0, np.abs(expected).max(initial=0.0), np.abs(Q).max())
-            assert np.abs(found - expected).max(initial=0.0) <= SAME * size
-        constant = 0.5 * (t.sum() * np.log(2 * np.pi) - np.linalg.slogdet(Q[t][:, t])[1])
-        assert abs(form.constant - constant) <= SAME * max(1.0, abs(constant))
-
-
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("shape", [(0,), (0, 0)])
 def test_without_coordinates_the_function_is_one(shape: tuple[int, ...], phase: str) -> None:

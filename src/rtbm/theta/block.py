@@ -20,7 +20,7 @@ LONG_LIST = {"cpu": 120, "cuda": 1000}
 """Lists with more terms are long: large batches take the split product. Speed only (`make bench`, `theta_gpu.py`)."""
 LARGE_BATCH = 1e5
 """Points times terms of a large batch. In smaller ones the product's set-up takes longer than the sum. Speed only."""
-MOMENT_ELEMENTS = 2**22  # numbers of the graph of a chunk of points whose moments torch forms
+MOMENT_ELEMENTS = 2**17  # numbers of a temporary of a chunk of points whose moments torch forms
 
 
 class Block:
@@ -34,15 +34,18 @@ class Block:
     def __init__(self, Q: Floats, phase: str, tolerance: float):
         self.lattice = LocalSum(Q, phase, tolerance)
         self.product = SplitProduct(self.lattice)
-        passes: list[CompiledSum] = [kind(self.lattice, self.torch_log_theta) for kind in (NumbaList, TritonList)]
-        self._compiled = dict(zip(("numba", "triton"), passes, strict=True))
+        self._compiled: dict[str, CompiledSum] = {
+            "numba": NumbaList(self.lattice), "triton": TritonList(self.lattice)
+        }  # fmt: skip
 
     def log_theta(self, z: Tensor, Q: Tensor, evaluator: str | None = None) -> Tensor:
         """log θ̃ (points,) for z (points, g); differentiable to any order."""
         compiled = self._compiled.get(evaluator or self.choose(z))
         if compiled is None or self.lattice.is_far(z):
             return self.torch_log_theta(z, Q, evaluator)
-        return LogTheta.apply(z, Q, compiled) if wants_graph(z, Q) else compiled.moments(z, 0)[0]
+        if wants_graph(z, Q):
+            return LogTheta.apply(z, Q, compiled, self.torch_log_theta)
+        return compiled.moments(z, 0)[0]
 
     def moments(self, z: Tensor, Q: Tensor, order: int, evaluator: str | None = None) -> Derivatives:
         """log θ̃ and its z-derivatives up to `order` ≤ 3; differentiable to any order."""
@@ -53,13 +56,13 @@ class Block:
             return self._compiled[name].moments(z, order)
         width = 4 * self.product.split.entries if name == "product" else len(self.lattice.points)
         chunks = z.split(max(1, MOMENT_ELEMENTS // (width * self.lattice.g ** max(order - 1, 0))))
-        parts = [self._torch_moments(rows, Q, order, name) for rows in chunks]
-        return tuple(torch.cat(column).detach() for column in zip(*parts, strict=True))
+        parts = [[part.detach() for part in self._torch_moments(rows, Q, order, name)] for rows in chunks]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
     def _torch_moments(self, z: Tensor, Q: Tensor, order: int, evaluator: str) -> Derivatives:
         """Derivatives of derivatives by autograd."""
         with torch.inference_mode(False), torch.enable_grad():
-            z = z.clone() if z.is_inference() else z.double()
+            z = (z.clone() if z.is_inference() else z).double()
             argument = z if z.requires_grad else z.view_as(z).requires_grad_()
             found = [self.torch_log_theta(argument, Q, evaluator)]
             for _ in range(order):

@@ -30,7 +30,7 @@ def is_transforming() -> bool:
 
 
 class CompiledSum(Protocol):
-    """A compiled log θ̃ without graph, with what its gradients take, and its counterpart in torch."""
+    """A compiled log θ̃ without graph, with what its gradients take."""
 
     def moments(self, z: Tensor, order: int) -> Derivatives:
         """log θ̃ (points,), and its derivatives in z (points, g) up to `order` ≤ 2."""
@@ -41,19 +41,19 @@ class CompiledSum(Protocol):
     def gradients(self, z: Tensor, grad: Tensor, kept: list[Tensor]) -> tuple[Tensor, Tensor | None]:
         """The gradients of grad·log θ̃ in z and Q."""
 
-    def torch_log_theta(self, z: Tensor, Q: Tensor) -> Tensor:
-        """log θ̃ in plain torch."""
-
 
 class LogTheta(torch.autograd.Function):
-    """log θ̃ (points,) by a compiled pass. Its gradients are compiled, too; a graph of these goes through torch."""
+    """log θ̃ (points,) by a compiled pass. Its gradients are compiled, too; a graph of these goes through torch.
+
+    `in_torch(z, Q)` is log θ̃ in plain torch.
+    """
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, Q: Tensor, compiled: CompiledSum) -> Tensor:
+    def forward(ctx: Any, z: Tensor, Q: Tensor, compiled: CompiledSum, in_torch: Callable[..., Tensor]) -> Tensor:
         """The value."""
         value, *kept = compiled.start(z, 2 if ctx.needs_input_grad[1] else 1)
         ctx.save_for_backward(z, Q, *kept)
-        ctx.compiled = compiled
+        ctx.compiled, ctx.in_torch = compiled, in_torch
         return value
 
     @staticmethod
@@ -63,7 +63,7 @@ class LogTheta(torch.autograd.Function):
         if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(grad):
             return _torch_gradients(ctx, z, Q, grad)
         by_z, by_Q = ctx.compiled.gradients(z, grad, kept)
-        return by_z.to(z.dtype), None if by_Q is None else by_Q.to(Q.dtype), None
+        return by_z.to(z.dtype), None if by_Q is None else by_Q.to(Q.dtype), None, None
 
 
 def _torch_gradients(ctx: Any, z: Tensor, Q: Tensor, grad: Tensor) -> Any:
@@ -71,9 +71,9 @@ def _torch_gradients(ctx: Any, z: Tensor, Q: Tensor, grad: Tensor) -> Any:
     wanted = [tensor for tensor, need in zip((z, Q), ctx.needs_input_grad, strict=False) if need]
     has_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        value = ctx.compiled.torch_log_theta(z, Q)
+        value = ctx.in_torch(z, Q)
     found = iter(torch.autograd.grad(value, wanted, grad, create_graph=has_graph))
-    return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None
+    return *(next(found) if need else None for need in ctx.needs_input_grad[:2]), None, None
 
 
 class Congruence(torch.autograd.Function):

@@ -123,7 +123,7 @@ def exact_inverse(Q: NDArray[Any]) -> tuple[NDArray[Any], int]:
     return rows[:, g:], determinant
 
 
-def in_parts(numerators: NDArray[Any], unit: int) -> tuple[Floats, Floats, Floats]:
+def in_parts(numerators: NDArray[Any], unit: int) -> tuple[Floats, ...]:
     """The matrix numerators / unit as a sum of three, for exact products with integers.
 
     The first two hold 30 bits each, on one grid for each column. So n @ part does not round for integers n below
@@ -206,11 +206,13 @@ def lll(R: Floats, U: Floats) -> float:
     while k < g and largest <= LARGEST_INTEGER:
         for j in range(k - 1, -1, -1):
             q = np.rint(R[j, k] / R[j, j])
+            if not abs(q) <= LARGEST_INTEGER:  # NaN, too: R is not of full rank
+                return np.inf
             if q != 0.0:
                 for i in range(g):
                     R[i, k] -= q * R[i, j]
                     U[i, k] -= q * U[i, j]
-                    largest = max(largest, abs(q), abs(U[i, k]))
+                    largest = max(largest, abs(U[i, k]))
         if LOVASZ * R[k - 1, k - 1] ** 2 <= R[k - 1, k] ** 2 + R[k, k] ** 2:
             k += 1
             continue
@@ -321,7 +323,7 @@ def list_points(
     if not expected <= limit:
         raise TooManyTermsError(expected, limit)
     origin = np.rint(centre)  # from here on, points are relative to it
-    owner, points, left = np.arange(len(R)), np.zeros((len(R), 0)), radius2 * (1 + 1e-9)
+    owner, left, levels = np.arange(len(R)), radius2 * (1 + 1e-9), []
     image = (R @ (origin - centre)[..., None])[..., 0]  # of the point whose first coordinates are 0
     for i in range(R.shape[1] - 1, -1, -1):
         scale, box = R[owner, i, i], half_widths[owner, i]
@@ -334,10 +336,14 @@ def list_points(
         parent = np.repeat(np.arange(len(counts)), counts.astype(np.int64))
         value = np.arange(len(parent)) + (lowest - counts.cumsum() + counts)[parent]
         owner = owner[parent]
-        image = image[parent] + R[owner, :, i] * value[:, None]
+        image = image[parent, : i + 1] + R[owner, : i + 1, i] * value[:, None]
         outside = np.maximum(np.abs(image[:, i]) - box[parent], 0.0)
         left = np.maximum(left[parent] - outside**2, 0.0)
-        points = np.concatenate([value[:, None], points[parent]], axis=1)
+        levels.append((value, parent))
+    points, index = np.empty((len(owner), R.shape[1])), np.arange(len(owner))
+    for i, (value, parent) in enumerate(reversed(levels)):
+        points[:, i] = value[index]
+        index = parent[index]
     points += origin[owner]
     if n_paired:
         signs = np.sign(points[:, :n_paired])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import TWO_PI, Floats, Integers
-from rtbm.errors import InvalidInputError
+from rtbm.errors import InvalidInputError, NotPositiveDefiniteError
 from rtbm.theta.exact import nearest_plane
 from rtbm.theta.lattice import (
     LARGEST_INTEGER,
@@ -70,6 +70,8 @@ def log_shifted_sums(centre: Tensor, root: Tensor, tolerance: float = 1e-12) -> 
 
 def _find_bases(root: Floats, tolerance: float) -> tuple[Floats, Integers]:
     """The reduced bases (n, g, g) of (MU)ᵀ(MU), and how many of their first coordinates to transform (n,)."""
+    if not (np.isfinite(root).all() and (np.diagonal(triangular_factors(root), axis1=1, axis2=2) > 0).all()):
+        raise NotPositiveDefiniteError("the matrices must be finite and of full column rank, and one is not")
     basis = np.broadcast_to(np.eye(root.shape[2]), (len(root), *root.shape[2:] * 2))
     for _ in range(MAX_ROUNDS):
         R = triangular_factors(root @ basis)

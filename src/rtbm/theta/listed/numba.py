@@ -4,7 +4,6 @@ A work space holds rows of points, so that the compiler makes SIMD code: a coord
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -24,8 +23,8 @@ EXPONENT_BITS = 0x7FF << 52
 class NumbaList:
     """log θ̃ of near arguments, and its first two derivatives, without graph; see `derivatives.CompiledSum`."""
 
-    def __init__(self, lattice: LocalSum, torch_log_theta: Callable[[Tensor, Tensor], Tensor]):
-        self.lattice, self.torch_log_theta = lattice, torch_log_theta
+    def __init__(self, lattice: LocalSum):
+        self.lattice = lattice
 
     def start(self, z: Tensor, order: int) -> Derivatives:
         """log θ̃ (points,), and what `list_pass` finds, with derivatives divided by Z."""

@@ -7,8 +7,6 @@ tuples with an entry for each coordinate, triangles with one for each i and j �
 # mypy: disable-error-code="assignment,attr-defined,misc"
 # Tuples grow while Triton unrolls their loops.
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -37,8 +35,8 @@ PROGRAM_POINTS, PROGRAMS = 128, 132 * 64
 class TritonList:
     """log θ̃ of near arguments, and its first two derivatives, without graph; see `derivatives.CompiledSum`."""
 
-    def __init__(self, lattice: LocalSum, torch_log_theta: Callable[[Tensor, Tensor], Tensor]):
-        self.lattice, self.torch_log_theta = lattice, torch_log_theta
+    def __init__(self, lattice: LocalSum):
+        self.lattice = lattice
 
     def start(self, z: Tensor, order: int) -> Derivatives:
         """log θ̃ (points,) alone: its gradients are computed anew."""

@@ -28,7 +28,7 @@ class UnitColumns:
     def log_theta(self, z: Tensor, q: Tensor) -> Tensor:
         """The sum over columns (points,) for z (points, g); differentiable to any order."""
         if wants_graph(z, q) and self._is_compiled(z):
-            return LogTheta.apply(z, q, self)
+            return LogTheta.apply(z, q, self, self.torch_log_theta)
         return self.torch_log_theta(z, q)
 
     def moments(self, z: Tensor, q: Tensor, order: int) -> Derivatives:
