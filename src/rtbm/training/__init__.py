@@ -1,15 +1,16 @@
-"""Fitting densities: families of machines, the objective, and the solvers that minimise it."""
+"""Fitting densities: the E-step, the objective, and the solvers that minimise it."""
 
-from rtbm.training.families import Family, Prior, make_family
-from rtbm.training.likelihood import Likelihood
-from rtbm.training.objective import Objective
+from rtbm.training.family import Density, Family
+from rtbm.training.machines import Prior
+from rtbm.training.objective import FAILURES, ArrayBlocks, Likelihood, Objective
 from rtbm.training.solvers import SOLVERS, Monitor, Record, Result, Solver, make_solver
 from rtbm.training.starts import make_start
-from rtbm.training.sums import ArrayBlocks
 
 __all__ = [
+    "FAILURES",
     "SOLVERS",
     "ArrayBlocks",
+    "Density",
     "Family",
     "Likelihood",
     "Monitor",
@@ -18,7 +19,6 @@ __all__ = [
     "Record",
     "Result",
     "Solver",
-    "make_family",
     "make_solver",
     "make_start",
 ]

@@ -1,4 +1,4 @@
-"""Densities of single columns: one machine with two hidden units for each, all fitted in one compiled call."""
+"""Densities of single columns: one machine with two hidden units for each, all fitted together."""
 
 import math
 from typing import Annotated, NamedTuple
@@ -7,45 +7,26 @@ import numpy as np
 import torch
 
 from rtbm.common import Floats
-from rtbm.theta import kernels
-from rtbm.theta.kernels import compiled
+from rtbm.training import machines as algebra
 from rtbm.training.coordinates import SMALLEST_SAMPLE
-from rtbm.training.families import Dense, Prior
-from rtbm.training.families.dense import OVERLAP, RANGE_TAIL, RIGIDITY, STIFFNESS
-from rtbm.training.likelihood import log_prob
-from rtbm.training.objective import Objective
-from rtbm.training.solvers import SOLVERS
-from rtbm.training.sums import ArrayBlocks
-from rtbm.training.sums.dense import (
-    LOG_TWO_PI,
-    add_penalty,
-    likelihood_gradient,
-    make_view,
-    new_sums,
-    pack_machines,
-    unpack_machines,
-)
-from rtbm.training.sums.states import sum_far, tabulate
+from rtbm.training.family import Family
+from rtbm.training.machines import LOG_TWO_PI, STIFFNESS, Machines, Prior, Sums
+from rtbm.training.objective import ArrayBlocks, Likelihood
+from rtbm.training.starts import OVERLAP, RANGE_TAIL
+from rtbm.training.states import list_states
 
 N_HIDDEN = 2
 LEVELS = np.array([RANGE_TAIL, *np.arange(0.05, 1.0, 0.1), 1 - RANGE_TAIL])
 NORMAL_GAPS: np.ndarray = np.diff(torch.special.ndtri(torch.from_numpy(LEVELS[1:-1])).numpy())
 """Quantiles of a column from which its start and its prior follow, and the distances of those of a normal distribution,
 as in `coordinates.local_widths`."""
-FAMILY = Dense(1, N_HIDDEN)
+FAMILY = Family(1, N_HIDDEN)
 NODES = 128
 """The number of weighted nodes, at most, to which a column is fitted. Fewer blur the density; more take longer."""
 MAX_ITER, TOL = 100, 1e-4
 """The most iterations, and the gain of the mean log P below which, twice in a row, they end. Less changes little."""
-FIT_OMITTED, OMITTED, ROOM = -50.0, -37.0, 512
-"""Log of the share of hidden states that tables omit, in fits and afterwards, and the most states of a table. Fits omit
-less, since they begin with machines that are far from some points."""
-FAR = -20.0
-"""Points whose log P is lower than the peak of a state by this much are summed over states of their own. For others,
-OMITTED is negligible."""
-FIT_SKIPPED, SKIPPED = 20.0, 37.0
-"""States whose terms are at most exp(−SKIPPED) of the largest one are skipped, in fits and afterwards. Less costs
-digits."""
+ROOM = 512
+"""The most states of a machine. Softer ones are not fitted."""
 
 
 class ColumnDensities(NamedTuple):
@@ -66,39 +47,29 @@ class ColumnDensities(NamedTuple):
         quantiles = (quantiles - centre[:, None]) / scale[:, None]
         widths = np.median(np.diff(quantiles[:, 1:-1]) / NORMAL_GAPS, axis=1)
         widths = np.where((~np.isnan(x)).sum(axis=0) >= SMALLEST_SAMPLE, np.clip(widths, 0.05, 1.0), 1.0)
-        starts = _make_starts(quantiles)
-        if kernels.AVAILABLE:
-            return cls(_fit_all(z, masses / total[:, None], starts, widths, total), centre, scale)
-        solver = SOLVERS["lbfgs"](max_iter=MAX_ITER, tol=TOL)
-        for i, start in enumerate(starts):
-            source = ArrayBlocks(torch.from_numpy(z[i][:, None]), torch.from_numpy(masses[i]))
-            objective = Objective(FAMILY, source, Prior(1.0, widths[i : i + 1]))
-            starts[i] = solver.minimise(objective, torch.from_numpy(start.copy())).vector.numpy()
-        return cls(starts, centre, scale)
+        return cls(_fit_all(_Objectives(z, masses / total[:, None], widths, total), _make_starts(quantiles)), centre, scale)
 
     def log_prob(self, x: Floats) -> Floats:
         """log P (n, d) of the entries of x (n, d); 0 where they are missing."""
-        absent = np.isnan(x)
-        z = np.ascontiguousarray(((np.where(absent, self.centre, x) - self.centre) / self.scale).T)
-        log_prob, far = np.empty(z.shape), np.ones(z.shape, dtype=bool)
-        if kernels.AVAILABLE:
-            _log_prob_all(self.vectors, z, log_prob, far)
-        for i in np.flatnonzero(far.any(axis=1)):
-            log_prob[i, far[i]] = _far_log_prob(self.vectors[i], z[i, far[i]])
-        return np.where(absent, 0.0, log_prob.T - np.log(self.scale))
+        z, result = torch.from_numpy((x - self.centre) / self.scale), np.zeros(x.shape)
+        for i, vector in enumerate(self.vectors):
+            source = ArrayBlocks(z[:, i : i + 1].contiguous(), torch.ones(len(z), dtype=torch.float64))
+            result[:, i] = Likelihood(FAMILY, source).log_prob(torch.from_numpy(vector)).numpy()
+        return np.where(np.isnan(x), 0.0, result - np.log(self.scale))
 
     def normals(self, i: int) -> tuple[Floats, Floats, Floats]:
         """Column i as a sum of normals: their weights, centres and scales (S,), the largest weight first.
 
-        Where hidden units are too soft for a table, the sum is one normal.
+        Where hidden units are too soft for a list, the sum is one normal.
         """
-        machines, states = _machines_and_states(self.vectors[i], OMITTED)
-        if len(states.delta) == 0:
+        machine = FAMILY.machines(self.vectors[i])
+        if _is_soft(machine).any():
             return np.ones(1), self.centre[i : i + 1], self.scale[i : i + 1]
+        states = list_states(machine.L_A.mT, machine.centre, ROOM)
         order = np.argsort(-states.log_prior, kind="stable")
-        places = machines.mean[0, 0] + (states.delta[order] + machines.centre[0]) @ machines.F[0, 0]
+        places = machine.origin[0] + states.delta[order] @ machine.F[0, 0]
         weights = np.exp(states.log_prior[order])
-        scales = np.full(len(order), self.scale[i] * machines.L[0, 0, 0])
+        scales = np.full(len(order), self.scale[i] * machine.L[0, 0, 0])
         return weights / weights.sum(), self.centre[i] + self.scale[i] * places, scales
 
 
@@ -132,134 +103,104 @@ def _make_starts(quantiles: Floats) -> Floats:
     return pack_machines(np.zeros(len(low)), *parts)[: FAMILY.n_parameters * len(low)].reshape(len(low), -1)
 
 
-@compiled
-def _machines_and_states(vector, omitted):
-    """A vector as `Machines`, of which there is one, and the table of its states, which is empty if it is too long."""
-    one, n_hidden, room = np.int64(1), np.int64(N_HIDDEN), np.int64(ROOM)
-    machines = unpack_machines(vector, one, one, n_hidden)
-    return machines, tabulate(machines, np.full(1, omitted), room)
+def _make_starts(quantiles: Floats) -> Floats:
+    """The first vectors (d, n_parameters) for quantiles (d, len(LEVELS)) of columns: see `evenly_spaced`."""
+    low, high = quantiles[:, 0], np.maximum(quantiles[:, -1], quantiles[:, 0] + 0.1)
+    steps, spacing = 0.5 ** np.arange(1, N_HIDDEN + 1), (high - low) / 2**N_HIDDEN
+    F = np.outer(high - low - spacing, steps / steps.sum())
+    L_A = np.broadcast_to(math.sqrt(STIFFNESS) * np.eye(N_HIDDEN), (len(low), N_HIDDEN, N_HIDDEN))
+    mean, width = 0.5 * (low + high - F.sum(axis=1)), np.minimum(1.0, OVERLAP * spacing)
+    parts = L_A, np.full(F.shape, 0.5), F[:, None], mean[:, None], width[:, None, None]
+    return algebra.pack(Machines(np.zeros(len(low)), *parts))[: F.shape[0] * FAMILY.n_parameters].reshape(len(low), -1)
 
 
-@compiled
-def _fill_terms(x, places, log_prior, precision, skipped, terms):
-    """Fill terms (S,) with P(x, s) for the states of a machine, relative to the largest; returns the log of that.
-
-    `places` (S,) are the centres of the states, and `precision` is 1/L. The factor of N(v|h) is left out. Terms of at
-    most exp(−skipped) are 0.
-    """
-    top = -np.inf
-    for s in range(len(places)):
-        noise = precision * (x - places[s])
-        terms[s] = log_prior[s] - 0.5 * noise * noise
-        top = max(top, terms[s])
-    for s in range(len(places)):
-        terms[s] = math.exp(terms[s] - top) if terms[s] > top - skipped else 0.0
-    return top
+def _is_soft(machines: Machines) -> Floats:
+    """Which machines (d,) have too many states: their number goes as 1/√det A."""
+    return ~(machines.L_A.diagonal(axis1=1, axis2=2).prod(axis=1) > 0.5)
 
 
-@compiled
-def _objective(vector, z, weights, total, width, gradient):
-    """The negative mean log P plus prior of a machine, and its gradient; infinite where its table is too long."""
-    machines, states = _machines_and_states(vector, FIT_OMITTED)
-    if len(states.delta) == 0:
-        return np.inf
-    gradient[:] = 0.0
-    penalty = add_penalty(machines, 1.0, width, RIGIDITY, STIFFNESS, gradient)
-    delta, precision, squares, value = states.delta, 1 / machines.L[0, 0, 0], 0.0, 0.0
-    places = machines.mean[0, 0] + (delta + machines.centre[0]) @ machines.F[0, 0]
-    terms, counts, noises = np.empty(len(places)), np.zeros(len(places)), np.zeros(len(places))
-    for b in range(len(z)):
-        if weights[b] == 0.0:
-            continue
-        top = _fill_terms(z[b], places, states.log_prior, precision, FIT_SKIPPED, terms)
-        all_terms = terms.sum()
-        value += weights[b] * (top + math.log(all_terms))
-        for s in range(len(places)):
-            share, noise = weights[b] / all_terms * terms[s], precision * (z[b] - places[s])
-            counts[s] += share
-            noises[s] += share * noise
-            squares += share * noise * noise
-    n_machines, d, g = machines.F.shape
-    sums = new_sums(n_machines, d, g)
-    sums.shares[0], sums.noise[0, 0], sums.square[0, 0, 0] = counts.sum(), noises.sum(), squares
-    sums.first[0], sums.cross[0, 0] = counts @ delta, noises @ delta
-    for i in range(N_HIDDEN):
-        sums.second[0, i] = (counts * delta[:, i]) @ delta
-    gradient[:] = gradient / total - likelihood_gradient(sums, machines, states)
-    return penalty / total - value - math.log(precision) + 0.5 * LOG_TWO_PI
+class _Objectives(NamedTuple):
+    """The negative mean log P plus prior of the machines of several columns."""
+
+    z: Floats  # (d, NODES)
+    weights: Floats  # (d, NODES), of sum 1
+    widths: Floats  # (d,)
+    total: Floats  # (d,): the numbers of observations
+
+    def of(self, chosen: np.ndarray) -> "_Objectives":
+        """Those of some columns."""
+        return _Objectives(*(part[chosen] for part in self))
+
+    @np.errstate(all="ignore")  # trial steps may leave float64
+    def evaluate(self, vectors: Floats) -> tuple[Floats, Floats]:
+        """The values (d,), and the gradients (d, n_parameters). They are infinite where machines are too soft."""
+        values, gradients = np.full(len(vectors), np.inf), np.zeros(vectors.shape)
+        machines = algebra.unpack(vectors.ravel(), len(vectors), 1, N_HIDDEN)
+        known = np.isfinite(vectors).all(axis=1) & (np.abs(vectors).max(axis=1) < 100) & ~_is_soft(machines)
+        if known.any():
+            values[known], gradients[known] = self.of(known)._evaluate(vectors[known])
+        return values, np.where(np.isfinite(values)[:, None], gradients, 0.0)
+
+    def _evaluate(self, vectors: Floats) -> tuple[Floats, Floats]:
+        K = len(vectors)
+        machines = algebra.unpack(vectors.ravel(), K, 1, N_HIDDEN)._replace(log_weights=np.zeros(K))
+        states = list_states(machines.L_A.mT, machines.centre, ROOM)
+        owner, width = states.owner, machines.L[:, 0, 0]
+        places = machines.origin[owner, 0] + (states.delta * machines.F[owner, 0]).sum(axis=1)
+        noise = (self.z[owner] - places[:, None]) / width[owner, None]
+        logs = states.log_prior[:, None] - 0.5 * noise**2
+        top = np.maximum.reduceat(logs, states.first[:-1])
+        terms = np.exp(logs - top[owner])
+        sums = np.add.reduceat(terms, states.first[:-1])
+        log_prob = (self.weights * (top + np.log(sums))).sum(axis=1) - np.log(width) - 0.5 * LOG_TWO_PI
+        shares = terms * (self.weights / sums)[owner]
+        counts, noises = shares.sum(axis=1), (shares * noise).sum(axis=1)
+        by_noise = states.total(noises)[:, None], states.expect(noises)[0][:, None]
+        square = states.total((shares * noise**2).sum(axis=1))[:, None, None]
+        all_sums = Sums(0.0, states.total(counts), *states.expect(counts), *by_noise, square)
+        penalty, by_penalty = algebra.penalty(machines, Prior(1.0, self.widths[:, None]))
+        gradient = algebra.gradient(machines, states, all_sums)
+        by_penalty, gradient = (part[: vectors.size].reshape(vectors.shape) for part in (by_penalty, gradient))
+        return penalty / self.total - log_prob, by_penalty / self.total[:, None] - gradient
 
 
-def _fit_all(z, weights, starts, widths, total):
-    """Minimise the objective of each column from its start, by BFGS: the vectors (d, n_parameters).
-
-    z and weights (d, NODES) are standardised nodes and their weights, of sum 1, and `total` (d,) the numbers of
-    observations.
-    """
-    size, vectors = starts.shape[1], starts.copy()
-    gradient, trial_gradient = np.empty(size), np.empty(size)
-    for i in range(len(z)):
-        width, vector, n_small = widths[i : i + 1], starts[i].copy(), 0
-        value = _objective(vector, z[i], weights[i], total[i], width, gradient)
-        inverse = np.eye(size) / max(1.0, math.sqrt((gradient**2).sum()))
-        for iteration in range(MAX_ITER):
-            direction = -(inverse @ gradient)
-            slope = direction @ gradient
-            step, trial, trial_value = 2.0, vector, np.inf
-            for _ in range(20):
-                step *= 0.5
-                trial = vector + step * direction
-                trial_value = _objective(trial, z[i], weights[i], total[i], width, trial_gradient)
-                if trial_value <= value + 1e-4 * step * slope:
-                    break
-            gain = value - trial_value
-            if not gain > 0:
+def _fit_all(objectives: _Objectives, starts: Floats) -> Floats:
+    """The vectors (d, n_parameters) that BFGS finds from the starts, for all columns at once."""
+    vectors, size = starts.copy(), starts.shape[1]
+    values, gradients = objectives.evaluate(vectors)
+    inverses = np.eye(size) / np.maximum(1.0, np.linalg.norm(gradients, axis=1))[:, None, None]
+    n_small, active = np.zeros(len(vectors), dtype=int), np.arange(len(vectors))
+    for iteration in range(MAX_ITER):
+        value, gradient, inverse = values[active], gradients[active], inverses[active]
+        direction = -(inverse @ gradient[:, :, None])[:, :, 0]
+        slope, step = (direction * gradient).sum(axis=1), np.ones(len(active))
+        trial, trial_value, trial_gradient = vectors[active], np.full(len(active), np.inf), gradient.copy()
+        missing = np.ones(len(active), dtype=bool)
+        for _ in range(20):  # of each column's step, until it improves enough
+            trial[missing] = vectors[active[missing]] + step[missing, None] * direction[missing]
+            trial_value[missing], trial_gradient[missing] = objectives.of(active[missing]).evaluate(trial[missing])
+            missing &= ~(trial_value <= value + 1e-4 * step * slope)
+            if not missing.any():
                 break
-            moved, change = step * direction, trial_gradient - gradient
-            along = moved @ change
-            if along > 1e-12:
-                if iteration == 0:
-                    inverse = np.eye(size) * (along / (change @ change))
-                turned = inverse @ change
-                factor = (1 + (change @ turned) / along) / along
-                inverse += factor * np.outer(moved, moved)
-                inverse -= (np.outer(turned, moved) + np.outer(moved, turned)) / along
-            vector, value = trial, trial_value
-            gradient[:] = trial_gradient
-            n_small = n_small + 1 if gain < TOL * max(1.0, abs(value)) else 0
-            if n_small == 2:
-                break
-        vectors[i] = vector
+            step[missing] *= 0.5
+        gain = value - trial_value
+        moved, change = trial - vectors[active], trial_gradient - gradient
+        along = (moved * change).sum(axis=1)
+        if iteration == 0:
+            first = np.where(along > 1e-12, along / np.maximum((change**2).sum(axis=1), 1e-300), 1.0)
+            inverse = np.where((along > 1e-12)[:, None, None], first[:, None, None] * np.eye(size), inverse)
+        turned, over = (inverse @ change[:, :, None])[:, :, 0], 1 / np.maximum(along, 1e-12)[:, None, None]
+        outer = moved[:, :, None] * moved[:, None]
+        cross = turned[:, :, None] * moved[:, None]
+        updated = inverse + over * (1 + (change * turned).sum(axis=1)[:, None, None] * over) * outer
+        updated -= over * (cross + cross.mT)
+        inverses[active] = np.where((along > 1e-12)[:, None, None], updated, inverse)
+        better = gain > 0
+        kept = active[better]
+        vectors[kept], values[kept], gradients[kept] = trial[better], trial_value[better], trial_gradient[better]
+        is_small = gain < TOL * np.maximum(1.0, np.abs(trial_value))
+        n_small[active] = np.where(is_small, n_small[active] + 1, 0)
+        active = active[better & (n_small[active] < 2)]
+        if not len(active):
+            break
     return vectors
-
-
-@compiled
-def _log_prob_all(vectors, z, log_prob, far):
-    """Fill log_prob (d, n) with log P of z (d, n), and `far` (d, n) with where that would take a longer table."""
-    for i in range(len(z)):
-        machines, states = _machines_and_states(vectors[i], OMITTED)
-        if len(states.delta) == 0:
-            continue
-        precision, terms = 1 / machines.L[0, 0, 0], np.empty(len(states.delta))
-        places = machines.mean[0, 0] + (states.delta + machines.centre[0]) @ machines.F[0, 0]
-        log_peak = math.log(precision) - 0.5 * LOG_TWO_PI
-        for j in range(z.shape[1]):
-            top = _fill_terms(z[i, j], places, states.log_prior, precision, SKIPPED, terms)
-            far[i, j] = not top > FAR
-            log_prob[i, j] = log_peak + top + math.log(terms.sum())
-
-
-def _far_log_prob(vector: Floats, z: Floats) -> Floats:
-    """log P (n,) of points (n,) that are far from their machine, or of one whose hidden units are soft."""
-    machines, states = _machines_and_states(vector, OMITTED)
-    if kernels.AVAILABLE and len(states.delta):
-        view = make_view(machines, states, np.zeros(1, dtype=np.int64))
-        y = (z[None, :, None] - view.origin) @ view.inverse
-        form = machines.L_A @ machines.L_A.mT + view.slopes.mT @ view.slopes
-        shift = np.ascontiguousarray(np.linalg.solve(form, (y @ view.slopes).mT).mT)
-        sums = new_sums(1, 1, N_HIDDEN)
-        joint, ones = np.empty((len(z), 1)), np.ones(len(z))
-        if sum_far(
-            ones, np.empty((0, 0)), y, shift, np.linalg.cholesky(form), machines, states, view, False, ROOM, sums, joint
-        ):
-            return joint[:, 0]
-    return log_prob(FAMILY, torch.from_numpy(vector), torch.from_numpy(z[:, None].copy())).numpy()

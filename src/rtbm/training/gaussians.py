@@ -1,4 +1,4 @@
-"""Gaussians, by the same pass over the data: machines whose hidden units have only one state.
+"""Gaussians, by the same E-step: machines without hidden units.
 
 One Gaussian stands for what is known of data before a fit, and several are what a mixture has to beat. Gaps are
 integrated out.
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from rtbm.common import Floats
 from rtbm.training.coordinates import Moments
-from rtbm.training.sums import ArrayBlocks, Evaluation, PointBlock, dense
-from rtbm.training.sums.passes import TablePass
+from rtbm.training.machines import Machines
+from rtbm.training.objective import ArrayBlocks, Evaluation, Expectation
 
 GAUSSIAN_MAX_ITER, GAUSSIAN_TOL = 500, 1e-5
 """Iterations of expectation maximisation, and the gain in mean log P that ends it. A smaller one takes longer."""
@@ -33,32 +33,17 @@ class Gaussians(NamedTuple):
     roots: Floats  # (K, d, d), the Cholesky factors of the covariances
 
     def log_prob(self, source: ArrayBlocks) -> Tensor:
-        """log P (n,) of the points of a source."""
-        return source.scatter(self._log_prob, source.x.new_zeros(()))
-
-    def _log_prob(self, block: PointBlock) -> Tensor:
-        if block.is_compiled:
-            return torch.from_numpy(self._pass()._replace(wants_sums=False).log_joint(block)).logsumexp(1)
-        log_weights, means, roots = (torch.from_numpy(part).to(block.points) for part in self)
-        half = roots[:, block.present]
-        roots = torch.linalg.cholesky(half @ half.mT)
-        noise = torch.linalg.solve_triangular(roots, (block.points - means[:, None, block.present]).mT, upper=False)
-        log_volume = roots.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * len(block.present) * math.log(2 * math.pi)
-        return (log_weights - log_volume - 0.5 * noise.square().sum(1).mT).logsumexp(1)
+        """log P (n,) of the rows of a source."""
+        return source.scatter(self._expectation().log_joint).logsumexp(1)
 
     def evaluate(self, source: ArrayBlocks) -> Evaluation:
-        """The sums over the points of a source."""
-        function = self._pass()
-        return Evaluation(function.machines, function.states, function.unpack(source.add(function)))
+        """The sums over the rows of a source."""
+        return self._expectation().evaluate(source)
 
-    def _pass(self) -> TablePass:
+    def _expectation(self) -> Expectation:
         K, d = self.means.shape
-        zeros = np.zeros((K, 1))
-        machines = dense.Machines(
-            self.log_weights, zeros[:, :, None] + 1, zeros, np.zeros((K, d, 1)), self.means, self.roots
-        )
-        states = dense.States(zeros, np.zeros(K), np.arange(K + 1), np.full(K, -np.inf), zeros, zeros[:, :, None])
-        return TablePass(machines, states, np.zeros(1 + K))
+        none = np.zeros((K, 0, 0)), np.zeros((K, 0)), np.zeros((K, d, 0))
+        return Expectation.of(Machines(self.log_weights, *none, self.means, self.roots))
 
 
 def fit_gaussians(source: ArrayBlocks, filled: Floats, shares: Floats, floor: Floats) -> Gaussians:
@@ -91,9 +76,9 @@ def fit_gaussians(source: ArrayBlocks, filled: Floats, shares: Floats, floor: Fl
 
 def _expected_squares(gaussians: Gaussians, evaluation: Evaluation) -> tuple[Floats, Floats, Floats]:
     """The counts (K,), means (K, d) and sums of squares about the means (K, d, d) that the Gaussians expect."""
-    (gram, cross, square), roots = evaluation.moments(), gaussians.roots
-    counts = np.maximum(gram[:, 1, 1], 1e-12)
-    shift = (cross[:, :, 1] / counts[:, None])[:, :, None]
+    (gram, cross, square), roots = evaluation.sums.moments(), gaussians.roots
+    counts = np.maximum(gram[:, 0, 0], 1e-12)
+    shift = (cross[:, :, 0] / counts[:, None])[:, :, None]
     square = square - counts[:, None, None] * (shift @ shift.mT)
     return counts, gaussians.means + (roots @ shift)[:, :, 0], roots @ square @ roots.mT
 

@@ -1,17 +1,19 @@
 """Mixtures whose components have a table for each discrete column beside a machine, by expectation maximisation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from rtbm.common import Floats
-from rtbm.training.families import Family, Prior
-from rtbm.training.objective import Objective
-from rtbm.training.sums import Blocks, Evaluation
-from rtbm.training.sums.mixed import MixedPass, count_states, state_log_prob
+from rtbm.training.estep.backends import e_step
+from rtbm.training.family import Family
+from rtbm.training.machines import Machines, Prior, Sums
+from rtbm.training.objective import Blocks, Evaluation, Expectation, Objective
+from rtbm.training.rows import RowBlock
 
 TABLE_ROWS = 2.0
 """The prior on a table counts as much as this number of rows with the distribution of all rows. More rows shrink the
@@ -71,6 +73,54 @@ class StateTables(NamedTuple):
         return [np.ascontiguousarray(np.exp(part).T) for part in _parts(self.sizes, self.logs)]
 
 
+def state_log_prob(places: Tensor, log_tables: Floats) -> Tensor:
+    """The log probability (n, K) of the states of rows in each component; gaps count 0."""
+    tables = torch.from_numpy(np.vstack([log_tables, np.zeros_like(log_tables[:1])]))
+    return embedding_bag(places, tables.to(places.device), mode="sum")
+
+
+def count_states(places: Tensor, shares: Tensor, size: int) -> Tensor:
+    """The sums (size, K) of the shares (n, K) of rows with each state, and in the last row of all rows."""
+    counts = shares.new_zeros(size, shares.shape[1])
+    for column in places.unbind(1):
+        counts.index_add_(0, column, shares)
+    counts[-1] = shares.sum(0)
+    return counts
+
+
+class MixedExpectation(NamedTuple):
+    """An E-step over blocks of rows with numbers and states, of which either may be missing.
+
+    Its vectors for parts of the data can be added. They hold `Sums`, in which log P is that of rows with their states,
+    and then the counts (S + 1, K) of states by the responsibilities of components, of which the last row counts all rows.
+    """
+
+    numbers: Expectation
+    log_tables: Floats  # (S, K): the log probabilities of the states of all discrete columns
+
+    def __call__(self, blocks: Iterable[RowBlock]) -> Floats:
+        """The vector of some blocks."""
+        machines, states, _ = self.numbers
+        sums, counts = Sums.zeros(*machines.F.shape).vector, np.zeros((len(self.log_tables) + 1, self.log_tables.shape[1]))
+        for block in blocks:
+            offsets = state_log_prob(block.places, self.log_tables)
+            joint = torch.empty_like(offsets)
+            given, filled = (offsets.numpy(), joint.numpy()) if block.is_compiled else (offsets, joint)
+            sums += e_step(block, machines, states, given, log_joint=filled).vector
+            shares = torch.as_tensor(block.weights)[:, None] * joint.softmax(1)
+            counts += count_states(block.places, shares, len(counts)).cpu().numpy()
+        return np.concatenate([sums, counts.ravel()])
+
+    def evaluate(self, source: Blocks) -> Evaluation:
+        """The outcome over all data."""
+        machines, states, _ = self.numbers
+        vector, K = source.add(self), len(machines.mean)
+        sums = Sums.of_vector(vector, *machines.F.shape)
+        if not np.isfinite(sums.log_prob):
+            raise ArithmeticError("the density leaves float64")
+        return Evaluation(machines, states, sums, vector[len(sums.vector) :].reshape(-1, K))
+
+
 def _parts(sizes: Sequence[int], tables: Floats) -> Iterator[Floats]:
     """The rows (size, K) of each column."""
     yield from np.split(tables, np.cumsum(sizes)[:-1])
@@ -105,10 +155,10 @@ class MixedObjective(Objective):
         self.evaluations += 1
         machines, tables = StateTables.of_vector(self._sizes, self.family.n_components, vector)
         with np.errstate(all="ignore"):
-            evaluation = self.likelihood.evaluate(machines, tables.logs)
-            assert evaluation.counts is not None
+            numbers = Expectation.of(self.family.machines(machines))
+            evaluation = MixedExpectation(numbers, tables.logs).evaluate(self.source)
             log_prior = tables.log_prior(evaluation.counts * self.total) / self.total
-            return self._noted(self._penalty(machines)[0] - log_prior - evaluation.log_likelihood), evaluation
+            return self._noted(self._penalty(numbers.machines)[0] - log_prior - evaluation.log_likelihood), evaluation
 
     def maximise(self, evaluation: Evaluation) -> Tensor:
         """The vector after an M-step. Tables and weights count rows without numbers too."""
@@ -143,9 +193,16 @@ class LatentClasses(NamedTuple):
         """The classes after EM on data whose weights have the sum `total`."""
         classes, last = self, -np.inf
         for n_iter in range(1, max_iter + 1):
-            sums = source.add(MixedPass(classes.log_weights, classes.tables.logs))
-            if sums[0] - last < tol or n_iter == max_iter:
+            numbers = Expectation.of(_no_numbers(classes.log_weights))
+            evaluation = MixedExpectation(numbers, classes.tables.logs).evaluate(source)
+            if evaluation.log_likelihood - last < tol or n_iter == max_iter:
                 break
-            last, counts = sums[0], sums[1:].reshape(-1, len(self.log_weights)) * total
-            classes = self._fit(self.tables.sizes, counts)
-        return classes._replace(log_prob=float(sums[0]), n_iter=self.n_iter + n_iter, converged=n_iter < max_iter)
+            last = evaluation.log_likelihood
+            classes = self._fit(self.tables.sizes, evaluation.counts * total)
+        return classes._replace(log_prob=evaluation.log_likelihood, n_iter=self.n_iter + n_iter, converged=n_iter < max_iter)
+
+
+def _no_numbers(log_weights: Floats) -> Machines:
+    """Machines without visible and hidden units, for rows without numbers."""
+    shapes = (0, 0), (0,), (0, 0), (0,), (0, 0)
+    return Machines(log_weights, *(np.zeros((len(log_weights), *shape)) for shape in shapes))

@@ -13,7 +13,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from rtbm.nn.feedforward import affine_layers
 from rtbm.nn.theta_layer import ThetaLayer
-from rtbm.training.likelihood import FAILURES
+from rtbm.training.objective import FAILURES
 from rtbm.training.solvers import CMA, LBFGS
 from rtbm.training.solvers.base import EARLY_STOPPING, SCHEDULE, Monitor, Result, Solver
 

@@ -6,11 +6,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from rtbm.errors import InvalidInputError, TooManyTermsError
-from rtbm.training.likelihood import FAILURES
-from rtbm.training.objective import Objective
+from rtbm.training.objective import FAILURES, Evaluation, Objective
 from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Monitor, Result, Solver
-from rtbm.training.sums import Evaluation
-from rtbm.training.sums.tables import TABLE_TOLERANCE
+
+RISE = 1e-8
+"""The objective may rise by this much from rounding and from states that are not listed; a larger rise ends EM."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,11 @@ class EM(Solver):
     takes_full_passes: ClassVar[bool] = True
 
     def _minimise(self, objective: Objective, start: Tensor, monitor: Monitor) -> Result:
-        if not objective.family.has_tables:
-            raise InvalidInputError('solver="em" needs coupling="dense": the states of a diagonal machine are not few')
         try:
             known = objective.evaluate(start)
         except TooManyTermsError as error:
             raise InvalidInputError(
-                f'solver="em" sums over tables of hidden states, which would need more than {error.limit} states here: '
+                f'solver="em" sums over lists of hidden states, which would need more than {error.limit} states here: '
                 'use fewer hidden units, or solver="lbfgs"'
             ) from None
         monitor(start, known[0])
@@ -49,9 +47,9 @@ def iterate(
         try:
             updated = objective.maximise(evaluation)
             previous, (value, evaluation) = value, objective.evaluate(updated)
-        except FAILURES:  # hidden units too soft for a table, or a covariance of zero
+        except FAILURES:  # hidden units too soft for a list, or a covariance of zero
             return vector, STALLED
-        if not value <= previous + TABLE_TOLERANCE:
+        if not value <= previous + RISE:
             return vector, STALLED
         vector = updated
         if monitor(vector, value):

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rtbm.common import Floats
-from rtbm.training.families.hidden import HiddenFamily
-from rtbm.training.sums import Evaluation
-from rtbm.training.sums.dense import Machines, lower_triangle
+from rtbm.training.m_step import HiddenFamily
+from rtbm.training.machines import RIGIDITY, STIFFNESS, Machines, Sums, lower_triangle
+from rtbm.training.states import States
 
 UNSCALED = np.empty(0)
 """Stands for parts of a scaling that changes nothing but the origin."""
@@ -41,7 +41,7 @@ class Scaling(NamedTuple):
         u = self.length * u
         K, d, _ = self.L.shape
         q, g = self.hidden.shape[1], self.centre.shape[1]
-        row, column = lower_triangle(d)
+        row, column, _ = lower_triangle(d)
         own = u[: len(u) - K].reshape(K, -1)
         by_hidden = self.hidden.mT @ own[:, :q, None]
         change = self.L @ own[:, q : q + d * (g + 1)].reshape(K, d, g + 1) @ self.visible
@@ -58,7 +58,7 @@ class Scaling(NamedTuple):
             return gradient
         K, d, _ = self.L.shape
         q, g = self.hidden.shape[1], self.centre.shape[1]
-        row, column = lower_triangle(d)
+        row, column, _ = lower_triangle(d)
         own = gradient[: len(gradient) - K].reshape(K, -1)
         by_hidden = self.hidden @ own[:, :q, None]
         by_F, by_mean = own[:, q : q + d * g].reshape(K, d, g), own[:, q + d * g : q + d * (g + 1), None]
@@ -76,16 +76,13 @@ class Scaling(NamedTuple):
 
 
 def find_scaling(
-    vector: Floats, value: float, gradient: Floats, evaluation: Evaluation, total: float, hidden: HiddenFamily
+    vector: Floats, value: float, gradient: Floats, machines: Machines, states: States, sums: Sums, total: float
 ) -> Scaling:
-    """The scaling around a vector of a mixture of dense machines, from the sums there.
-
-    `total` is the number of observations, and `hidden` has the prior of one observation.
-    """
-    machines, d = evaluation.machines, evaluation.machines.F.shape[1]
-    row, column = lower_triangle(d)
-    shares = np.maximum(evaluation.sums.shares, 1 / total)
-    gram = evaluation.moments()[0]
+    """The scaling around a vector of a mixture, from the sums there; `total` is the number of observations."""
+    d, hidden = machines.F.shape[1], HiddenFamily(states, RIGIDITY / total, STIFFNESS)
+    row, column, _ = lower_triangle(d)
+    shares = np.maximum(sums.shares, 1 / total)
+    gram = sums.moments()[0]
     widths = np.sqrt(shares[:, None] * np.where(row == column, 2.0, 1.0))
     roots = (
         _inverse_root(_hidden_information(machines, shares, hidden)),

@@ -1,0 +1,2 @@
+def is_served(x, offsets):
+    return False
