@@ -1,6 +1,6 @@
-"""Fitting densities: families of machines, the objective, and the solvers that minimise it."""
+"""Fitting densities: what is fitted, the objective, and the solvers that minimise it."""
 
-from rtbm.training.families import Family, Prior, make_family
+from rtbm.training.families import Density, Family, Prior, make_family
 from rtbm.training.likelihood import Likelihood
 from rtbm.training.objective import Objective
 from rtbm.training.solvers import SOLVERS, Monitor, Record, Result, Solver, make_solver
@@ -10,6 +10,7 @@ from rtbm.training.sums import ArrayBlocks
 __all__ = [
     "SOLVERS",
     "ArrayBlocks",
+    "Density",
     "Family",
     "Likelihood",
     "Monitor",

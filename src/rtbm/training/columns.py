@@ -10,7 +10,7 @@ from rtbm.common import Floats
 from rtbm.theta import kernels
 from rtbm.theta.kernels import compiled
 from rtbm.training.coordinates import SMALLEST_SAMPLE
-from rtbm.training.families import Dense, Prior
+from rtbm.training.families import Family, Prior
 from rtbm.training.families.dense import OVERLAP, RANGE_TAIL, RIGIDITY, STIFFNESS
 from rtbm.training.likelihood import log_prob
 from rtbm.training.objective import Objective
@@ -32,7 +32,7 @@ LEVELS = np.array([RANGE_TAIL, *np.arange(0.05, 1.0, 0.1), 1 - RANGE_TAIL])
 NORMAL_GAPS: np.ndarray = np.diff(torch.special.ndtri(torch.from_numpy(LEVELS[1:-1])).numpy())
 """Quantiles of a column from which its start and its prior follow, and the distances of those of a normal distribution,
 as in `coordinates.local_widths`."""
-FAMILY = Dense(1, N_HIDDEN)
+FAMILY = Family(1, N_HIDDEN)
 NODES = 128
 """The number of weighted nodes, at most, to which a column is fitted. Fewer blur the density; more take longer."""
 MAX_ITER, TOL = 100, 1e-4

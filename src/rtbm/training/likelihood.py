@@ -1,8 +1,7 @@
-"""The likelihood of machines as a function of their free parameters, by the fastest of three ways.
+"""The likelihood of machines as a function of their free parameters.
 
-1. Dense machines are summed over tables of hidden states (`sums/tables.py`).
-2. Diagonal machines have sums over points without gaps (`sums/diagonal.py`).
-3. Theta functions and automatic differentiation serve all other cases.
+It is a sum over tables of hidden states (`sums/tables.py`). If hidden units are too soft for tables, it follows from
+theta functions and automatic differentiation.
 """
 
 import math
@@ -17,9 +16,8 @@ from rtbm.common import Floats
 from rtbm.distributions import RTBMMixture
 from rtbm.errors import RTBMError, TooManyTermsError
 from rtbm.parameters import pack
-from rtbm.training.families import Dense, Density, Family
+from rtbm.training.families import Density, Family
 from rtbm.training.sums.blocks import ArrayBlocks, Blocks, PointBlock
-from rtbm.training.sums.diagonal import DiagonalPass, make_pass
 from rtbm.training.sums.passes import Evaluation
 from rtbm.training.sums.tables import TABLE_TOLERANCE, Tables
 
@@ -31,9 +29,6 @@ FAILURES = (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError, Arithmet
 
 class Likelihood:
     """The mean log P of a family on weighted data, as a function of the vector of its free parameters.
-
-    Theta functions serve dense machines whose hidden units are too soft for tables. They also serve diagonal machines
-    at points with gaps, and on a GPU, except for one machine with one feature.
 
     Parameters
     ----------
@@ -106,18 +101,14 @@ class Likelihood:
         return self.source.scatter(self._direct(vector, wants_gradient=False).log_prob, self.source.x.new_zeros(()))
 
     def _tabulated(self, vector: Tensor, wants_sums: bool) -> Evaluation | None:
-        """The sums over tables; None for diagonal machines, and if tables are too long."""
-        if not self.family.has_tables:
-            return None
+        """The sums over tables; None if tables are too long."""
         try:
             return self._tables.evaluate(_numpy(vector), self.source, wants_sums)
         except TooManyTermsError:
             return None
 
     def _direct(self, vector: Tensor, wants_gradient: bool) -> "DirectPass":
-        free, sizes = _numpy(vector), (self.family.n_components, self.family.n_visible, self.family.n_hidden)
-        diagonal = None if self.family.has_tables else make_pass(free, sizes, wants_gradient)
-        return DirectPass(self.family, free, wants_gradient, diagonal)
+        return DirectPass(self.family, _numpy(vector), wants_gradient)
 
 
 class DirectPass(NamedTuple):
@@ -126,17 +117,12 @@ class DirectPass(NamedTuple):
     family: Family
     vector: Floats
     wants_gradient: bool
-    diagonal: DiagonalPass | None
 
     def __call__(self, blocks: Iterable[PointBlock]) -> Floats:
         """The sums over some blocks (1 + n_parameters,), or the first one alone."""
         result = np.zeros(1 + (len(self.vector) if self.wants_gradient else 0))
         for block in blocks:
-            own = None if self.diagonal is None else self.diagonal.sums(block)
-            if own is None:
-                self._add(block.with_gaps(self.family.n_visible), torch.as_tensor(block.weights), result)
-            else:
-                result += own
+            self._add(block.with_gaps(self.family.n_visible), torch.as_tensor(block.weights), result)
         return result
 
     def _add(self, x: Tensor, weights: Tensor, result: Floats) -> None:
@@ -164,9 +150,6 @@ class DirectPass(NamedTuple):
     @torch.no_grad()
     def log_prob(self, block: PointBlock) -> Any:
         """log P (n,) at the points of a block."""
-        own = None if self.diagonal is None else self.diagonal.log_prob(block)
-        if own is not None:
-            return own
         x = block.with_gaps(self.family.n_visible)
         return self.family.distribution(torch.from_numpy(self.vector).to(x.device)).log_prob(x)
 
@@ -178,7 +161,7 @@ def _numpy(vector: Tensor) -> Floats:
 def log_prob(family: Family, vector: Tensor, x: Tensor) -> Tensor:
     """log P (n,) of a member of a family at points x (n, Nv), without a graph. NaN entries are integrated out.
 
-    The average is right to 1e-7 for dense machines (see `Likelihood`). `family.distribution(vector).log_prob(x)` is
+    The average is right to 1e-7 (see `Likelihood`). `family.distribution(vector).log_prob(x)` is
     exact, and differentiable.
     """
     return Likelihood(family, ArrayBlocks(x, torch.ones_like(x[:, 0]))).log_prob(vector)
@@ -202,7 +185,7 @@ def machine_log_prob(density: Density, x: Tensor) -> Tensor:
     source, result = ArrayBlocks(x, torch.ones_like(x[:, 0])), x.new_empty(len(x), len(machines))
     for size in {machine.n_hidden for machine in machines}:
         own = [k for k, machine in enumerate(machines) if machine.n_hidden == size]
-        family = Dense(x.shape[1], size, n_components=len(own))
+        family = Family(x.shape[1], size, n_components=len(own))
         vector = family.join([pack(machines[k].free) for k in own], x.new_zeros(len(own)))
         log_joint = Likelihood(family, source, tolerance=ROW_TOLERANCE / len(x)).log_joint(vector)
         result[:, own] = log_joint + math.log(len(own))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.training.families import Dense, Family, Prior
+from rtbm.training.families import Family, Prior
 from rtbm.training.families.scaling import Scaling
 from rtbm.training.likelihood import FAILURES, Likelihood
 from rtbm.training.sums import ArrayBlocks, Blocks, Evaluation
@@ -122,7 +122,6 @@ class Objective:
 
     def maximise(self, evaluation: Evaluation) -> Tensor:
         """The vector after an M-step of expectation maximisation, from the sums of an evaluation."""
-        assert isinstance(self.family, Dense)
         vector = self.family.maximise(evaluation, self.prior, self.total)
         return torch.from_numpy(vector).to(self.device)
 
@@ -135,7 +134,6 @@ class Objective:
         """Coordinates around a vector in which EM's expected information is the identity; None if there are none."""
         if not self.family.is_scaled:
             return None
-        assert isinstance(self.family, Dense)
         origin = vector.detach().cpu().numpy()
         if self._is_rounded:
             origin = _keep_bits(origin)

@@ -1,21 +1,23 @@
 """Machines with dense Q: their starts, their prior, and the M-step of expectation maximisation."""
 
 import math
-from typing import Any, ClassVar
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rtbm.common import Floats
+from rtbm.common import PHASES, Floats
+from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.errors import InvalidInputError
-from rtbm.parameters import Lattice, log_cholesky, pack, triangle_of, unconstrain, unpack
+from rtbm.parameters import Lattice, count, log_cholesky, pack, triangle_of, unconstrain, unpack
 from rtbm.theta.lattice import MAX_TERMS
 from rtbm.training.coordinates import quantiles, structure
-from rtbm.training.families.base import Family, Prior
 from rtbm.training.families.hidden import HiddenFamily
 from rtbm.training.families.scaling import Scaling, find_scaling
 from rtbm.training.sums import Evaluation, dense
+from rtbm.validation import check_choice, check_integer, check_parameter_count
 
 MAX_DENSE_UNITS = MAX_TERMS.bit_length() - 1
 """Most hidden units of a dense machine that is fitted. It starts as 2^n_hidden Gaussians, and sums have MAX_TERMS."""
@@ -40,30 +42,137 @@ LEAST_OBSERVATIONS = 1e-3
 """The M-step does not change machines whose share of the data is less than this many observations, since so few
 determine nothing. Larger values leave more machines of a mixture where they started."""
 
+Density = RTBMDistribution | RTBMMixture
 
-class Dense(Family):
-    """One machine with dense Q, or a mixture of them; arguments as in `Family`.
+
+class Prior(NamedTuple):
+    """A penalty on fine structure, in units of observations: it plays the part of a bandwidth.
+
+    It is divided by the number of observations, and so fades as they become many. See `Family.penalty`.
+    """
+
+    strength: float
+    widths: Floats  # (Nv,): of the data along the axes
+    smoothness: float = 0.0
+    steps: Floats | None = None  # (Nh,): of an evenly spaced start, if smoothness is asked for
+
+
+@dataclass(eq=False)
+class Family:
+    """One machine with dense Q, or a mixture of such machines, of given sizes.
+
+    A member is a vector of `n_parameters` real numbers: the free parameters of each machine (`rtbm.parameters`), and
+    for mixtures the logits of the weights. Every vector is a member, as far as float64 reaches.
+
+    Parameters
+    ----------
+    n_visible, n_hidden, n_components : int
+        The numbers of visible units, of hidden units of each machine, and of machines (default=1).
+    phase : "I" or "II", default="I"
+        The phase in which members show their natural parameters.
 
     Examples
     --------
-    >>> Dense(1, 30)
+    >>> Family(1, 30)
     Traceback (most recent call last):
     ...
-    rtbm.errors.InvalidInputError: n_hidden must be at most 22 for dense machines, got 30: take more components, or ...
+    rtbm.errors.InvalidInputError: n_hidden must be at most 22, got 30: take more components
     """
 
-    coupling: ClassVar[str] = "dense"
-    has_tables: ClassVar[bool] = True
+    n_visible: int
+    n_hidden: int
+    _: KW_ONLY
+    n_components: int = 1
+    phase: str = "I"
 
-    @classmethod
-    def check_sizes(cls, n_visible: Any, n_hidden: Any, n_components: Any) -> tuple[int, int, int]:
+    def __post_init__(self) -> None:
+        self.n_visible, self.n_hidden, self.n_components = self.check_sizes(
+            self.n_visible, self.n_hidden, self.n_components
+        )
+        check_choice(self.phase, "phase", PHASES)
+
+    @staticmethod
+    def check_sizes(n_visible: Any, n_hidden: Any, n_components: Any) -> tuple[int, int, int]:
         """Check that machines of these sizes can be fitted."""
         if isinstance(n_hidden, int | np.integer) and MAX_DENSE_UNITS < n_hidden < 2**63:
-            raise InvalidInputError(
-                f"n_hidden must be at most {MAX_DENSE_UNITS} for dense machines, got {n_hidden}: take more components, "
-                'or coupling="diagonal"'
-            )
-        return super().check_sizes(n_visible, n_hidden, n_components)
+            raise InvalidInputError(f"n_hidden must be at most {MAX_DENSE_UNITS}, got {n_hidden}: take more components")
+        given = {"n_visible": n_visible, "n_hidden": n_hidden, "n_components": n_components}
+        n_visible, n_hidden, n_components = (check_integer(size, name, 1) for name, size in given.items())
+        number = n_components * count(n_visible, n_hidden)
+        sizes = f"n_hidden={n_hidden} and n_components={n_components} with {n_visible} or more features"
+        check_parameter_count(number, sizes)
+        return n_visible, n_hidden, n_components
+
+    @property
+    def n_machine_parameters(self) -> int:
+        """The number of free parameters of each machine."""
+        return count(self.n_visible, self.n_hidden)
+
+    @property
+    def n_parameters(self) -> int:
+        """The length of the vector."""
+        return self.n_components * self.n_machine_parameters + (self.n_components if self.n_components > 1 else 0)
+
+    @property
+    def n_degrees_of_freedom(self) -> int:
+        """The number of independent parameters: the logits of K weights have one direction too many."""
+        return self.n_components * self.n_machine_parameters + self.n_components - 1
+
+    def single(self) -> Self:
+        """The family of one machine of a mixture."""
+        return replace(self, n_components=1)
+
+    def split(self, vector: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The vectors of the machines, and the logits of their weights (K,)."""
+        machines = vector[: self.n_components * self.n_machine_parameters]
+        logits = vector[len(machines) :] if self.n_components > 1 else vector.new_zeros(1)
+        return list(machines.split(self.n_machine_parameters)), logits
+
+    def join(self, machines: list[Tensor], logits: Tensor) -> Tensor:
+        """The vector of some machines and logits: the inverse of `split`."""
+        return torch.cat([*machines, logits] if self.n_components > 1 else machines)
+
+    def distribution(self, vector: Tensor) -> Density:
+        """The distribution of a vector; gradients flow to it."""
+        machines, logits = self.split(vector)
+        if self.n_components == 1:
+            return self.machine(vector)
+        return RTBMMixture.from_logits(logits, [self.machine(machine) for machine in machines])
+
+    def machine(self, vector: Tensor) -> RTBMDistribution:
+        """The machine of its own part of a vector; gradients flow to it."""
+        free = unpack(vector, self.n_visible, self.n_hidden)
+        return RTBMDistribution.from_free(free, phase=self.phase)
+
+    def vector(self, distribution: Density) -> Tensor:
+        """The vector of a distribution of this family."""
+        if isinstance(distribution, RTBMDistribution):
+            return pack(distribution.free)
+        return self.join([pack(c.free) for c in distribution.components], distribution.logits)
+
+    def affine(self, vector: Tensor, root: Floats, mean: Floats | None = None) -> Tensor:
+        """The vector of v' = root v + mean; without a mean it is 0."""
+        M = torch.from_numpy(np.ascontiguousarray(root)).to(vector)
+        c = vector.new_zeros(len(M)) if mean is None else torch.from_numpy(mean).to(vector)
+        machines, logits = self.split(vector)
+        return self.join([self._move(machine, M, c) for machine in machines], logits)
+
+    def gaussian(self) -> Tensor:
+        """The member that is the standard normal distribution, up to ripples of 1e-8.
+
+        Its hidden units are so fine that they are nearly continuous. They lie along the principal axes in turn, and
+        have half the variance of their axes.
+        """
+        unit = torch.arange(self.n_hidden)
+        axis = unit % self.n_visible
+        n_units = torch.bincount(axis, minlength=self.n_visible)
+        F = torch.zeros(self.n_visible, self.n_hidden, dtype=torch.float64)
+        A = 0.5 * torch.eye(self.n_hidden, dtype=torch.float64)  # Q = A + FᵀΣ⁻¹F is at most 1, and ripples exp(−2π²)
+        F[axis, unit] = (0.25 / n_units[axis].double()).sqrt()
+        covariance = torch.diag(torch.where(n_units > 0, 0.5, 1.0).double())
+        lattice = Lattice(A, A.new_zeros(self.n_hidden), F, F.new_zeros(self.n_visible), covariance)
+        machine = pack(unconstrain(lattice))
+        return self.join([machine] * self.n_components, machine.new_zeros(self.n_components))
 
     def start(self, x: Floats, weights: Floats, index: int, rng: np.random.Generator, binary: bool) -> Tensor:
         """The vector of a start: see `evenly_spaced`."""
@@ -132,20 +241,6 @@ class Dense(Family):
             visible_scale=log_cholesky(half @ half.mT),
         )
         return pack(moved)
-
-    def _gaussian_machine(self) -> Tensor:
-        """Hidden units so fine that they are nearly continuous.
-
-        They lie along the principal axes in turn, and have half the variance of their axes.
-        """
-        unit = torch.arange(self.n_hidden)
-        axis = unit % self.n_visible
-        n_units = torch.bincount(axis, minlength=self.n_visible)
-        F = torch.zeros(self.n_visible, self.n_hidden, dtype=torch.float64)
-        A = 0.5 * torch.eye(self.n_hidden, dtype=torch.float64)  # Q = A + FᵀΣ⁻¹F is at most 1, and ripples exp(−2π²)
-        F[axis, unit] = (0.25 / n_units[axis].double()).sqrt()
-        covariance = torch.diag(torch.where(n_units > 0, 0.5, 1.0).double())
-        return pack(unconstrain(Lattice(A, A.new_zeros(self.n_hidden), F, F.new_zeros(self.n_visible), covariance)))
 
 
 def evenly_spaced(

@@ -1,4 +1,4 @@
-"""P(h) of dense machines as an exponential family on tables of hidden states: for EM, and its information matrix."""
+"""P(h) as an exponential family on tables of hidden states: for EM, and its information matrix."""
 
 import numpy as np
 

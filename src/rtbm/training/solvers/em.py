@@ -1,4 +1,4 @@
-"""Exact expectation maximisation for dense machines: P(h|v) is a finite sum, so the expectations have no error."""
+"""Exact expectation maximisation: P(h|v) is a finite sum, so the expectations have no error."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -26,8 +26,6 @@ class EM(Solver):
     takes_full_passes: ClassVar[bool] = True
 
     def _minimise(self, objective: Objective, start: Tensor, monitor: Monitor) -> Result:
-        if not objective.family.has_tables:
-            raise InvalidInputError('solver="em" needs coupling="dense": the states of a diagonal machine are not few')
         try:
             known = objective.evaluate(start)
         except TooManyTermsError as error:
