@@ -75,11 +75,11 @@ def clusters(n: int, d: int) -> np.ndarray:
     return centres[label] + rng.standard_normal((n, d)) * widths[label] + 0.3 * rng.exponential(size=(n, 1))
 
 
-def problem(x: np.ndarray, n_hidden: int, n_components: int = 1, hidden: str = "dense") -> tuple[Objective, Any]:
+def problem(x: np.ndarray, n_hidden: int, n_components: int = 1) -> tuple[Objective, Any]:
     """The objective on standardised data, and the first start."""
     n, d = x.shape
     z = standardise(x, np.ones(n), np.zeros(n), [str(i) for i in range(d)], False).z
-    family = make_family(d, n_hidden, n_components=n_components, coupling=hidden)
+    family = make_family(d, n_hidden, n_components=n_components)
     some = z[:: max(1, n // 5000)]
     labels = KMeans(n_components, n_init=1, random_state=0).fit(some).labels_ if n_components > 1 else None
     prior = Prior(1.0, local_widths(some, np.ones(len(some))))
@@ -96,7 +96,6 @@ def steps(console: Console) -> dict[str, float]:
         "(1, 2), 10⁶ points": (datasets.gamma.sample(10**6, seed=1), 2),
         "(1, 7), 2,000 points": (np.random.default_rng(0).standard_normal((2000, 1)), 7),
         "(1, 8), 2,000 points": (np.random.default_rng(0).standard_normal((2000, 1)), 8),
-        "(1, 200) diagonal, 2,000 points": (datasets.gamma.sample(2000, seed=1), 200, 1, "diagonal"),
     }
     table, figures = Table("a step", "ms", title="Value and gradient, one thread"), {}
     for name, case in cases.items():

@@ -10,7 +10,6 @@ import rtbm
 ESTIMATORS = {
     "machine": lambda: rtbm.RTBMDensity(1, n_init=1, random_state=0),
     "mixture": lambda: rtbm.RTBMDensity(1, n_components=2, n_init=1, fallback=None, random_state=0),
-    "diagonal": lambda: rtbm.RTBMDensity(2, coupling="diagonal", n_init=1, fallback=None, random_state=0),
     "committee": lambda: rtbm.RTBMDensityCV([{"n_hidden": 1, "n_init": 1}], cv=2, random_state=0),
     "features": lambda: rtbm.RTBMFeatures(n_hidden=1, random_state=0),
     "classifier": lambda: rtbm.RTBMClassifier(cv=2, random_state=0),

@@ -230,7 +230,7 @@ def test_atoms_and_widths_that_a_user_gives():
         ({"rounded": {"x": None}}, "x needs the width of its cells"),
         ({"rounded": {"age": -1}}, "age needs the width"),
         ({"rounded": 3}, "rounded must be"),
-        ({"atoms": {"income": [0.0]}, "coupling": "diagonal"}, 'coupling="dense"'),
+        ({"atoms": {"income": [0.0]}, "solver": "cma"}, 'solver="lbfgs" or "em"'),
     ],
 )
 def test_what_cannot_be(options, message):

@@ -246,7 +246,7 @@ def test_outliers_among_categories():
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (lambda t: t, {"coupling": "diagonal"}, "dense"),
+        (lambda t: t, {"solver": "cma"}, 'solver="lbfgs" or "em"'),
         (lambda t: t, {"categorical_features": ["town"]}, "town"),
         (lambda t: t, {"categorical_features": "all"}, "auto"),
         (lambda t: t, {"handle_unknown": "drop"}, "handle_unknown"),

@@ -124,15 +124,15 @@ def test_words_agree_with_numbers(tmp_path, plane):
 @pytest.mark.parametrize(
     ("members", "sizes", "words"),
     [
-        ([[1, 0]], [1], "1 machine with 1 hidden unit (dense, phase I)"),
-        ([[2, 0], [1, 0]], [2, 2, 1], "mixture of 3 machines with 1 to 2 hidden units each (dense, phase I)"),
+        ([[1, 0]], [1], "1 machine with 1 hidden unit (phase I)"),
+        ([[2, 0], [1, 0]], [2, 2, 1], "mixture of 3 machines with 1 to 2 hidden units each (phase I)"),
         ([[1, 1]], [2], "1 Gaussian: 1 machine with 2 hidden units was no better"),
         ([[2, 1]], [1, 1], "1 Gaussian: 2 machines with 1 hidden unit each were no better"),
         ([[2, 2]], [1, 1], "mixture of 2 Gaussians: 2 machines with 1 hidden unit each were no better"),
         (
             [[2, 1], [1, 0]],
             [1, 1, 2],
-            "mixture of 1 machine with 2 hidden units and 1 Gaussian (dense, phase I)",
+            "mixture of 1 machine with 2 hidden units and 1 Gaussian (phase I)",
         ),
     ],
 )
@@ -236,9 +236,9 @@ def test_decimal_commas_separators_and_compression(tmp_path, plane):
 
 def test_options_reach_the_estimator(tmp_path):
     path = tmp_path / "m.rtbm"
-    run("fit", "--hidden", 4, "--diagonal", "--phase", "II", "--bounds", "0,", "--iterations", 500, "-o", path, *QUICK)
+    run("fit", "--hidden", 3, "--phase", "II", "--bounds", "0,", "--iterations", 500, "-o", path, *QUICK)
     model = rtbm.load(path)
-    assert (model.coupling, model.phase, model.n_hidden, model.bounds) == ("diagonal", "II", 4, (0.0, None))
+    assert (model.phase, model.n_hidden, model.bounds) == ("II", 3, (0.0, None))
     assert "above 0" in run("info", path)
     run("fit", "--n-hidden", 1, "--n-components", 2, "--starts", 2, "--validation", 0.2, "-o", path, "-q")
     assert len(rtbm.load(path).distribution_.components) == 2

@@ -276,7 +276,6 @@ SETTINGS = {
         ({"n_hidden": 0}, "n_hidden"),
         ({"n_hidden": "many"}, "n_hidden"),
         ({"n_components": 1.5}, "n_components"),
-        ({"coupling": "sparse"}, "coupling"),
         ({"phase": "III"}, "phase"),
         ({"solver": "sgd"}, "solver"),
         ({"n_init": 0}, "n_init"),
@@ -286,9 +285,7 @@ SETTINGS = {
         ({"regularization": float("nan")}, "regularization"),
         ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"fallback": "normal"}, "fallback"),
-        ({"solver": "em", "coupling": "diagonal"}, "em"),
         ({"smoothness": 1.0, "n_components": 2}, "smoothness=1"),
-        ({"smoothness": 1.0, "n_hidden": 2, "coupling": "diagonal"}, "smoothness=1"),
         ({"smoothness": 1.0, "solver": "em"}, "smoothness=1"),
     ],
     "committee": [
@@ -323,7 +320,6 @@ SETTINGS = {
         ({"features": "means"}, "features must be one of"),
         ({"supervised": "yes"}, "supervised must be True or False"),
         ({"n_hidden": 0}, "n_hidden must be an integer"),
-        ({"coupling": "sparse"}, "coupling must be one of"),
         ({"tol": -1.0}, "tol must be a number"),
         ({"n_jobs": 0}, "n_jobs must be"),
     ],
@@ -485,7 +481,6 @@ def test_sizes_are_checked_before_anything_is_allocated(size):
     y = X[:, 0] > 0
     for fit in (
         lambda: rtbm.RTBMDensity(size).fit(X),
-        lambda: rtbm.RTBMDensity(size, coupling="diagonal").fit(X),
         lambda: rtbm.RTBMDensity(1, n_components=size).fit(X),
         lambda: rtbm.RTBMDensity(size).fit([X, X]),
         lambda: rtbm.RTBMDensityCV([{"n_hidden": size}]).fit(X),

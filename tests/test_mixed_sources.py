@@ -120,7 +120,7 @@ def test_bounds_and_given_atoms_in_blocks():
         (lambda t: t.rename(columns={"city": "town"}), {}, "expected x, city, income, age, flag, got x, town"),
         (lambda t: t.assign(city=[f"c{i}" for i in range(len(t))]), {"categorical_features": ["town"]}, "town"),
         (lambda t: t.assign(x="warm"), {"categorical_features": ["city", "flag"]}, "warm"),
-        (lambda t: t, {"coupling": "diagonal", "rounded": None}, 'coupling="dense"'),
+        (lambda t: t, {"validation_fraction": 0.2, "rounded": None}, "blocks|validation_fraction"),
     ],
 )
 def test_wrong_tables_are_explained(change, options, message):

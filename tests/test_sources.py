@@ -81,7 +81,6 @@ def test_blocks_are_read_anew_where_memory_is_short(alone):
     [
         {"n_components": 2},
         {"solver": "em"},
-        {"coupling": "diagonal", "n_hidden": 2},  # with more units there are several optima
         {"bounds": [None, (0, None)]},
     ],
 )

@@ -16,7 +16,7 @@ from rtbm.distributions import RTBMDistribution, RTBMMixture
 from rtbm.estimators import RTBMDensity
 from rtbm.estimators.density.fitted import components
 from rtbm.explorer.machine import DENSITY_MACHINES, EXPECTATION_MACHINES
-from rtbm.training.families import Density
+from rtbm.training import Density
 
 
 def jobs(seeds: int, quick: bool) -> list[Job]:

@@ -60,7 +60,7 @@ COMPARISON = Comparison(
         "components": _components,
         PAPER_FEATURES: lambda seed: _components(seed, RTBMFeatures(2, patch_size=2, random_state=seed)),
         FINE_FEATURES: lambda seed: _components(
-            seed, RTBMFeatures(4, coupling="diagonal", patch_size=1, features="both", random_state=seed)
+            seed, RTBMFeatures(4, patch_size=1, features="both", random_state=seed)
         ),
     },
     methods=[

@@ -188,7 +188,7 @@ def describe(model: Any) -> str:
     names = [_machines(sizes), *names] if sizes else names
     text = "mixture of " * (len(sizes) + n_gaussians > 1) + " and ".join(names)
     if sizes:
-        return f"{text} ({parts[0].coupling}, phase {parts[0].phase})"
+        return f"{text} (phase {parts[0].phase})"
     tried, were = _machines([part.n_hidden for part in parts]), "were" if len(parts) > 1 else "was"
     return f"{text}: {tried} {were} no better"
 

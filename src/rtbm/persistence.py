@@ -42,7 +42,7 @@ from rtbm.errors import FileError, InvalidInputError, RTBMError
 from rtbm.paths import existing_file, write_whole
 from rtbm.version import __version__
 
-FORMAT = 3
+FORMAT = 4
 """The version of the file format. Files of other formats are refused."""
 KEY = "rtbm"
 CLASSES = {

@@ -101,9 +101,6 @@ def fit(
             "are 50 rows or more, and no size and no other option of a single fit is given.",
         ),
     ] = None,
-    diagonal: Annotated[
-        bool, typer.Option("--diagonal", help="Diagonal Q: many hidden units, up to 3 features.")
-    ] = False,
     phase: Annotated[Literal["I", "II"], typer.Option(help="The phase in which parameters are shown.")] = "I",
     solver: Annotated[SolverName | None, typer.Option(help="How to fit; lbfgs by default.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to save the model.")] = Path("model.rtbm"),
@@ -165,7 +162,6 @@ def fit(
     options_given = {
         "n_hidden": n_hidden,
         "n_components": n_components,
-        "coupling": "diagonal" if diagonal else None,
         "solver": solver,
         "max_iter": iterations,
         "n_init": starts,

@@ -16,7 +16,6 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, NotNumbersError, SpikeWarning
-from rtbm.parameters import COUPLINGS
 from rtbm.validation import check_choice, check_integer, listed
 
 FEW_VALUES, REPEATS = 10, 5
@@ -47,7 +46,6 @@ def check_search(estimator: Any, solvers: Any) -> None:
         value = getattr(estimator, name)
         if value is not None or name.startswith("n_"):
             check_integer(value, name, 1)
-    check_choice(estimator.coupling, "coupling", COUPLINGS)
     check_choice(estimator.solver, "solver", tuple(solvers))
     check_number(estimator.tol, "tol", 0.0, math.inf)
     if estimator.validation_fraction is not None:

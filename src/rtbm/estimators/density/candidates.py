@@ -81,7 +81,7 @@ def default_candidates(n_rows: int, n_features: int, has_targets: bool = False) 
 
 
 def expected_seconds(candidates: Sequence[Mapping[str, Any]], n_rows: int, n_features: int, n_folds: int = 5) -> float:
-    """The approximate time, on one core, in which candidates for dense machines are fitted without each fold.
+    """The approximate time, on one core, in which candidates are fitted without each fold.
 
     Examples
     --------

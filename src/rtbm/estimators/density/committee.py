@@ -32,7 +32,7 @@ from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, wi
 from rtbm.estimators.progress import counting_bar
 from rtbm.estimators.sources import is_source
 from rtbm.parameters import count
-from rtbm.training.families import Density
+from rtbm.training import Density
 from rtbm.validation import check_choice, check_integer
 
 JUDGED_ROWS = 20_000
@@ -436,7 +436,7 @@ class RTBMDensityCV(PredictingDensity):
 
 def _stored_size(density: Density) -> int:
     """The number of parameters of all machines of a density, also of those that describe Gaussians."""
-    return sum(count(part.n_visible, part.n_hidden, part.coupling) + 1 for part in components(density))
+    return sum(count(part.n_visible, part.n_hidden) + 1 for part in components(density))
 
 
 def make_density(given: Any, n_rows: int, **options: Any) -> Any:

@@ -51,9 +51,8 @@ from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.multistart import Outcome, Report, SearchSummary, count_runs, search, task_options
 from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.estimators.sources import Source, array_rows, open_source, plain_errors, work_on
-from rtbm.training import SOLVERS, ArrayBlocks, Record, Result, likelihood
+from rtbm.training import SOLVERS, ArrayBlocks, Density, Family, Record, Result, likelihood
 from rtbm.training.distributed import gather_objects, is_distributed
-from rtbm.training.families import Density, family_of
 from rtbm.training.likelihood import FAILURES
 from rtbm.training.mixed import Discrete, LatentClasses, StateTables
 from rtbm.validation import check_choice
@@ -67,7 +66,7 @@ MIXED_ITERATIONS, MIXED_TOL = 300, 1e-5
 """The most iterations of fits with categories or atoms, if `max_iter` is None, and the least tolerance: near the end,
 steps of EM gain little."""
 MODERATE = 12.0
-"""Dense machines whose free parameters are all below this can be evaluated without a trial."""
+"""Machines whose free parameters are all below this can be evaluated without a trial."""
 
 
 class RTBMDensity(PredictingDensity):
@@ -79,19 +78,16 @@ class RTBMDensity(PredictingDensity):
     Parameters
     ----------
     n_hidden : int, default=2
-        The number of hidden units of each machine. More units can describe finer structure: a dense machine with N
+        The number of hidden units of each machine. More units can describe finer structure: a machine with N
         units starts as 2^N Gaussians, and has at most 22. `RTBMDensityCV` chooses the number by cross-validation.
     n_components : int, default=1
         The number of machines in the mixture.
-    coupling : "dense" or "diagonal", default="dense"
-        Whether the matrix Q that couples the hidden units is dense or diagonal. Diagonal machines may have hundreds of
-        hidden units, for up to three features.
     phase : "I" or "II", default="I"
         The phase in which the parameters are shown, and in which `transform` computes. Both phases have the same
         densities.
     solver : "lbfgs", "em" or "cma", default="lbfgs"
-        "lbfgs" starts with expectation maximisation where that helps. "em" is expectation maximisation alone (dense
-        machines). "cma" needs no derivatives.
+        "lbfgs" starts with expectation maximisation where that helps. "em" is expectation maximisation alone. "cma"
+        needs no derivatives.
     max_iter : int, default=None
         The largest number of iterations, or generations ("cma"); None for the solver's default.
     tol : float, default=1e-7
@@ -211,7 +207,6 @@ class RTBMDensity(PredictingDensity):
         n_hidden: int = 2,
         *,
         n_components: int = 1,
-        coupling: str = "dense",
         phase: str = "I",
         solver: str = "lbfgs",
         max_iter: int | None = None,
@@ -287,12 +282,7 @@ class RTBMDensity(PredictingDensity):
         return self
 
     def _can_mix(self) -> bool:
-        return (
-            self.coupling == "dense"
-            and self.solver != "cma"
-            and self.validation_fraction is None
-            and self.smoothness == 0
-        )
+        return self.solver != "cma" and self.validation_fraction is None and self.smoothness == 0
 
     def _needs_memory(self) -> bool:
         """Whether the parameters need all data in memory."""
@@ -349,7 +339,7 @@ class RTBMDensity(PredictingDensity):
     def _check_can_mix(self) -> None:
         if not self._can_mix():
             raise InvalidInputError(
-                'X has categories or atoms, which need coupling="dense", solver="lbfgs" or "em", '
+                'X has categories or atoms, which need solver="lbfgs" or "em", '
                 "validation_fraction=None and smoothness=0"
             )
 
@@ -416,8 +406,8 @@ class RTBMDensity(PredictingDensity):
     def _has_sizes(density: Density, task: DensityTask) -> bool:
         """Whether a density is a member of the family of a task."""
         machines = components(density)
-        sizes = {(machine.n_visible, machine.n_hidden, machine.coupling) for machine in machines}
-        wanted = task.family.n_visible, task.n_hidden, task.coupling
+        sizes = {(machine.n_visible, machine.n_hidden) for machine in machines}
+        wanted = task.family.n_visible, task.n_hidden
         return sizes == {wanted} and len(machines) == task.n_components
 
     def _seed(self) -> int:
@@ -578,9 +568,9 @@ class RTBMDensity(PredictingDensity):
     def _evaluable(self, task: DensityTask, result: Result) -> Result:
         """The result, or an earlier iteration if the last density cannot be evaluated on a few rows of the data.
 
-        Dense machines with parameters of moderate size are not tried, because they can always be evaluated.
+        Machines with parameters of moderate size are not tried, because they can always be evaluated.
         """
-        if task.coupling == "dense" and float(result.vector.abs().max()) < MODERATE:
+        if float(result.vector.abs().max()) < MODERATE:
             return result
         step = max(1, len(task.data.z) // EVALUATED_ROWS)
         rows = torch.from_numpy(task.data.mean + task.data.filled[::step] @ task.data.root.T)
@@ -607,9 +597,7 @@ class RTBMDensity(PredictingDensity):
 
     def _check_parameters(self) -> None:
         """Check the parameters, which scikit-learn lets be set to anything, before the fit."""
-        family_of(self.coupling).check_sizes(
-            1, self.n_hidden, self.n_components
-        )  # again when the number of features is known
+        Family.check_sizes(1, self.n_hidden, self.n_components)  # again when the number of features is known
         check_choice(self.phase, "phase", PHASES)
         check_search(self, SOLVERS)
         check_flag(self.drop_constant, "drop_constant")
@@ -638,7 +626,6 @@ class RTBMDensity(PredictingDensity):
         return DensityTask(
             n_hidden=int(self.n_hidden),
             n_components=self.n_components,
-            coupling=self.coupling,
             phase=self.phase,
             data=data,
             validation=validation,

@@ -56,7 +56,7 @@ from rtbm.estimators.density.frames import (
 )
 from rtbm.estimators.density.margins import count_shapes, map_back, map_rows
 from rtbm.parameters import count
-from rtbm.training.families import Density
+from rtbm.training import Density
 from rtbm.training.likelihood import machine_log_prob
 from rtbm.validation import check_integer
 
@@ -331,11 +331,9 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         return found
 
     def _has_scattered_gaps(self, points: Tensor) -> bool:
-        """Whether points have gaps that dense machines sum over tables."""
-        if isinstance(self._line_density, MixedDistribution):
-            return False
-        is_dense = all(machine.coupling == "dense" for machine in components(self._line_density))
-        return is_dense and points.is_cpu and bool(points.isnan().any())
+        """Whether points have gaps that machines sum over tables."""
+        is_mixed = isinstance(self._line_density, MixedDistribution)
+        return not is_mixed and points.is_cpu and bool(points.isnan().any())
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean log-likelihood of data.
@@ -728,6 +726,8 @@ class FittedDensity(ClassNamePrefixFeaturesOutMixin, TransformerMixin, DensityMi
         machines = components(density)
         if not self._is_derived and sum(n for n, _ in members) not in (len(machines), len(component_weights(density))):
             raise InvalidInputError("summary_: members must be those of its density")
+        if not all(machine.coupling == "dense" for machine in machines):
+            raise InvalidInputError("its machines must have a dense Q")
         if self._n_features_out != sum(machine.n_hidden for machine in machines):
             raise InvalidInputError("_n_features_out must be the number of hidden units")
 
@@ -774,7 +774,7 @@ def count_parameters(distribution: Density, members: Sequence[tuple[int, int]]) 
     """The free parameters of a density: of machines or of Gaussians, and of their weights."""
     machines, total = iter(components(distribution)), -1
     for n_machines, n_gaussians in members:
-        sizes = [count(m.n_visible, m.n_hidden, m.coupling) for m in islice(machines, n_machines)]
+        sizes = [count(m.n_visible, m.n_hidden) for m in islice(machines, n_machines)]
         if n_gaussians:
             sizes = [gaussian_size(distribution.n_visible)] * n_gaussians
         total += sum(size + 1 for size in sizes) or n_machines  # without columns of numbers there are no machines

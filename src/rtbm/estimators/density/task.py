@@ -28,7 +28,6 @@ class DensityTask(Task):
 
     n_hidden: int
     n_components: int
-    coupling: str
     phase: str
     data: Standardised
     validation: Standardised | None
@@ -44,7 +43,6 @@ class DensityTask(Task):
             self.data.z.shape[1],
             self.n_hidden,
             n_components=self.n_components,
-            coupling=self.coupling,
             phase=self.phase,
         )
 

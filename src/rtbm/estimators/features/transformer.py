@@ -64,7 +64,6 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         What `transform` returns for every machine: E(h|x), log P(x), or both. "auto" returns log-likelihoods if
         `supervised`, and expectations otherwise.
     n_components : int, default=1
-    coupling : "dense" or "diagonal", default="dense"
     phase : "I" or "II", default="I"
     solver : str, default="lbfgs"
     max_iter : int, default=None
@@ -122,7 +121,6 @@ class RTBMFeatures(TransformerMixin, BaseEstimator):
         supervised: bool = False,
         features: str = "auto",
         n_components: int = 1,
-        coupling: str = "dense",
         phase: str = "I",
         solver: str = "lbfgs",
         max_iter: int | None = None,

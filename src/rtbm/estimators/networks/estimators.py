@@ -37,6 +37,7 @@ from rtbm.estimators.networks.task import NetworkRows, NetworkTask, absorb
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.progress import progress_bar, watch_of
 from rtbm.nn.feedforward import ACTIVATIONS
+from rtbm.parameters import COUPLINGS
 from rtbm.training import Record, Result
 from rtbm.training.networks import LOSSES, NETWORK_SOLVERS
 from rtbm.validation import check_choice, check_integer, check_parameter_count
@@ -214,6 +215,7 @@ class ThetaNet(Estimator):
         self._layers()
         check_choice(self.output_activation, "output_activation", ACTIVATIONS)
         check_choice(self.initialization, "initialization", INITIALIZATIONS)
+        check_choice(self.coupling, "coupling", COUPLINGS)
         check_search(self, NETWORK_SOLVERS)
         check_number(self.learning_rate, "learning_rate", 0.0, math.inf, strict=True)
         if self.batch_size is not None:

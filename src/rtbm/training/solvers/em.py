@@ -1,4 +1,4 @@
-"""Exact expectation maximisation for dense machines: P(h|v) is a finite sum, so the expectations have no error."""
+"""Exact expectation maximisation: P(h|v) is a finite sum, so the expectations have no error."""
 
 from dataclasses import dataclass
 from typing import ClassVar
