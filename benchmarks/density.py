@@ -27,7 +27,7 @@ from sklearn.mixture import GaussianMixture
 from threadpoolctl import threadpool_limits
 
 from rtbm import RTBMDensity, datasets
-from rtbm.training import ArrayBlocks, Objective, Prior, make_family, make_start
+from rtbm.training import ArrayBlocks, Objective, Prior, Family, make_start
 
 SHARE = 0.98
 """The target: this share of the way from a single Gaussian's likelihood to that of the default RTBMDensity."""
@@ -133,7 +133,7 @@ def step_time(n: int, n_visible: int, n_hidden: int) -> float:
     """Seconds for a value with gradient of the objective near a start, the least of several."""
     rng = np.random.default_rng(0)
     x, weights = rng.standard_normal((n, n_visible)), np.ones(n)
-    family = make_family(n_visible, n_hidden)
+    family = Family(n_visible, n_hidden)
     widths = np.ones(n_visible)
     objective = Objective(family, ArrayBlocks(torch.from_numpy(x), torch.from_numpy(weights)), Prior(1.0, widths))
     vector = make_start(family, x[:5000], weights[:5000], 0, 0)

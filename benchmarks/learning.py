@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 from experiments.tables.comparison import load_table
 from rtbm import RTBMDensity, RTBMDensityCV, RTBMFeatures, datasets
 from rtbm.estimators.density.standardise import standardise
-from rtbm.training import ArrayBlocks, Objective, Prior, make_family, make_solver, make_start
+from rtbm.training import ArrayBlocks, Objective, Prior, Family, make_solver, make_start
 from rtbm.training.coordinates import local_widths
 from rtbm.training.solvers import Monitor
 from rtbm.training.solvers.lbfgs import lbfgs
@@ -79,7 +79,7 @@ def problem(x: np.ndarray, n_hidden: int, n_components: int = 1) -> tuple[Object
     """The objective on standardised data, and the first start."""
     n, d = x.shape
     z = standardise(x, np.ones(n), np.zeros(n), [str(i) for i in range(d)], False).z
-    family = make_family(d, n_hidden, n_components=n_components)
+    family = Family(d, n_hidden, n_components=n_components)
     some = z[:: max(1, n // 5000)]
     labels = KMeans(n_components, n_init=1, random_state=0).fit(some).labels_ if n_components > 1 else None
     prior = Prior(1.0, local_widths(some, np.ones(len(some))))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from sklearn.mixture import GaussianMixture
 
-from rtbm.training import ArrayBlocks, Objective, Prior, make_family, make_solver, make_start
+from rtbm.training import ArrayBlocks, Objective, Prior, Family, make_solver, make_start
 
 QUICK = "--quick" in sys.argv
 
@@ -29,7 +29,7 @@ def data(n: int, d: int, device: str = "cuda") -> torch.Tensor:
 def make_objective(x: torch.Tensor, n_hidden: int) -> tuple[Objective, torch.Tensor]:
     """The objective, and a start."""
     d = x.shape[1]
-    family = make_family(d, n_hidden)
+    family = Family(d, n_hidden)
     some = x[:5000].cpu().numpy()
     start = make_start(family, some, np.ones(len(some)), 0, 0)
     weights = torch.ones(len(x), dtype=torch.float64, device=x.device)

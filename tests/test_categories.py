@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rtbm import InvalidInputError, RTBMDensity, RTBMDensityCV, RTBMOutlierDetector, RTBMRegressor, load, save
-from rtbm.training import SOLVERS, ArrayBlocks, Prior, make_family, make_start
-from rtbm.training.likelihood import Likelihood
+from rtbm.training import SOLVERS, ArrayBlocks, Prior, Family, make_start
+from rtbm.training.objective import Likelihood
 from rtbm.training.mixed import Discrete, MixedObjective, StateTables
 from rtbm.training.sums import make_blocks
 
@@ -306,7 +306,7 @@ def mixed_source(gaps, n=200, n_machines=3, scale=4.0):
     if gaps:
         x[rng.random((n, 2)) < 0.05] = np.nan
         x[:3] = np.nan
-    family = make_family(2, 1, n_components=n_machines)
+    family = Family(2, 1, n_components=n_machines)
     start = make_start(family, np.nan_to_num(x), np.ones(n), 0, 0, rng.integers(0, n_machines, n))
     offsets = rng.normal(size=(n, n_machines)) * scale
     places = Discrete(np.arange(n)[:, None], (n,)).places

@@ -21,7 +21,7 @@ from rtbm import (
 )
 from rtbm.distributions import Interval, LearnedMargin, YeoJohnson
 from rtbm.parameters import count, map_tensors, unpack
-from rtbm.training import Likelihood, make_family
+from rtbm.training import Likelihood, Family
 from rtbm.training.sums import ArrayBlocks
 from tolerances import FLOAT32, LOG_THETA, MOMENTS
 
@@ -208,7 +208,7 @@ def test_theta_layer_under_autocast_and_compile() -> None:
 
 @pytest.mark.parametrize(("d", "g", "K"), [(1, 2, 1), (2, 2, 1), (1, 4, 1), (2, 4, 1), (3, 2, 1), (2, 1, 3), (5, 2, 2)])
 def test_sums_over_the_data(d: int, g: int, K: int) -> None:
-    family = make_family(d, g, n_components=K)
+    family = Family(d, g, n_components=K)
     generator = torch.Generator().manual_seed(0)
     vector = 0.5 * torch.randn(family.n_parameters, dtype=torch.float64, generator=generator)
     x = 1.5 * torch.randn(5000, d, dtype=torch.float64, generator=generator)

@@ -21,7 +21,7 @@ from rtbm.distributions import Interval
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.density.bounds import make_bounds
 from rtbm.estimators.progress import counting_bar, progress_bar
-from rtbm.training import Record, make_family
+from rtbm.training import Record, Family
 
 pd = pytest.importorskip("pandas")
 
@@ -360,4 +360,4 @@ def test_machines_have_few_hidden_units():
     with pytest.raises(InvalidInputError, match="n_hidden must be at most 22, got 23: take more"):
         RTBMDensity(23).fit(X)
     with pytest.raises(InvalidInputError, match="n_hidden=1 and n_components=1 with 20000 or more features have 2e"):
-        make_family(20_000, 1)
+        Family(20_000, 1)

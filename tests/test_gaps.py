@@ -13,7 +13,7 @@ from estimators import quick
 from machines import exact_likelihood
 from rtbm import InvalidInputError, RTBMDensityCV
 from rtbm.estimators.checks import distinct_rows
-from rtbm.training import Likelihood, make_family
+from rtbm.training import Likelihood, Family
 from rtbm.training.coordinates import moments
 from rtbm.training.gaussians import fill_gaps, gaussian_moments
 from rtbm.training.sums import ArrayBlocks
@@ -113,7 +113,7 @@ def test_gaps_are_filled_from_what_is_present():
 
 @given(st.integers(0, 10**6), st.integers(2, 6), st.integers(1, 2), st.integers(1, 3), st.sampled_from([1.0, 20.0]))
 def test_sums_over_points_with_gaps_of_their_own_are_those_of_theta_functions(seed, d, g, K, far):
-    family, random = make_family(d, g, n_components=K), np.random.default_rng(seed)
+    family, random = Family(d, g, n_components=K), np.random.default_rng(seed)
     vector = torch.from_numpy(0.3 * random.normal(size=family.n_parameters))
     x = at_random(random.normal(size=(20, d)), 0.4, seed)
     x[0] *= far

@@ -142,7 +142,7 @@ def test_codes_in_files_are_categories_and_text_that_is_not_named_is_left_out(tm
 @pytest.mark.filterwarnings("ignore:the solver")
 @pytest.mark.parametrize("kind", ["string", "dictionary"])
 def test_text_in_a_file_gives_the_fit_of_the_frame(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr("rtbm.estimators.sources.CHUNK_ROWS", 5000)
+    monkeypatch.setattr("rtbm.training.blocks.BLOCK_ROWS", 5000)
     table = TABLE[["x", "city", "age"]].sort_values("city", ignore_index=True)
     day = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(len(table)) % 97, "D")
     table = table.assign(day=day, one="a", who=[f"p{i}" for i in range(len(table))])

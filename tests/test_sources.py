@@ -1,6 +1,7 @@
 """Fits of files, blocks, several processes and Dask collections: the fit of the same rows in memory."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import torch
 from sklearn import config_context
 
 from rtbm import FileError, InvalidInputError, RTBMDensity, RTBMDensityCV, datasets
+from rtbm.training.blocks import open_data
 
 X = datasets.gamma.sample(30_000, seed=0)  # more than the rows of a sample
 PLANE = datasets.correlated_gaussian.sample(800)
@@ -309,20 +311,21 @@ def test_wrong_partitions_are_explained(cluster):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
-def test_a_dask_worker_that_dies_ends_the_fit():
+def test_a_fit_goes_on_without_a_dask_worker_that_dies_and_ends_without_any():
     distributed = pytest.importorskip("distributed")
     dask_array = pytest.importorskip("dask.array")
-    from rtbm.estimators.sources import DaskRows
-
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "processes": True}
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
-        rows = DaskRows(dask_array.from_array(X, chunks=(5_000, 1)))
-        assert sum(rows.map(_count)) == len(X)
-        client.retire_workers([sorted(client.nthreads())[0]], close_workers=True, remove=True)
+        data = open_data(dask_array.from_array(X, chunks=(5_000, 1)))
+        data.number_rows()
+        assert data.add(_sum_rows) == pytest.approx(X.sum())
         cluster.scale(1)
+        os.kill(client.run(os.getpid)[sorted(client.nthreads())[0]], signal.SIGKILL)
+        assert data.add(_sum_rows) == pytest.approx(X.sum())
+        cluster.scale(0)
         with pytest.raises(ConnectionError, match="died"):
-            rows.map(_count)
+            data.add(_sum_rows)
 
 
-def _count(number, chunks):
-    return sum(len(chunk.rows) for chunk in chunks)
+def _sum_rows(part):
+    return sum(rows.sum() for _, rows, _ in part)

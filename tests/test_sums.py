@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from machines import exact_likelihood
 from rtbm.errors import TooManyTermsError
-from rtbm.training import Family, Likelihood, make_family
+from rtbm.training import Family, Likelihood
 from rtbm.training.sums import ArrayBlocks, dense, make_blocks
 from rtbm.training.sums import torch as reference
 from rtbm.training.sums.dense import Sums, View
@@ -89,7 +89,7 @@ def exact_sums(x: torch.Tensor, w: torch.Tensor, view: View) -> Sums:
 @pytest.mark.parametrize(("d", "g", "K"), [(1, 1, 1), (1, 2, 1), (2, 2, 1), (2, 1, 3), (3, 2, 2)])
 @pytest.mark.parametrize("far", [1.0, 30.0])
 def test_sums_have_all_digits(d, g, K, far):
-    family = make_family(d, g, n_components=K)
+    family = Family(d, g, n_components=K)
     x, w = points(25, d, 3), weights(25, 4)
     x[:3] *= far
     view = prepared(family, random_vector(family, 5), -45.0)
@@ -106,7 +106,7 @@ def test_sums_have_all_digits(d, g, K, far):
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.sampled_from([0.0, 0.3]))
 def test_values_and_gradients_are_those_of_theta_functions(seed, d, g, K, gaps):
-    family = make_family(d, g, n_components=K)
+    family = Family(d, g, n_components=K)
     vector, x, w = random_vector(family, seed), points(40, d, seed, gaps), weights(40, seed)
     value, gradient = likelihood_of(family, x, w).with_gradient(vector)
     exact, expected, _ = exact_likelihood(family, vector, x, w)
@@ -117,12 +117,12 @@ def test_values_and_gradients_are_those_of_theta_functions(seed, d, g, K, gaps):
 
 @pytest.mark.parametrize(("d", "g", "K", "gaps"), [(1, 2, 1, 0.0), (2, 1, 4, 0.0), (3, 2, 2, 0.2), (2, 3, 1, 0.3)])
 def test_gradients_have_ten_digits_where_tables_are_generous(d, g, K, gaps):
-    family = make_family(d, g, n_components=K)
+    family = Family(d, g, n_components=K)
     assert_ten_digits(family, random_vector(family, 1), points(300, d, 2, gaps), weights(300, 3), tolerance=1e-14)
 
 
 def test_short_tables_have_the_normaliser_of_all_states():
-    family = make_family(3, 3, n_components=2)  # soft, with more states than tables for three features hold
+    family = Family(3, 3, n_components=2)  # soft, with more states than tables for three features hold
     assert_ten_digits(family, random_vector(family, 310), points(40, 3, 310, 0.0), weights(40, 310), tolerance=1e-13)
 
 
@@ -135,7 +135,7 @@ def assert_ten_digits(family, vector, x, w, tolerance):
 
 @given(st.integers(0, 10**6))
 def test_tables_follow_the_machines(seed):
-    family = make_family(1, 2)
+    family = Family(1, 2)
     likelihood = likelihood_of(family, points(30, 1, seed), weights(30, seed))
     for step in range(6):
         moved = random_vector(family, seed) + 0.4 * step * random_vector(family, seed + 1)
@@ -145,7 +145,7 @@ def test_tables_follow_the_machines(seed):
 
 @pytest.mark.parametrize("limit", [64, 2**16])
 def test_points_far_out_are_right(limit):
-    family = make_family(1, 2, n_components=2)
+    family = Family(1, 2, n_components=2)
     x = torch.cat([points(200, 1, 0), torch.tensor([[2000.0], [-3000.0]], dtype=torch.float64)])
     likelihood, vector = likelihood_of(family, x, weights(202, 0), max_states=limit), random_vector(family, 0)
     exact, expected, log_prob = exact_likelihood(family, vector, x, weights(202, 0))
@@ -159,7 +159,7 @@ def test_points_far_out_are_right(limit):
 def test_points_of_many_features_are_right(seed):
     """Peaks are high in many dimensions, and few points are near them."""
     d, scale = 12, 0.15
-    family = make_family(d, 1, n_components=3)
+    family = Family(d, 1, n_components=3)
     x = torch.cat([points(60, d, seed), 40 * points(4, d, seed + 1)])
     vector = random_vector(family, seed, scale)
     likelihood = likelihood_of(family, x, weights(64, seed), max_states=4)
@@ -171,7 +171,7 @@ def test_points_of_many_features_are_right(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_bound_on_what_tables_leave_out_holds(seed):
-    family, x = make_family(5, 2, n_components=2), 2 * points(100, 5, seed)
+    family, x = Family(5, 2, n_components=2), 2 * points(100, 5, seed)
     machines = dense.unpack_machines(random_vector(family, seed).numpy(), 2, 5, 2)
     short, long = (tabulate(machines, np.full(2, allowed), 2**14) for allowed in (-4.0, -80.0))
     views = [dense.make_view(machines, states, np.arange(5)) for states in (short, long)]
@@ -188,7 +188,7 @@ def test_the_bound_on_what_tables_leave_out_holds(seed):
 
 
 def test_units_too_soft_for_a_table_take_theta_functions():
-    family = make_family(3, 3)
+    family = Family(3, 3)
     vector = random_vector(family, 0)
     vector[[0, 2, 5]] = -4.0  # A of about exp(−8): far too many states
     x, w = points(20, 3, 0), weights(20, 0)
@@ -200,7 +200,7 @@ def test_units_too_soft_for_a_table_take_theta_functions():
 
 @pytest.mark.parametrize("n", [1, 255, 256, 257, 20_000, 50_001])
 def test_the_number_of_threads_and_the_length_of_blocks_do_not_matter(n, set_threads):
-    family = make_family(2, 2, n_components=2)
+    family = Family(2, 2, n_components=2)
     x, w, vector = points(n, 2, 1), weights(n, 2), random_vector(family, 3)
     results = []
     for threads in (1, 2):
@@ -214,7 +214,7 @@ def test_the_number_of_threads_and_the_length_of_blocks_do_not_matter(n, set_thr
 
 
 def test_the_sums_of_parts_add_up():
-    family = make_family(2, 1, n_components=3)
+    family = Family(2, 1, n_components=3)
     x, w, vector = points(400, 2, 1), weights(400, 2), random_vector(family, 3)
     view = prepared(family, vector)
     whole = sum_points(make_blocks(x, w)[0], view, 0.0, True)
@@ -225,7 +225,7 @@ def test_the_sums_of_parts_add_up():
 
 
 def test_extreme_parameters_are_survived_or_refused():
-    family = make_family(1, 1)
+    family = Family(1, 1)
     x, w = points(50, 1, 0), weights(50, 0)
     for size in (-40.0, -10.0, 10.0, 40.0):
         for i in range(family.n_parameters):

@@ -8,9 +8,9 @@ import torch
 
 from rtbm import datasets
 from rtbm.errors import InvalidInputError
-from rtbm.training import ArrayBlocks, Monitor, Objective, Prior, make_family, make_solver, make_start
+from rtbm.training import ArrayBlocks, Monitor, Objective, Prior, Family, make_solver, make_start
 from rtbm.training.coordinates import MomentSums, independent_axes, local_widths, moments, quantiles, standardisation
-from rtbm.training.likelihood import log_prob
+from rtbm.training.objective import log_prob
 from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER
 
 N = 400
@@ -21,7 +21,7 @@ def problem(n_hidden=2, name="gamma", n_components=1, strength=1.0, n=N):
     weights = np.ones(len(x))
     mean, (root, _) = moments(x, weights).mean, standardisation(moments(x, weights))
     z = (x - mean) @ np.linalg.inv(root).T
-    family = make_family(x.shape[1], n_hidden, n_components=n_components)
+    family = Family(x.shape[1], n_hidden, n_components=n_components)
     prior = Prior(strength, local_widths(z, weights))
     return Objective(family, ArrayBlocks(torch.from_numpy(z), torch.from_numpy(weights)), prior), z, weights
 
@@ -126,7 +126,7 @@ def test_the_gaussian_member_is_the_standard_normal():
     normal = torch.distributions.Normal(0.0, 1.0).log_prob(x).sum(1)
     for n_hidden in (1, 3):
         for n_components in (1, 2):
-            family = make_family(2, n_hidden, n_components=n_components)
+            family = Family(2, n_hidden, n_components=n_components)
             assert torch.allclose(log_prob(family, family.gaussian(), x), normal, atol=1e-6)
 
 
@@ -184,7 +184,7 @@ def test_narrow_peaks_in_a_wide_range_have_small_widths():
 
 def test_expectation_maximisation_at_the_beginning_does_not_use_up_or_hide_iterations():
     x = np.random.default_rng(0).normal(size=(300, 2)) + 3.0 * (np.arange(300) % 2)[:, None]
-    family = make_family(2, 1, n_components=2)
+    family = Family(2, 1, n_components=2)
     start = make_start(family, x, np.ones(300), 0, 0, np.arange(300) % 2)
     for max_iter in (5, 25, 40):
         objective = Objective(

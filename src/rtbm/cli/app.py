@@ -504,7 +504,7 @@ def _is_large(path: Path | None, chosen: list[str] | None) -> bool:
     if path is None or table_kind(path) not in (".npy", ".parquet"):
         return False
     from rtbm.data_files import table_size
-    from rtbm.estimators.sources import memory_limit
+    from rtbm.estimators.checks import memory_limit
 
     size = table_size(path)
     n_columns = size.n_columns if chosen is None else len(chosen)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn import get_config
 from sklearn.base import is_regressor
 from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
@@ -109,6 +110,15 @@ def draw_seed(random_state: Any) -> int:
             "random_state must be None, an integer from 0 to 2^32 - 1, or a Generator or RandomState of NumPy, got "
             f"{random_state!r}"
         ) from None
+
+
+def memory_limit() -> int:
+    """The bytes that data may take in memory: a quarter of scikit-learn's `working_memory`, 256 MiB by default.
+
+    Memory maps, and files on the command line, with more numbers than that are fitted in blocks. Prepared blocks stay
+    in memory up to this size; larger ones are read and prepared anew for each step.
+    """
+    return int(get_config()["working_memory"] * 2**18)
 
 
 def to_numpy(array: Any) -> Any:

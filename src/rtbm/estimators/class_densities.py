@@ -12,10 +12,9 @@ from rtbm.estimators.checks import varies
 from rtbm.estimators.density.standardise import log_scales, standardise, start_on, to_standard
 from rtbm.estimators.features.transformer import class_moments, spread_out
 from rtbm.estimators.parallel import threads_for, without_warnings
-from rtbm.training import SOLVERS, ArrayBlocks, Likelihood, Objective, Prior, make_family
+from rtbm.training import FAILURES, SOLVERS, ArrayBlocks, Family, Likelihood, Objective, Prior
 from rtbm.training.columns import ColumnDensities
 from rtbm.training.coordinates import local_widths
-from rtbm.training.likelihood import FAILURES
 
 JOINT = (1, 3)
 """The numbers of machines of the densities of all features together."""
@@ -29,9 +28,6 @@ and features take longer."""
 GAP_WORK = 1e8
 """With missing entries, the densities of all features are fitted to a sample of a class, whose rows times cubed
 features are at most this, since each row has its own integral. More take longer: minutes, for 50 features."""
-OMITTED = -25.0
-"""Log of the share of hidden states that are left out. In many dimensions the data are far from every state, and the
-bounds of a tolerance would ask for many more."""
 LARGEST_DISTANCE = 1e6
 """Standardised rows are cut off here, where the squares are still far from the limits of float64."""
 
@@ -46,7 +42,7 @@ class JointDensity(NamedTuple):
     def log_prob(self, x: Floats) -> Floats:
         """log P (n,) of rows (n, d). NaN entries are integrated out."""
         d, size = len(self.mean), len(self.vector)
-        family = next(f for k in JOINT if (f := make_family(d, N_HIDDEN, n_components=k)).n_parameters == size)
+        family = next(f for k in JOINT if (f := Family(d, N_HIDDEN, n_components=k)).n_parameters == size)
         vector, root = torch.from_numpy(self.vector), self.root
         if np.isnan(x).any():  # the coordinates of missing entries must not mix with others
             machines, logits = family.split(vector)
@@ -55,7 +51,7 @@ class JointDensity(NamedTuple):
             vector, root = family.join(turned, logits), np.diag(scales)
         z = np.clip(to_standard(x, self.mean, root), -LARGEST_DISTANCE, LARGEST_DISTANCE)
         source = ArrayBlocks(torch.from_numpy(np.ascontiguousarray(z)), torch.ones(len(z), dtype=torch.float64))
-        log_prob = Likelihood(family, source, omitted=OMITTED).log_prob(vector)
+        log_prob = Likelihood(family, source).log_prob(vector)
         return log_prob.numpy() - log_scales(x, root)
 
 
@@ -125,8 +121,8 @@ def _fit_joint(x: Floats, weights: Floats, seed: int) -> list[JointDensity | Non
         prior = Prior(1.0, local_widths(z, weights))
         found: list[JointDensity | None] = []
         for n_machines in JOINT:
-            family = make_family(z.shape[1], N_HIDDEN, n_components=n_machines)
-            objective = Objective(family, source, prior, omitted=OMITTED)
+            family = Family(z.shape[1], N_HIDDEN, n_components=n_machines)
+            objective = Objective(family, source, prior)
             clusters = KMeans(min(n_machines, len(z)), n_init=1, random_state=seed % 2**32)
             labels = clusters.fit(data.complete, sample_weight=weights).labels_ if n_machines > 1 else None
             start = start_on(data, family, 0, seed, labels)

@@ -1,4 +1,4 @@
-"""Process groups of torch.distributed, and sums over them. A single process gets back what it gives."""
+"""Process groups of torch.distributed. A single process gets back what it gives."""
 
 import contextlib
 import os
@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import cuda, distributed
 
-from rtbm.errors import RTBMError
+Outcome = tuple[Any, BaseException | None]
+"""What a function returned, or the error that it raised."""
 
 
 def is_distributed() -> bool:
@@ -39,60 +40,40 @@ def rank_and_world() -> tuple[int, int]:
 
 def broadcast_object(value: Any) -> Any:
     """The value of the first process, in each of them."""
-    if not is_distributed():
-        return value
     values = [value]
-    with _connected():
-        distributed.broadcast_object_list(values, src=0)
+    if is_distributed():
+        with _connected():
+            distributed.broadcast_object_list(values, src=0)
     return values[0]
 
 
 def gather_objects(value: Any) -> list[Any]:
     """The values of all processes, in the order of their numbers."""
-    if not is_distributed():
-        return [value]
-    values: list[Any] = [None] * distributed.get_world_size()
-    with _connected():
-        distributed.all_gather_object(values, value)
+    values = [value] * rank_and_world()[1]
+    if is_distributed():
+        with _connected():
+            distributed.all_gather_object(values, value)
     return values
 
 
-def result_or_error(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """What a function returns, or else the error that it raises, in a form that other processes can be sent."""
+def attempt(function: Callable[..., Any], *arguments: Any) -> Outcome:
+    """The outcome of a function, in a form that other processes can be sent."""
     try:
-        return function(), None
-    except Exception as error:
-        return None, portable(error)
+        return function(*arguments), None
+    except BaseException as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            return None, RuntimeError(f"{type(error).__name__}: {error}")
+        return None, error
 
 
-def all_succeed(function: Callable[[], Any]) -> Any:
-    """What a function returns in this process, unless it fails in any: then all processes raise the error."""
-    value, error = result_or_error(function)
-    raise_first(gather_objects(error))
-    return value
-
-
-def collect(function: Callable[[], Any]) -> list[Any]:
-    """What a function returns in each process. An error in one of them is raised in all."""
-    outcomes = gather_objects(result_or_error(function))
-    raise_first([error for _, error in outcomes])
-    return [value for value, _ in outcomes]
-
-
-def raise_first(errors: list[Exception | None]) -> None:
-    """Raise the first error, if there is one."""
-    for error in errors:
+def results(outcomes: list[Outcome]) -> list[Any]:
+    """What functions returned. The first error, if there is one, is raised."""
+    for _, error in outcomes:
         if error is not None:
             raise error
-
-
-def portable(error: Exception) -> Exception:
-    """An error that can be pickled: itself, or an RTBMError with its message."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RTBMError(str(error))
-    return error
+    return [value for value, _ in outcomes]
 
 
 @contextlib.contextmanager

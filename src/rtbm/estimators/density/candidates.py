@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rtbm.parameters import count
-from rtbm.training.families.dense import MAX_DENSE_UNITS
+from rtbm.training.family import MAX_UNITS
 
 ONE_FEATURE: tuple[dict[str, Any], ...] = (
     {"n_hidden": 3},
@@ -92,7 +92,7 @@ def expected_seconds(candidates: Sequence[Mapping[str, Any]], n_rows: int, n_fea
     total = 0.0
     for candidate in candidates:
         n_machines = candidate.get("n_components", 1)
-        n_states = 2 ** (min(candidate.get("n_hidden", 2), MAX_DENSE_UNITS) - 1)
+        n_states = 2 ** (min(candidate.get("n_hidden", 2), MAX_UNITS) - 1)
         products = n_machines * n_rows * (n_features + 2) ** 2 * n_states
         starts = candidate.get("n_init", 8)
         total += starts * PASSES * (PASS_SECONDS * (1 + n_machines) + PRODUCT_SECONDS * products)

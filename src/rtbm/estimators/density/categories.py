@@ -3,7 +3,7 @@
 import itertools
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import check_names, is_frame, is_number, listed, table_of_numbers, to_numpy
 from rtbm.estimators.density.columns import Levels, column_place
 from rtbm.estimators.density.frames import FrameFormat, dates_to_days, format_of, is_gap
+from rtbm.training.blocks import Part
 
 UNKNOWN = ("warn", "ignore", "error")
 """What is done with levels that training data do not have."""
@@ -61,7 +62,7 @@ class SeenLevels(NamedTuple):
 
 @dataclass(frozen=True)
 class LevelSearch:
-    """A pass over the tables of a part, for the levels of columns of categories.
+    """A pass over the tables of a `Part`, for the levels of columns of categories.
 
     `asked` is as in `find_levels`, and `names` those of columns, if the tables are arrays and have any.
     """
@@ -69,11 +70,12 @@ class LevelSearch:
     asked: Any
     names: Sequence[str] | None
 
-    def __call__(self, number: int, tables: Iterable[Any]) -> tuple[dict[int, SeenLevels], FrameFormat | None]:
+    def __call__(self, part: Part) -> tuple[dict[int, SeenLevels], FrameFormat | None]:
         """The levels by the numbers of columns, and the format of the first table."""
         found: dict[int, SeenLevels] = {}
         own = None
-        for table in tables:
+        for given, _ in part.tables():
+            table = to_numpy(given)
             own = own or format_of(table)
             for i, seen in SeenLevels.of_table(dates_to_days(table), self.asked, self.names).items():
                 found[i] = found[i].plus(seen) if i in found else seen
@@ -160,7 +162,7 @@ def code_table(table: Any, levels: Levels, names: list[str] | None) -> Floats:
             f"all blocks must have the same columns: expected {', '.join(names)}, got "
             f"{', '.join(map(str, table.columns))}"
         )
-    table = dates_to_days(table)
+    table = dates_to_days(to_numpy(table))
     if any(own is not None for own in levels) and count_columns(table) == len(levels):
         table = encode(table, levels)
     return table_of_numbers(table)

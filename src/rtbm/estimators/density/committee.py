@@ -18,6 +18,7 @@ from rtbm.estimators.checks import (
     draw_seed,
     forget,
     keep_arguments,
+    memory_limit,
 )
 from rtbm.estimators.density.bounds import make_bounds
 from rtbm.estimators.density.candidates import default_candidates, expected_seconds
@@ -30,9 +31,9 @@ from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.stacking import distinct, near_best
 from rtbm.estimators.parallel import THREADED_ROWS, in_parallel, threads_for, without_warnings
 from rtbm.estimators.progress import counting_bar
-from rtbm.estimators.sources import is_source
 from rtbm.parameters import count
 from rtbm.training import Density
+from rtbm.training.blocks import comes_in_blocks
 from rtbm.validation import check_choice, check_integer
 
 JUDGED_ROWS = 20_000
@@ -193,7 +194,7 @@ class RTBMDensityCV(PredictingDensity):
         """Fit the density to data; X, y and sample_weight as for `RTBMDensity`."""
         self._check_parameters()
         forget(self, "_line_density")
-        if is_source(X):
+        if comes_in_blocks(X, memory_limit()):
             raise InvalidInputError(
                 "X: a committee needs all data in memory, as an array: load them or a sample of them, or fit a single "
                 "RTBMDensity, which takes files, blocks and Dask collections of any size"

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rtbm.common import PHASES, Floats
+from rtbm.data_files import FileRows
 from rtbm.distributions import CategoryColumn, ColumnMap, MixedDistribution
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.checks import (
@@ -25,6 +26,7 @@ from rtbm.estimators.checks import (
     draw_seed,
     forget,
     keep_arguments,
+    memory_limit,
     split_rows,
 )
 from rtbm.estimators.density.bounds import make_bounds
@@ -35,25 +37,23 @@ from rtbm.estimators.density.fitted import Summary, component_weights, component
 from rtbm.estimators.density.margins import MARGINS, are_alike, make_maps, map_rows
 from rtbm.estimators.density.predictions import PredictingDensity
 from rtbm.estimators.density.standardise import Standardised, like, log_scales, standardise, to_standard
-from rtbm.estimators.density.survey import (
+from rtbm.estimators.density.summary import (
     POLISHING_TOL,
     SAMPLED_ROWS,
-    Preparation,
-    RowKeys,
-    Support,
-    Survey,
-    fit_blocks,
+    DataSummary,
+    RowEncoder,
+    fit_all,
+    prepare,
     split_sample,
     standardise_sample,
-    survey,
+    summarise,
 )
 from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.multistart import Outcome, Report, SearchSummary, count_runs, search, task_options
 from rtbm.estimators.progress import progress_bar, watch_of
-from rtbm.estimators.sources import Source, array_rows, open_source, plain_errors, work_on
-from rtbm.training import SOLVERS, ArrayBlocks, Density, Family, Record, Result, likelihood
+from rtbm.training import FAILURES, SOLVERS, ArrayBlocks, Density, Family, Record, Result, objective
+from rtbm.training.blocks import LocalData, array_part, comes_in_blocks, is_path, open_data
 from rtbm.training.distributed import gather_objects, is_distributed
-from rtbm.training.likelihood import FAILURES
 from rtbm.training.mixed import Discrete, LatentClasses, StateTables
 from rtbm.validation import check_choice
 
@@ -267,18 +267,17 @@ class RTBMDensity(PredictingDensity):
         last = None if not self.warm_start or getattr(self, "is_gaussian_", True) else (self._line_density, self._maps)
         forget(self, "_line_density")
         seed = self._seed()
-        is_mapped = isinstance(X, np.memmap) and self._needs_memory()
-        source = None if is_mapped else open_source(X, columns, sample_weight, self.categorical_features)
-        if source is not None:
-            return self._fit_source(source, seed)
-        if columns is not None:
+        if columns is not None and not is_path(X):
             raise InvalidInputError("columns is for files: select the columns of other data before the fit")
+        is_mapped = isinstance(X, np.memmap) and self._needs_memory()
+        if comes_in_blocks(X, memory_limit()) and not is_mapped:
+            open_file = partial(FileRows, columns=columns)
+            return self._fit_blocks(open_data(X, sample_weight, self.categorical_features, open_file), seed)
         rows, weights, levels = self._read(X, sample_weight)
         if len(rows) < SAMPLED_ROWS or self._needs_memory() or [] in levels:
             self._fit_rows(*self._prepare_rows(rows, weights, levels, seed), seed, last)
         else:
-            with plain_errors():
-                self._fit_blocks(array_rows(rows, weights), levels, seed)
+            self._fit_data(LocalData(array_part(rows, weights)), levels, seed)
         return self
 
     def _can_mix(self) -> bool:
@@ -367,10 +366,12 @@ class RTBMDensity(PredictingDensity):
         }
         self._set_summary(known | outcome.summary(task.solver.max_iter))
 
-    def _fit_latent_classes(self, discrete: Discrete, weights: Floats, seed: int, source: Source | None = None) -> None:
+    def _fit_latent_classes(
+        self, discrete: Discrete, weights: Floats, seed: int, data: LocalData | None = None
+    ) -> None:
         """Fit rows of categories alone: a mixture whose components have tables, and no machines.
 
-        If the rows are a sample, with weights of the sum of all, the best fit goes on with all data of a source.
+        If the rows are a sample, with weights of the sum of all, the best fit goes on with all data.
         """
         begin, (max_iter, tol), total = time.perf_counter(), self._mixed_limits, float(weights.sum())
         sample = ArrayBlocks(torch.empty(len(weights), 0).double(), torch.from_numpy(weights), discrete.places)
@@ -380,8 +381,8 @@ class RTBMDensity(PredictingDensity):
             for i in starts
         ]
         best = max(fits, key=lambda fit: fit.log_prob)
-        if source is not None:
-            best = best.improved(source, total, max_iter, POLISHING_TOL * tol)
+        if data is not None:
+            best = best.improved(data, total, max_iter, POLISHING_TOL * tol)
         self.results_, self.history_ = [], []
         columns = [CategoryColumn(torch.from_numpy(table)) for table in best.tables.probabilities]
         self._set_distribution(MixedDistribution(np.exp(best.log_weights), [], columns))
@@ -399,7 +400,7 @@ class RTBMDensity(PredictingDensity):
                 "seconds": time.perf_counter() - begin,
             }
         )
-        if source is not None:
+        if data is not None:
             self.summary_["log_likelihood"] = best.log_prob
 
     @staticmethod
@@ -414,29 +415,30 @@ class RTBMDensity(PredictingDensity):
         """The seed of everything random, the same in all processes."""
         return gather_objects(draw_seed(self.random_state))[0]
 
-    def _fit_source(self, source: Source, seed: int) -> Self:
+    def _fit_blocks(self, data: LocalData, seed: int) -> Self:
         """Fit data that are read in blocks. Under torch.distributed the first process leads, and sends the result."""
-        self._check_for_source()
-        asked, known = self.categorical_features, source.columns.levels
+        self._check_for_blocks()
+        asked, known, names = self.categorical_features, data.columns.levels, data.columns.names
         if known and isinstance(asked, list | tuple):
             asked = {column: known.get(column) for column in asked}
         elif known and isinstance(asked, str):
             asked = known
-        self.n_features_in_ = int(source.columns.number or 0)
-        self.set_feature_names(source.columns.names)
+        self.n_features_in_ = int(data.columns.number or 0)
+        self.set_feature_names(names)
 
-        def work(everything: Source) -> bytes:
-            found = everything.map_tables(LevelSearch(asked, source.columns.names))
+        def work(data: LocalData) -> bytes:
+            data.number_rows()
+            found = data.map(LevelSearch(asked, names))
             self._frame = next((own for _, own in found if own is not None), None)
             levels = merge_levels([part for part, _ in found], self._columns()) or [None] * self.n_features_in_
-            everything.encode(partial(code_table, levels=levels, names=source.columns.names))
-            self._fit_blocks(everything, levels, seed)
+            data.become(partial(replace, encode=partial(code_table, levels=levels, names=names)))
+            self._fit_data(data, levels, seed)
             return self._state() if is_distributed() else b""
 
-        state = work_on(source, work)
+        state = data.lead(work)
         if state:
             self.__dict__.update(torch.load(io.BytesIO(state), map_location=self.device or "cpu", weights_only=False))
-        self.summary_["left_out"] = dict(source.columns.left_out)
+        self.summary_["left_out"] = dict(data.columns.left_out)
         return self
 
     def _state(self) -> bytes:
@@ -445,35 +447,33 @@ class RTBMDensity(PredictingDensity):
         torch.save({name: value for name, value in self.__dict__.items() if name not in parameters}, buffer)
         return buffer.getvalue()
 
-    def _fit_blocks(self, source: Source, levels: Levels, seed: int) -> None:
-        """Fit all data of a source after a survey of them. Few rows are fitted as an array.
+    def _fit_data(self, data: LocalData, levels: Levels, seed: int) -> None:
+        """Fit all data, after a pass for their summary. Few rows are fitted as an array.
 
-        The survey tells what columns are. If numbers are mapped, split or spread then, a second one follows.
+        The summary tells what columns are. If numbers are mapped, split or spread then, a second pass follows.
         """
         self.columns_ = replace(ColumnKinds.plain(len(levels)), levels=levels)
         self.constants_ = np.full(len(levels), np.nan)
-        bounds = make_bounds(self.bounds, self._columns())
-        support, keys = Support(self._names(), self.columns_, bounds), RowKeys.make(source, seed)
-        found = survey(source, support, keys)
-        _, rows, weights = found.sample
-        if found.is_all:
+        encoder = RowEncoder(self._names(), self.columns_, make_bounds(self.bounds, self._columns()), seed)
+        found = summarise(data, encoder)
+        rows, weights = found.sample.rows, found.sample.weights
+        if found.has_all_rows:
             self._fit_rows(*self._prepare_rows(rows, weights, levels, seed), seed)
             self.summary_["log_likelihood"] = float(weights @ self._log_prob(rows) / weights.sum())
             return
-        support = self._learn_support(found)
-        if not support.is_trivial:
-            found = survey(source, support, keys)
-        rows, weights = split_sample(found, support)
-        if not support.numbers:
-            data = np.empty(0), np.empty((0, 0))
-            source.prepare(Preparation(support, keys, *data, found.total, self.device))
-            self._fit_latent_classes(states_of(rows, self._sizes), weights, seed, source)
+        encoder = self._learn_encoder(found, seed)
+        if not encoder.is_trivial:
+            found = summarise(data, encoder)
+        rows, weights = split_sample(found, encoder)
+        if not encoder.numbers:
+            prepare(data, encoder, np.empty(0), np.empty((0, 0)), found.total, self.device)
+            self._fit_latent_classes(states_of(rows, self._sizes), weights, seed, data)
             return
         discrete = states_of(rows, self._sizes) if self._sizes else None
-        task = self._task(standardise_sample(found, support, rows, weights), None, seed, discrete)
+        task = self._task(standardise_sample(found, encoder, rows, weights), None, seed, discrete)
         with self._progress(count_runs(task) + 1) as report:
             told = replace(task, report=report)
-            outcome, full = fit_blocks(told, self.fallback, source, support, found, keys)
+            outcome, full = fit_all(told, self.fallback, data, encoder, found)
         if discrete is None:
             self._keep(task, outcome, found.total, full)
         else:
@@ -481,9 +481,9 @@ class RTBMDensity(PredictingDensity):
         log_prob = full.gaussian if self.is_gaussian_ else full.log_prob
         self.summary_["log_likelihood"] = log_prob - task.data.log_volume
 
-    def _learn_support(self, found: Survey) -> Support:
-        """What columns are, their bounds and maps, from the sample of a survey."""
-        _, rows, weights = found.sample
+    def _learn_encoder(self, found: DataSummary, seed: int) -> RowEncoder:
+        """What columns are, their bounds and maps, from the sample of a summary."""
+        rows, weights = found.sample.rows, found.sample.weights
         bounds = self._find_columns(rows, weights, self.columns_.levels)
         if self._sizes:
             self._check_can_mix()
@@ -491,13 +491,13 @@ class RTBMDensity(PredictingDensity):
         contact = bounds.contact_beside(found.contact, self._kinds.atoms)
         self._bounds, self._maps = bounds.closed(contact), []
         self._warn_of_values(self._kinds.split(rows)[:, : rows.shape[1]], contact)
-        support = Support(self._names(), self._kinds, self._bounds, self._maps)
+        encoder = RowEncoder(self._names(), self._kinds, self._bounds, seed, [])
         self._maps = make_maps(
-            self.margins, self._bounds, *split_sample(found, support), self._sizes, self._kinds.near_zero
+            self.margins, self._bounds, *split_sample(found, encoder), self._sizes, self._kinds.near_zero
         )
-        return support._replace(maps=self._maps)
+        return encoder._replace(maps=self._maps)
 
-    def _check_for_source(self) -> None:
+    def _check_for_blocks(self) -> None:
         """Check that the parameters suit data that are read in blocks."""
         if not SOLVERS[self.solver].takes_full_passes:
             raise InvalidInputError(f'data that are read in blocks need solver="lbfgs" or "em", got {self.solver!r}')
@@ -559,7 +559,7 @@ class RTBMDensity(PredictingDensity):
         points = torch.from_numpy(np.ascontiguousarray(z[within])).to(vector.device)
         log_prob = np.full(len(X), -np.inf)
         try:
-            log_prob[within] = likelihood.log_prob(family, vector, points).cpu().numpy()
+            log_prob[within] = objective.log_prob(family, vector, points).cpu().numpy()
         except FAILURES:
             log_prob[within] = self._log_prob(X[within])
             return log_prob
@@ -630,7 +630,6 @@ class RTBMDensity(PredictingDensity):
             data=data,
             validation=validation,
             regularization=self.regularization,
-            smoothness=self.smoothness,
             discrete=discrete,
             **options,
         )

@@ -57,7 +57,7 @@ from rtbm.estimators.density.frames import (
 from rtbm.estimators.density.margins import count_shapes, map_back, map_rows
 from rtbm.parameters import count
 from rtbm.training import Density
-from rtbm.training.likelihood import machine_log_prob
+from rtbm.training.objective import machine_log_prob
 from rtbm.validation import check_integer
 
 BLOCK_ROWS = 2**17  # rows that methods take at a time

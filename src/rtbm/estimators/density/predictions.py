@@ -16,7 +16,7 @@ from rtbm.estimators.density.fitted import FittedDensity, in_blocks, is_list
 from rtbm.estimators.density.frames import keep_known
 from rtbm.estimators.parallel import threads_for
 from rtbm.estimators.progress import counting_bar
-from rtbm.training.likelihood import machine_log_prob
+from rtbm.training.objective import machine_log_prob
 from rtbm.validation import check_choice
 
 IMPUTATIONS = ("mean", "sample")

@@ -100,10 +100,10 @@ def like(data: Standardised, x: Floats, weights: Floats, log_slope: Floats) -> S
 
 
 def start_on(
-    data: Standardised, family: Family, index: int, seed: int, labels: np.ndarray | None = None, binary: bool = False
+    data: Standardised, family: Family, index: int, seed: int, labels: np.ndarray | None = None
 ) -> Tensor:
     """The vector of start number `index`, for z; see `make_start`."""
-    start = make_start(family, data.complete, data.weights, index, seed, labels, binary)
+    start = make_start(family, data.complete, data.weights, index, seed, labels)
     return start if data.axes is None else family.affine(start, data.axes)
 
 

@@ -164,9 +164,9 @@ class Solver(ABC):
     --------
     >>> import numpy as np
     >>> import torch
-    >>> from rtbm.training import SOLVERS, ArrayBlocks, make_family, Objective, Prior
+    >>> from rtbm.training import SOLVERS, ArrayBlocks, Family, Objective, Prior
     >>> x = torch.linspace(-2, 2, 50, dtype=torch.float64)[:, None]
-    >>> family = make_family(1, 1)
+    >>> family = Family(1, 1)
     >>> data = ArrayBlocks(x, torch.ones(50, dtype=torch.float64))
     >>> objective = Objective(family, data, Prior(1.0, np.ones(1)))
     >>> result = SOLVERS["lbfgs"](max_iter=50).minimise(objective, torch.zeros(family.n_parameters).double())
