@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from rtbm.common import Floats
+from rtbm.errors import TooManyTermsError
 from rtbm.training import machines as algebra
 from rtbm.training.coordinates import SMALLEST_SAMPLE
 from rtbm.training.family import Family
@@ -138,7 +139,12 @@ class _Objectives(NamedTuple):
         machines = algebra.unpack(vectors.ravel(), len(vectors), 1, N_HIDDEN)
         known = np.isfinite(vectors).all(axis=1) & (np.abs(vectors).max(axis=1) < 100) & ~_is_soft(machines)
         if known.any():
-            values[known], gradients[known] = self.of(known)._evaluate(vectors[known])
+            try:
+                values[known], gradients[known] = self.of(known)._evaluate(vectors[known])
+            except TooManyTermsError:  # one of them has too many states
+                parts = np.array_split(np.flatnonzero(known), 2) if known.sum() > 1 else []
+                for part in parts:
+                    values[part], gradients[part] = self.of(part).evaluate(vectors[part])
         return values, np.where(np.isfinite(values)[:, None], gradients, 0.0)
 
     def _evaluate(self, vectors: Floats) -> tuple[Floats, Floats]:

@@ -298,6 +298,11 @@ class Objective:
         updated = maximise(evaluation.machines, evaluation.states, evaluation.sums, self.prior, self.total)
         return torch.from_numpy(algebra.pack(updated)).to(self.device)
 
+    @property
+    def is_scaled(self) -> bool:
+        """Whether solvers begin with EM, and use the expected complete-data information."""
+        return self.family.is_scaled
+
     def scaling(self, vector: Tensor) -> Scaling | None:
         """Coordinates around a vector in which EM's expected information is the identity; None if there are none."""
         if not self.family.is_scaled:

@@ -70,8 +70,10 @@ def _patterns(x: Tensor) -> tuple[np.ndarray, Tensor]:
 
 def _order(x: Tensor) -> Tensor:
     """The rows in the order of strips of the first column, and of the second column within a strip."""
-    first = x[:, :1].argsort(dim=0, stable=True)[:, 0]
-    if x.shape[1] < 2 or len(x) <= STRIP_ROWS:
+    if x.shape[1] == 0:
+        return torch.arange(len(x))
+    first = x[:, 0].argsort(stable=True)
+    if x.shape[1] == 1 or len(x) <= STRIP_ROWS:
         return first
     strip = torch.empty_like(first)
     strip[first] = torch.arange(len(x)) * max(1, round(math.sqrt(len(x) / STRIP_ROWS))) // len(x)

@@ -7,7 +7,7 @@ import numpy as np
 
 from rtbm.common import Floats
 from rtbm.errors import TooManyTermsError
-from rtbm.theta.lattice import list_points, nearest_plane_matrix
+from rtbm.theta.lattice import list_points, nearest_plane_matrix, reduce_factors, triangular_factors
 from rtbm.theta.truncation import squared_radius
 
 LOG_OMITTED = -40.0
@@ -54,17 +54,31 @@ def list_states(root: Floats, centre: Floats, limit: int, log_omitted: float = L
         R with a positive diagonal, and c.
     """
     K, g = centre.shape
-    norms = np.diagonal(root, axis1=1, axis2=2) ** 2
-    if not ((np.abs(centre) < LARGEST_CENTRE).all() and (norms > 0).all()):
+    if not ((np.abs(centre) < LARGEST_CENTRE).all() and (np.diagonal(root, axis1=1, axis2=2) > 0).all()):
         raise TooManyTermsError(math.inf, limit)
-    plane, left = nearest_plane_matrix(root), np.zeros((K, g))
-    for i in range(g - 1, -1, -1):  # nearest-plane rounding finds the state with which lengths are compared
-        left[:, i] = centre[:, i] - np.rint(centre[:, i] + (plane[:, i] * left).sum(axis=1))
-    log_bound = log_omitted - 0.5 * ((root @ left[:, :, None]) ** 2).sum(axis=(1, 2))
-    points, owner = list_points(root, squared_radius(norms, log_bound), np.zeros((K, g)), centre, K * limit, 0)
+    try:
+        points, owner, log_bound = _list_points(root, centre, limit, log_omitted)
+    except TooManyTermsError:  # in a skewed basis, the state that rounding finds may be far from the nearest one
+        U = reduce_factors(root)
+        if (U == np.eye(g)).all() or not (np.abs(U) < LARGEST_CENTRE).all():
+            raise
+        inner = np.linalg.solve(U, centre[:, :, None])[:, :, 0]
+        points, owner, log_bound = _list_points(triangular_factors(root @ U), inner, limit, log_omitted)
+        points = (U[owner] @ points[:, :, None])[:, :, 0]
     delta = points - centre[owner]
     log_prior = -0.5 * ((root[owner] @ delta[:, :, None])[:, :, 0] ** 2).sum(axis=1)
     first = np.searchsorted(owner, np.arange(K + 1))
     top = np.maximum.reduceat(log_prior, first[:-1])
     log_total = top + np.log(np.add.reduceat(np.exp(log_prior - top[owner]), first[:-1]))
     return States(delta, log_prior - log_total[owner], owner, first, log_total, log_bound - log_total)
+
+
+def _list_points(root: Floats, centre: Floats, limit: int, log_omitted: float) -> tuple[Floats, np.ndarray, Floats]:
+    """The states (S, g), the sums they belong to (S,), and a bound on the logarithm of what is left out of each (K,)."""
+    (K, g), left = centre.shape, np.zeros(centre.shape)
+    plane, norms = nearest_plane_matrix(root), np.diagonal(root, axis1=1, axis2=2) ** 2
+    for i in range(g - 1, -1, -1):  # nearest-plane rounding finds the state with which lengths are compared
+        left[:, i] = centre[:, i] - np.rint(centre[:, i] + (plane[:, i] * left).sum(axis=1))
+    log_bound = log_omitted - 0.5 * ((root @ left[:, :, None]) ** 2).sum(axis=(1, 2))
+    points, owner = list_points(root, squared_radius(norms, log_bound), np.zeros((K, g)), centre, K * limit, 0)
+    return points.astype(np.float64), owner, log_bound
