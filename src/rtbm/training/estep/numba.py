@@ -116,7 +116,7 @@ def whiten(whole, whole_slopes, present, inverse, slopes, basis, plane, turned):
     They are taken off. The rows of plane (q, d) are orthonormal and span the slopes (g, d), whose coordinates there are
     turned (q, g). Returns the log of the volume of the missing columns.
     """
-    (g, d), q, m, log_volume = slopes.shape, len(plane), 0, 0.0
+    (g, d), q, m, log_volume = slopes.shape, len(plane), np.int64(0), 0.0
     for j in range(d):
         for a in range(d):
             inverse[j, a] = whole[j, a] if present[j] else 0.0
@@ -337,7 +337,7 @@ def sum_rows(
     """
     delta, log_prior, first = states.delta, states.log_prior, states.first
     (K, d, g), S = machines.F.shape, len(delta)
-    q, m = min(d, g), 0
+    q = min(d, g)
     whole, whole_slopes, inverse, slopes = np.empty((K, d, d)), np.empty((K, g, d)), np.empty((K, d, d)), np.empty((K, g, d))
     basis, plane, turned, log_peak = np.empty((K, d + 1, d)), np.empty((K, q, d)), np.empty((K, q, g)), np.empty((2, K))
     bias, centres, spans, boxes = np.empty(S), np.empty((S, q)), np.empty((S, 2)), np.empty((K, q, 2))
@@ -356,7 +356,7 @@ def sum_rows(
     w = np.zeros((TERMS + S, WIDTH))
     for t in range(len(segments)):
         begin, end, given = segments[t, 0], segments[t, 1], present[segments[t, 2]]
-        m = 0
+        m = np.int64(0)
         for i in range(d):
             m += not given[i]
         for k in range(K):
