@@ -115,6 +115,21 @@ def test_few_rows_in_blocks_have_the_fit_of_the_array(tmp_path, kind):
     assert np.allclose(parts, whole, rtol=0, atol=1e-8)
 
 
+class Changing(list):
+    """Blocks that hold an infinite number once the passes over all data have begun."""
+
+    n_passes = 0
+
+    def __iter__(self):
+        self.n_passes += 1
+        return iter([*super().__iter__(), np.full((1, 1), np.inf)] if self.n_passes > 4 else super().__iter__())
+
+
+def test_data_that_change_between_passes_are_no_failed_step():
+    with config_context(working_memory=0), pytest.raises(OSError, match=r"cannot be read again.*infinite"):
+        density().fit(Changing([X]))
+
+
 def test_a_gaussian_stays_a_gaussian():
     rows = np.random.default_rng(0).normal(3.0, 2.0, (30_000, 1))
     model = density().fit([rows])

@@ -26,7 +26,7 @@ from rtbm.training.distributed import (
 )
 
 BLOCK_ROWS = 2**17  # rows that are read and prepared at a time
-PATIENCE = 10.0  # seconds until it is noticed that no Dask worker is left; workers are started anew within fewer
+PATIENCE = 10.0  # seconds between checks that Dask has workers; more than it takes to start one anew
 
 
 class Columns(NamedTuple):
@@ -40,7 +40,7 @@ class Columns(NamedTuple):
 
 def to_floats(values: Any) -> Floats:
     """An array or a tensor in float64."""
-    return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
+    return np.asarray(values.detach().double().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
 
 
 @dataclass(frozen=True)
