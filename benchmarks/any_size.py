@@ -20,8 +20,10 @@ import pyarrow.parquet as pq
 import torch
 
 from rtbm import RTBMDensity
-from rtbm.estimators.density.survey import Preparation
-from rtbm.estimators.sources import Source, open_source, work_on
+from rtbm.data_files import FileRows
+from rtbm.estimators.density.bounds import make_bounds
+from rtbm.estimators.density.summary import RowEncoder, prepare
+from rtbm.training.blocks import LocalData, open_data
 from rtbm.training.distributed import broadcast_object, process_group, rank_and_world
 from rtbm.training.objective import Objective, Prior
 
@@ -40,9 +42,9 @@ def time_steps(model: RTBMDensity, path: Path, n: int) -> list[float]:
     """Seconds of the first step, which also reads and prepares the blocks, and of later ones."""
     family, vector, mean, root = model._fit_result
 
-    def work(source: Source) -> list[float]:
-        source.prepare(Preparation(model._support(), mean, root, float(n), None))
-        objective = Objective(family, source, Prior(1.0, np.ones(1)), float(n))
+    def work(data: LocalData) -> list[float]:
+        prepare(data, RowEncoder(["x"], model.columns_, make_bounds(None, ["x"]), 0), mean, root, float(n), None)
+        objective = Objective(family, data, Prior(1.0, np.ones(1)), float(n))
         seconds = []
         for _ in range(1 + STEPS):
             begin = time.perf_counter()
@@ -50,9 +52,7 @@ def time_steps(model: RTBMDensity, path: Path, n: int) -> list[float]:
             seconds.append(time.perf_counter() - begin)
         return seconds
 
-    source = open_source(path)
-    assert source is not None
-    return work_on(source, work)
+    return open_data(path, open_file=FileRows).lead(work)
 
 
 def main() -> None:

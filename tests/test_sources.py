@@ -114,6 +114,21 @@ def test_few_rows_in_blocks_have_the_fit_of_the_array(tmp_path, kind):
     assert np.allclose(parts, whole, rtol=0, atol=1e-8)
 
 
+class Changing(list):
+    """Blocks that hold an infinite number once the passes over all data have begun."""
+
+    n_passes = 0
+
+    def __iter__(self):
+        self.n_passes += 1
+        return iter([*super().__iter__(), np.full((1, 1), np.inf)] if self.n_passes > 4 else super().__iter__())
+
+
+def test_data_that_change_between_passes_are_no_failed_step():
+    with config_context(working_memory=0), pytest.raises(OSError, match=r"cannot be read again.*infinite"):
+        density().fit(Changing([X]))
+
+
 def test_a_gaussian_stays_a_gaussian():
     rows = np.random.default_rng(0).normal(3.0, 2.0, (30_000, 1))
     model = density().fit([rows])
@@ -141,9 +156,11 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     rows = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float64, (4_000_000, 2))  # 61 MiB
     for begin in range(0, len(rows), 500_000):
         rows[begin : begin + 500_000] = datasets.correlated_gaussian.sample(500_000, seed=begin)
+    model = density(max_iter=3, fallback=None)
+    model.fit(rows[:30_000])  # compiles
     tracemalloc.start()
     with config_context(working_memory=0):
-        density(max_iter=3, fallback=None).fit(tmp_path / "x.npy")
+        model.fit(tmp_path / "x.npy")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40 * 2**20
@@ -317,10 +334,8 @@ def test_a_fit_goes_on_without_a_dask_worker_that_dies_and_ends_without_any():
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "processes": True}
     with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
         data = open_data(dask_array.from_array(X, chunks=(5_000, 1)))
-        data.number_rows()
         assert data.add(_sum_rows) == pytest.approx(X.sum())
-        cluster.scale(1)
-        os.kill(client.run(os.getpid)[sorted(client.nthreads())[0]], signal.SIGKILL)
+        os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
         assert data.add(_sum_rows) == pytest.approx(X.sum())
         cluster.scale(0)
         with pytest.raises(ConnectionError, match="died"):

@@ -8,7 +8,7 @@ are, and only results travel.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from rtbm.training.distributed import (
 )
 
 BLOCK_ROWS = 2**17  # rows that are read and prepared at a time
-PATIENCE = 10.0  # seconds until it is noticed that no Dask worker is left; workers are started anew within fewer
+PATIENCE = 10.0  # seconds between checks that Dask has workers; more than it takes to start one anew
 
 
 class Columns(NamedTuple):
@@ -40,7 +40,7 @@ class Columns(NamedTuple):
 
 def to_floats(values: Any) -> Floats:
     """An array or a tensor in float64."""
-    return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
+    return np.asarray(values.detach().double().cpu() if isinstance(values, Tensor) else values, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,6 @@ class Part:
     columns : Columns
     first : int or None
         The number of the first row; None if the rows of other parts have not been counted.
-    number : int
-        The number of this part.
     encode : function
         Turns a table, an array or a data frame, into numbers.
     """
@@ -63,7 +61,6 @@ class Part:
     tables: Callable[[], Iterable[tuple[Any, Any]]]
     columns: Columns
     first: int | None = 0
-    number: int = 0
     encode: Callable[[Any], Floats] = to_floats
 
     def __iter__(self) -> Iterator[tuple[int, Floats, Floats]]:
@@ -146,11 +143,6 @@ class LocalData:
         """Put blocks that a function makes of blocks of rows in their place; see `PreparedPart`."""
         self.become(partial(PreparedPart, function, limit))
 
-    def number_rows(self) -> None:
-        """Count the rows where their numbers are not known, so that these count over all parts."""
-        if None in self.map(_first_row):
-            self.become(partial(_begin_at, np.cumsum([0, *self.map(_count_rows)])))
-
     def lead(self, work: Callable[["LocalData"], Any]) -> Any:
         """The result of work on these data."""
         return work(self)
@@ -197,14 +189,17 @@ class DaskData(LocalData):
     together.
     """
 
+    _steps: list[list[Any]]  # functions that tasks run on each partition, one after another
+
     def __init__(self, collection: Any, columns: Columns):
         self.columns, self._client = columns, _dask_client()
-        self._partitions = list(np.ravel(collection.to_delayed()))
-        if self._client is not None:
-            self._partitions = self._client.persist(self._partitions)
-        self._steps: list[Callable[[Any], Any]] = [
-            partial(_partition, columns, number) for number in range(len(self._partitions))
-        ]
+        self._keep(list(np.ravel(collection.to_delayed())))
+        first = np.cumsum([0, *self.map(len)]).tolist()
+        self._steps = [[partial(_partition, columns, begin)] for begin in first[:-1]]
+
+    def _keep(self, partitions: list[Any]) -> None:
+        self._partitions = partitions if self._client is None else self._client.persist(partitions)
+        self._steps = [[]] * len(partitions)
 
     def map(self, function: Callable[[Any], Any]) -> list[Any]:
         """The results of a function of each part."""
@@ -215,22 +210,19 @@ class DaskData(LocalData):
 
     def become(self, function: Callable[[Any], Any]) -> None:
         """Put the results of a function of each part in the place of the parts. They are made in each pass."""
-        self._steps = [partial(_one_after_other, step, function) for step in self._steps]
+        self._steps = [[*own, function] for own in self._steps]
 
     def prepare(self, function: Callable[..., list[Any]], limit: int) -> None:
         """Put blocks that a function makes of blocks of rows in their place. Workers keep all of them."""
         super().prepare(function, limit)
         if self._client is not None:
-            self._partitions = self._client.persist(self._tasks(list))
-            self._steps = [_same] * len(self._partitions)
+            self._keep(self._tasks(list))
 
     def _tasks(self, function: Callable[[Any], Any]) -> list[Any]:
         from dask import delayed
 
-        self_and = [partial(_one_after_other, step, function) for step in self._steps]
-        return [
-            delayed(step, traverse=False)(partition) for step, partition in zip(self_and, self._partitions, strict=True)
-        ]
+        pairs = zip(self._steps, self._partitions, strict=True)
+        return [delayed(partial(_apply, [*own, function]), traverse=False)(part) for own, part in pairs]
 
     def _wait(self, futures: list[Any]) -> list[Any]:
         """The results of tasks. Dask repeats those of workers that die, as long as there are others."""
@@ -246,28 +238,12 @@ class DaskData(LocalData):
                 return self._client.gather(futures)
 
 
-def _partition(columns: Columns, number: int, table: Any) -> Part:
-    return Part(lambda: [(table, None)], columns, None, number)
+def _partition(columns: Columns, first: int, table: Any) -> Part:
+    return Part(lambda: [(table, None)], columns, first)
 
 
-def _one_after_other(first: Callable[[Any], Any], second: Callable[[Any], Any], part: Any) -> Any:
-    return second(first(part))
-
-
-def _same(part: Any) -> Any:
-    return part
-
-
-def _first_row(part: Part) -> int | None:
-    return part.first
-
-
-def _count_rows(part: Part) -> int:
-    return sum(len(table) for table, _ in part.tables())
-
-
-def _begin_at(first: Any, part: Part) -> Part:
-    return replace(part, first=int(first[part.number]))
+def _apply(functions: list[Callable[[Any], Any]], part: Any) -> Any:
+    return reduce(lambda value, function: function(value), functions, part)
 
 
 def _dask_client() -> Any:
@@ -295,8 +271,6 @@ def comes_in_blocks(X: Any, limit: int) -> bool:
 
     A list or tuple does if it begins with a two-dimensional array, or with a pair of one and weights.
     """
-    if is_path(X) or is_dask(X):
-        return True
     if isinstance(X, np.memmap):
         return X.ndim == 2 and 8 * X.size > limit
     if isinstance(X, list | tuple):
@@ -304,13 +278,11 @@ def comes_in_blocks(X: Any, limit: int) -> bool:
         while isinstance(first, list | tuple):
             first = first[0] if first else None
         return getattr(first, "ndim", 0) == 2 or (not X and is_distributed())  # other processes may have rows
-    is_array = any(hasattr(X, name) for name in ("__array__", "shape"))
-    return not is_array and isinstance(X, Iterable) and not isinstance(X, Mapping | Set)
+    gives_blocks = isinstance(X, Iterable) and not isinstance(X, Mapping | Set) and not hasattr(X, "shape")
+    return gives_blocks or is_path(X) or is_dask(X)
 
 
-def open_data(
-    X: Any, weights: Any = None, labels: Any = None, open_file: Callable[..., Any] | None = None
-) -> LocalData:
+def open_data(X: Any, weights: Any = None, labels: Any = None, open_file: Any = None) -> LocalData:
     """The data of X, which comes in blocks. Processes share a file or a memory map, or have blocks of their own.
 
     Parameters
@@ -324,65 +296,62 @@ def open_data(
     open_file : function
         Opens a path, as `FileRows`.
     """
-    data, error = attempt(_open, X, weights, labels, open_file)
-    data_columns = results(gather_objects((data and data.columns, error)))
-    data.columns = _common_columns(data_columns)
-    return data
-
-
-def _open(X: Any, weights: Any, labels: Any, open_file: Any) -> LocalData:
-    if weights is not None and not isinstance(X, np.ndarray):
-        raise InvalidInputError("sample_weight is for arrays: give blocks as pairs (rows, weights)")
     takes_text = isinstance(labels, str) and labels == "auto"
     named = [*labels] if isinstance(labels, Mapping | list | tuple) else []
     if is_dask(X):
-        if is_distributed():
-            raise InvalidInputError("a Dask collection has its own workers: fit it in one process, not under torchrun")
+        if weights is not None or is_distributed():
+            raise InvalidInputError(
+                "a Dask collection has no sample_weight, and workers of its own in place of torchrun"
+            )
         return DaskData(*_choose_columns(X, named, takes_text))
+    part, error = attempt(_open_part, X, weights, open_file, named, takes_text)
+    columns = _common_columns(results(gather_objects((part and part.columns, error))))
+    counts = results(gather_objects(attempt(_count_rows, part)))
+    first = sum(counts[: rank_and_world()[0]]) if part.first is None else part.first
+    return (SharedData if is_distributed() else LocalData)(replace(part, columns=columns, first=first))
+
+
+def _open_part(X: Any, weights: Any, open_file: Any, named: list[Any], takes_text: bool) -> Part:
+    """The share of this process."""
+    if weights is not None and not (isinstance(X, np.ndarray) and np.shape(weights) == (len(X),)):
+        raise InvalidInputError("sample_weight is for arrays, one for each row: give blocks as pairs (rows, weights)")
     rank, world = rank_and_world()
     if is_path(X):
         texts = [name for name in named if isinstance(name, str)]
-        file: Any = open_file and open_file(X, rank=rank, world=world, labels=texts, takes_text=takes_text)
+        file = open_file(X, rank=rank, world=world, labels=texts, takes_text=takes_text)
         columns = Columns(file.n_columns, file.names, file.left_out, file.levels)
-        part = Part(lambda: ((rows, None) for rows in file.blocks(BLOCK_ROWS)), columns, file.first, rank)
-    elif isinstance(X, np.ndarray):
-        part = array_part(X, weights, rank, world)
-    else:
-        part = _loader_part(X, rank, world)
-    return SharedData(part) if is_distributed() else LocalData(part)
-
-
-def array_part(X: np.ndarray, weights: Any = None, rank: int = 0, world: int = 1) -> Part:
-    """The share of one process in the rows of an array, such as a memory map."""
-    if weights is not None and np.shape(weights) != (len(X),):
-        raise InvalidInputError(f"sample_weight must have shape ({len(X)},), got {np.shape(weights)}")
-    begin, end = (len(X) * i // world for i in (rank, rank + 1))
-    own = None if weights is None else weights[begin:end]
-    return Part(lambda: [(X[begin:end], own)], Columns(X.shape[1]), begin, rank)
-
-
-def _loader_part(loader: Any, rank: int, world: int) -> Part:
-    """The rows of a DataLoader, or of anything that gives blocks each time it is iterated over."""
-    if isinstance(loader, Iterator):
+        return Part(lambda: ((rows, None) for rows in file.blocks(BLOCK_ROWS)), columns, file.first)
+    if isinstance(X, np.ndarray):
+        return array_part(X, weights, rank, world)
+    if isinstance(X, Iterator):
         raise InvalidInputError(
             "X must be something to iterate over once for each pass, such as a list or a DataLoader, got a "
-            f"{type(loader).__name__}"
+            f"{type(X).__name__}"
         )
 
     def tables() -> Iterator[tuple[Any, Any]]:
-        for item in loader:
+        for item in X:
             table, weights = (*item, None)[:2] if isinstance(item, list | tuple) else (item, None)
             yield table, weights
 
-    columns = Columns(None)
-    for first, _ in tables():
-        if len(np.shape(first)) != 2:
-            raise InvalidInputError(f"X must give blocks of shape (rows, n_features), got {np.shape(first)}")
-        names = list(getattr(first, "columns", []))
-        is_named = len(names) > 0 and all(isinstance(name, str) for name in names)
-        columns = Columns(np.shape(first)[1], names if is_named else None)
-        break
-    return Part(tables, columns, 0 if world == 1 else None, rank)
+    first, shape = next(((table, np.shape(table)) for table, _ in tables()), (None, (0, None)))
+    if len(shape) != 2:
+        raise InvalidInputError(f"X must give blocks of shape (rows, n_features), got {shape}")
+    names = list(getattr(first, "columns", []))
+    is_named = len(names) > 0 and all(isinstance(name, str) for name in names)
+    return Part(tables, Columns(shape[1], names if is_named else None), 0 if world == 1 else None)
+
+
+def array_part(X: np.ndarray, weights: Any = None, rank: int = 0, world: int = 1) -> Part:
+    """The share of a process in the rows of an array, such as a memory map."""
+    begin, end = (len(X) * i // world for i in (rank, rank + 1))
+    own = None if weights is None else weights[begin:end]
+    return Part(lambda: [(X[begin:end], own)], Columns(X.shape[1]), begin)
+
+
+def _count_rows(part: Part) -> int:
+    """The number of rows, if those of parts are to be counted."""
+    return 0 if part.first is not None else sum(len(table) for table, _ in part.tables())
 
 
 def _choose_columns(collection: Any, named: list[Any], takes_categories: bool) -> tuple[Any, Columns]:
@@ -403,15 +372,10 @@ def _choose_columns(collection: Any, named: list[Any], takes_categories: bool) -
 
 def _common_columns(parts: list[Columns]) -> Columns:
     """The columns of all processes, which must be the same; those without any rows count as agreeing."""
-    some = [(rank, own) for rank, own in enumerate(parts) if own.number is not None]
-    if not some or some[0][1].number == 0:
-        got = "0 columns" if some else "nothing"
-        raise InvalidInputError(f"X must give blocks of shape (rows, n_features) with n_features ≥ 1, got {got}")
-    named = [(rank, ", ".join(own.names) if own.names else str(own.number)) for rank, own in some]
-    for rank, own in named:
-        if own != named[0][1]:
-            raise InvalidInputError(
-                f"all processes must have the same columns: process {named[0][0]} has {named[0][1]}, and process "
-                f"{rank} has {own}"
-            )
-    return some[0][1]
+    named = {rank: ", ".join(own.names or [str(own.number)]) for rank, own in enumerate(parts) if own.number}
+    if not named:
+        raise InvalidInputError("X must give blocks of shape (rows, n_features) with n_features ≥ 1, got 0 columns")
+    if len(set(named.values())) > 1:
+        got = ", and ".join(f"process {rank} has {columns}" for rank, columns in named.items())
+        raise InvalidInputError(f"all processes must have the same columns: {got}")
+    return parts[min(named)]

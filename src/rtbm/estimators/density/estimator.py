@@ -427,7 +427,6 @@ class RTBMDensity(PredictingDensity):
         self.set_feature_names(names)
 
         def work(data: LocalData) -> bytes:
-            data.number_rows()
             found = data.map(LevelSearch(asked, names))
             self._frame = next((own for _, own in found if own is not None), None)
             levels = merge_levels([part for part, _ in found], self._columns()) or [None] * self.n_features_in_

@@ -20,6 +20,7 @@ from rtbm.estimators.density.standardise import Standardised, standardise, to_st
 from rtbm.estimators.density.task import DensityTask
 from rtbm.estimators.multistart import Outcome, search
 from rtbm.estimators.parallel import threads_for
+from rtbm.training import Objective
 from rtbm.training.blocks import LocalData, Part
 from rtbm.training.coordinates import Moments, MomentSums
 from rtbm.training.rows import make_rows
@@ -45,16 +46,9 @@ class Sample(NamedTuple):
     weights: Floats  # (n,)
 
     def plus(self, other: "Sample") -> "Sample":
-        """The rows of both parts with the smallest keys: a uniform sample."""
-        return Sample(*(np.concatenate(parts) for parts in zip(self, other, strict=True))).smallest()
-
-    def smallest(self) -> "Sample":
-        """The rows with the smallest keys, at most SAMPLED_ROWS of them."""
-        return (
-            self
-            if len(self.keys) <= SAMPLED_ROWS
-            else self.take(np.argpartition(self.keys, SAMPLED_ROWS)[:SAMPLED_ROWS])
-        )
+        """The rows of both parts with the smallest keys, at most SAMPLED_ROWS of them: a uniform sample."""
+        joint, n = Sample(*map(np.concatenate, zip(self, other, strict=True))), SAMPLED_ROWS
+        return joint if len(joint.keys) <= n else joint.take(np.argpartition(joint.keys, n)[:n])
 
     def take(self, chosen: np.ndarray) -> "Sample":
         """Some of the rows."""
@@ -140,7 +134,7 @@ class RowEncoder(NamedTuple):
             float(weights @ log_slope),
             int(np.isnan(y).sum()),
             self.bounds.contact(found.rows),
-            found.smallest(),
+            found,
         )
 
 
@@ -221,5 +215,13 @@ def fit_all(
         if is_mixed:
             full = FullDataScore(objective.evaluate(final.vector)[1].log_likelihood, -np.inf)
         else:
-            full = FullDataScore(*map(objective.likelihood.value, (final.vector, gaussian_vector(task))))
+            full = FullDataScore(objective.likelihood.value(final.vector), _gaussian_log_prob(task, objective, found))
     return outcome.continued(final), full
+
+
+def _gaussian_log_prob(task: DensityTask, objective: Objective, found: DataSummary) -> float:
+    """The mean log P of the Gaussian of all data; without gaps it follows from their moments."""
+    if found.n_missing:
+        return objective.likelihood.value(gaussian_vector(task))
+    inverse, covariance = np.linalg.inv(task.data.root), found.sums.moments().covariance
+    return -0.5 * float((np.log(2 * np.pi) + np.diag(inverse @ covariance @ inverse.T)).sum())
