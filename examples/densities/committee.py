@@ -2,7 +2,7 @@
 Compare a committee with a Gaussian mixture
 ===========================================
 
-``RTBMDensityCV`` chooses the size and the smoothness of a fit by cross-validation, and returns a committee: a
+``RTBMDensityCV`` chooses the size and the regularization of a fit by cross-validation, and returns a committee: a
 weighted average of machines. A grid search over ``GaussianMixture`` is the usual way to do the same with Gaussians.
 Both get the same 70 % of two tables and are judged by the log-likelihood of the other 30 %. The committee gains a
 little on both tables, and takes longer.

@@ -18,7 +18,6 @@ def make_start(
     index: int,
     seed: int,
     labels: np.ndarray | None = None,
-    binary: bool = False,
 ) -> Tensor:
     """The vector of start number `index`: the same for the same seed.
 
@@ -28,12 +27,10 @@ def make_start(
         Standardised data.
     labels : (n,)
         For mixtures: the cluster of each point. A machine starts in each.
-    binary : bool
-        Whether the hidden units of a single machine are to stay on {0, 1}.
     """
     rng = np.random.default_rng([seed, index])
     if family.n_components == 1:
-        return family.start(x, weights, index, rng, binary)
+        return family.start(x, weights, index, rng)
     machines, logits = [], []
     for k in range(family.n_components):
         mine = np.ones(len(x), dtype=bool) if labels is None else labels == k
@@ -49,4 +46,4 @@ def _cluster_start(family: Family, x: Floats, weights: Floats, index: int, rng: 
     local_moments = moments(x, weights)
     mean, (root, _) = local_moments.mean, standardisation(local_moments, floor=1e-3)
     local = (x - mean) @ np.linalg.inv(root).T
-    return family.single().affine(family.start(local, weights, index, rng, binary=False), root, mean)
+    return family.single().affine(family.start(local, weights, index, rng), root, mean)

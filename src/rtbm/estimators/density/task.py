@@ -16,7 +16,6 @@ from rtbm.estimators.multistart import Task
 from rtbm.estimators.parallel import THREADED_ROWS
 from rtbm.training import ArrayBlocks, Family, Monitor, Objective, Prior, Record, make_family
 from rtbm.training.coordinates import local_widths
-from rtbm.training.families.dense import evenly_spaced
 from rtbm.training.likelihood import FAILURES, log_prob
 from rtbm.training.mixed import Discrete, MixedObjective, StateTables
 from rtbm.training.sums import Blocks
@@ -32,7 +31,6 @@ class DensityTask(Task):
     data: Standardised
     validation: Standardised | None
     regularization: float
-    smoothness: float
     first: Tensor | None = None  # the vector of the first start, if it is known
     discrete: Discrete | None = None  # the discrete columns, if there are any
 
@@ -62,11 +60,7 @@ class DensityTask(Task):
     def prior(self) -> Prior:
         """The prior for the training data."""
         z, weights = self.data.z, self.data.weights
-        prior = Prior(self.regularization, local_widths(z, weights))
-        if self.smoothness == 0:
-            return prior
-        steps = evenly_spaced(z, weights, self.n_hidden, 0, np.random.default_rng(0), binary=True).F.norm(dim=0)
-        return prior._replace(smoothness=self.smoothness, steps=steps.numpy())
+        return Prior(self.regularization, local_widths(z, weights))
 
     @cached_property
     def source(self) -> ArrayBlocks:
@@ -95,8 +89,8 @@ class DensityTask(Task):
         """The vector of a start."""
         if index == 0 and self.first is not None:
             return self.first.to(self.device or "cpu")
-        labels, binary = self._labels(index), self.smoothness > 0
-        start = start_on(self.data, self.family, index, self.solver.seed, labels, binary).to(self.device or "cpu")
+        labels = self._labels(index)
+        start = start_on(self.data, self.family, index, self.solver.seed, labels).to(self.device or "cpu")
         return start if self.discrete is None else self._tables(labels).vector(start)
 
     def _tables(self, labels: np.ndarray | None) -> StateTables:

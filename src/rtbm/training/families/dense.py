@@ -24,10 +24,6 @@ MAX_DENSE_UNITS = MAX_TERMS.bit_length() - 1
 RIGIDITY, STIFFNESS = 0.02, 10.0
 """The strength of the prior on A, and its mode STIFFNESS · 1. Without it, A goes to infinity for hidden units with two
 states, and to zero for hidden units without effect. A stronger one biases fits to few observations."""
-BITS = 40.0
-"""The mode of A for binary hidden units. Other states then have probabilities of exp(−40); less lets them matter."""
-STEEPEST = 3.0
-"""The slope and curvature of log P, for standardised data, that `smoothness` penalises by ½. Less is smoother."""
 RANGE_TAIL = 0.005
 """The range of the data is between this quantile and its mirror image. A smaller one lets outliers widen the range."""
 OVERLAP = 0.8
@@ -53,8 +49,6 @@ class Prior(NamedTuple):
 
     strength: float
     widths: Floats  # (Nv,): of the data along the axes
-    smoothness: float = 0.0
-    steps: Floats | None = None  # (Nh,): of an evenly spaced start, if smoothness is asked for
 
 
 @dataclass(eq=False)
@@ -174,9 +168,9 @@ class Family:
         machine = pack(unconstrain(lattice))
         return self.join([machine] * self.n_components, machine.new_zeros(self.n_components))
 
-    def start(self, x: Floats, weights: Floats, index: int, rng: np.random.Generator, binary: bool) -> Tensor:
+    def start(self, x: Floats, weights: Floats, index: int, rng: np.random.Generator) -> Tensor:
         """The vector of a start: see `evenly_spaced`."""
-        return pack(unconstrain(evenly_spaced(x, weights, self.n_hidden, index, rng, binary)))
+        return pack(unconstrain(evenly_spaced(x, weights, self.n_hidden, index, rng)))
 
     def penalty(self, vector: Floats, prior: Prior) -> tuple[float, Floats]:
         """The penalty of a member, and its derivative in the vector.
@@ -184,19 +178,10 @@ class Family:
         With Σ the covariance of v given h and s the widths of the data along the axes::
 
             penalty = strength Σ_i s_i² (Σ⁻¹)_ii + RIGIDITY (tr A − STIFFNESS log det A)
-
-        With `steps`, hidden units are binary, the mode of A is BITS · 1, and uneven weights of neighbouring Gaussians
-        are penalised: with t = A(½ − centre) the tilt of the units, and f the steps of Gaussians at equal distances::
-
-            penalty += ½ smoothness (Σ_i (t_i/f_i)² + Σ_{i<j} (A_ij/f_i f_j)²)/STEEPEST²
-                       + ½ smoothness Σ_i log²(|F_i|/f_i)
         """
         gradient = np.zeros(len(vector))
         machines = dense.unpack_machines(vector, self.n_components, self.n_visible, self.n_hidden)
-        stiffness = STIFFNESS if prior.steps is None else BITS
-        value = dense.add_penalty(machines, prior.strength, prior.widths, RIGIDITY, stiffness, gradient)
-        if prior.steps is not None:
-            value += _unevenness(machines, prior.smoothness, prior.steps, gradient)
+        value = dense.add_penalty(machines, prior.strength, prior.widths, RIGIDITY, STIFFNESS, gradient)
         return value, gradient
 
     def highest_log_peak(self, vector: Floats) -> float:
@@ -243,9 +228,7 @@ class Family:
         return pack(moved)
 
 
-def evenly_spaced(
-    x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random.Generator, binary: bool = False
-) -> Lattice:
+def evenly_spaced(x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random.Generator) -> Lattice:
     """The start of a machine whose 2^Nh centres are spread evenly over the data.
 
     Hidden units start on {0, 1} (A = 10), with steps R/2, R/4, … along one axis, R the range of the data there. The
@@ -258,12 +241,10 @@ def evenly_spaced(
         Standardised data.
     index : int
         The number of the start.
-    binary : bool
-        Whether hidden units are to stay on {0, 1}: A is larger then.
     """
     d = x.shape[1]
-    stiffness = BITS if binary else STIFFNESS
     axes, deal, overlap, base = np.eye(d), _deal(x, weights, n_hidden), OVERLAP, 2.0
+    stiffness = STIFFNESS
     centre = np.full(n_hidden, 0.5)
     if 1 <= index <= d and d > 1:
         deal = np.full(n_hidden, index - 1)
@@ -298,26 +279,6 @@ def _deal(x: Floats, weights: Floats, n_hidden: int) -> np.ndarray:
         axes.append(int(left.argmax()))
         left[axes[-1]] /= 4
     return np.array(axes)
-
-
-def _unevenness(machines: dense.Machines, smoothness: float, steps: Floats, gradient: Floats) -> float:
-    """The penalty for uneven weights of neighbouring Gaussians; its derivative is added to the gradient."""
-    L_A, centre, F = machines.L_A, machines.centre, machines.F
-    (K, _, g), factor = F.shape, smoothness / STEEPEST**2
-    row, column = dense.lower_triangle(g)
-    A, lever = L_A @ L_A.mT, 0.5 - centre
-    tilt = (A @ lever[:, :, None])[:, :, 0] / steps
-    coupling = np.triu(A / np.outer(steps, steps), 1)
-    by_A = factor * ((tilt / steps)[:, :, None] * lever[:, None] + coupling / np.outer(steps, steps))
-    by_L = ((by_A + by_A.mT) @ L_A)[:, row, column] * np.where(row == column, L_A[:, row, column], 1.0)
-    norm2 = (F**2).sum(axis=1)
-    stretch = 0.5 * np.log(norm2) - np.log(steps)
-    by_centre = -factor * (A @ (tilt / steps)[:, :, None])[:, :, 0]
-    by_F = smoothness * (stretch / norm2)[:, None] * F
-    parts = np.concatenate([by_L, by_centre, by_F.reshape(K, -1)], axis=1)
-    gradient[: len(gradient) - (K if K > 1 else 0)].reshape(K, -1)[:, : parts.shape[1]] += parts
-    squares = (tilt**2).sum() + (coupling**2).sum()
-    return 0.5 * float(factor * squares + smoothness * (stretch**2).sum())
 
 
 @np.errstate(all="ignore")

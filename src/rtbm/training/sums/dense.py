@@ -387,7 +387,7 @@ def likelihood_gradient(sums, machines, states):
 
 @compiled
 def add_penalty(machines, strength, widths, rigidity, stiffness, gradient):
-    """The prior's penalty without smoothness (see `Prior`); its derivative is added to the gradient."""
+    """The prior's penalty (see `Prior`); its derivative is added to the gradient."""
     L_A, L = machines.L_A, machines.L
     n_machines, d, g = machines.F.shape
     n_scale, n_width = g * (g + 1) // 2, d * (d + 1) // 2
