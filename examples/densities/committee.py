@@ -77,6 +77,5 @@ for name, model in committees.items():
             print(f"  {weight:.2f}  {sizes}")
 
 # %%
-# On the first table the gain is about two standard errors. The committee includes a machine with six hidden units and
-# a prior on smoothness, which is meant for flat densities with edges. On the wines the gain is about one standard
-# error, so these few rows do not decide between the two methods.
+# On the first table the gain is about two standard errors. On the wines it is about one standard error, so these few
+# rows do not decide between the two methods.
