@@ -29,7 +29,7 @@ MACHINES: dict[str, dict[str, dict[str, Any]]] = {
     "uniform": {
         "paper's sizes": {"n_hidden": 3},
         "4 machines of 2 units, weak prior": {"n_hidden": 2, "n_components": 4, **SHARP},
-        "6 units, smooth": {"n_hidden": 6, "smoothness": 30.0, **SHARP},
+        "4 units, learned margin": {"n_hidden": 4, "margins": "learned", **SHARP},
     },
     "correlated_mixture": {
         "paper's sizes": {"n_hidden": 1, "n_components": 2},

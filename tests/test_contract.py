@@ -285,8 +285,6 @@ SETTINGS = {
         ({"regularization": float("nan")}, "regularization"),
         ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"fallback": "normal"}, "fallback"),
-        ({"smoothness": 1.0, "n_components": 2}, "smoothness=1"),
-        ({"smoothness": 1.0, "solver": "em"}, "smoothness=1"),
     ],
     "committee": [
         ({"candidates": []}, "candidates must be None or a list"),

@@ -26,7 +26,7 @@ def gamma():
 
 @pytest.fixture(scope="module")
 def model(gamma):
-    return RTBMDensityCV(TWO, cv=3, random_state=0).fit(gamma)
+    return RTBMDensityCV(TWO, cv=3, margins=None, random_state=0).fit(gamma)
 
 
 def test_a_committee_is_a_density(model):
@@ -52,7 +52,7 @@ def test_a_gaussian_loses_where_there_is_structure():
 
 def test_a_single_candidate(gamma):
     """It is fitted to all rows; by itself it is taken where the average is no better."""
-    model = RTBMDensityCV(TWO, cv=3, combine="single", random_state=0).fit(gamma)
+    model = RTBMDensityCV(TWO, cv=3, combine="single", margins=None, random_state=0).fit(gamma)
     assert sorted(model.candidate_weights_) == [0.0, 1.0]
     chosen = int(model.candidate_weights_.argmax())
     assert chosen == model.held_out_.argmax()
@@ -159,22 +159,12 @@ def test_rows_out_of_reach_do_not_hide_how_a_candidate_does(gamma):
     assert log_prob[2] < log_prob[:2].min() - 20
 
 
-# Smooth machines with binary units
-
-
-def test_a_smooth_machine_has_flat_tops_and_sharp_edges():
-    X = datasets.uniform.sample(2000, seed=0)
-    sharp = {"n_hidden": 5, "regularization": 0.01, "n_init": 1, "random_state": 0}
-    smooth = RTBMDensity(**sharp, smoothness=30.0).fit(X)
-    rough = RTBMDensity(**sharp).fit(X)
-    inside, others = np.linspace(-4.5, 4.5, 200)[:, None], datasets.uniform.sample(5000, seed=1)
-
-    def unevenness(model):
-        return np.exp(model.score_samples(inside)).std()
-
-    assert unevenness(smooth) < 0.75 * unevenness(rough)
-    assert smooth.score(others) > rough.score(others)
-    assert np.exp(smooth.score_samples([[-5.6], [5.6]])).max() < 0.01
+def test_a_flat_column_with_sharp_edges_gets_a_learned_map():
+    X, others = datasets.uniform.sample(2000, seed=0), datasets.uniform.sample(5000, seed=1)
+    tried = [{"n_hidden": 3, "n_init": 1}]
+    mapped, plain = (RTBMDensityCV(tried, cv=2, margins=margins, random_state=0).fit(X) for margins in ("auto", None))
+    assert mapped.margins_ == "learned"
+    assert mapped.score(others) > plain.score(others) + 0.005
 
 
 def test_splitters_and_pairs_of_rows(gamma):

@@ -2,7 +2,7 @@
 Compare a committee with a Gaussian mixture
 ===========================================
 
-``RTBMDensityCV`` chooses the size and the smoothness of a fit by cross-validation, and returns a committee: a
+``RTBMDensityCV`` chooses the size and the regularization of a fit by cross-validation, and returns a committee: a
 weighted average of machines. A grid search over ``GaussianMixture`` is the usual way to do the same with Gaussians.
 Both get the same 70 % of two tables and are judged by the log-likelihood of the other 30 %. The committee gains a
 little on both tables, and takes longer.
@@ -77,6 +77,5 @@ for name, model in committees.items():
             print(f"  {weight:.2f}  {sizes}")
 
 # %%
-# On the first table the gain is about two standard errors. The committee includes a machine with six hidden units and
-# a prior on smoothness, which is meant for flat densities with edges. On the wines the gain is about one standard
-# error, so these few rows do not decide between the two methods.
+# On the first table the gain is about two standard errors. On the wines it is about one standard error, so these few
+# rows do not decide between the two methods.

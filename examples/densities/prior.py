@@ -50,20 +50,19 @@ plt.show()
 # New values have the highest likelihood for strengths between 0.3 and 1. The default is 1. The penalty is divided by
 # the number of observations, so the same strength matters less in larger samples.
 #
-# A second prior is for flat densities with sharp edges. The argument ``smoothness`` keeps the weights of neighbouring
-# Gaussians even, so that narrow Gaussians do not make peaks. It goes with about six hidden units and little
-# regularization.
+# Flat densities with sharp edges are hard for a sum of Gaussians. If the edges are known, give them as ``bounds``. If
+# not, ``margins="learned"`` helps: the machine then corrects a first fit of the column.
 
 X, new = datasets.uniform.sample(500, seed=1), datasets.uniform.sample(5000, seed=2)
-options = [{}, {"regularization": 0.01}, {"regularization": 0.01, "smoothness": 30}]
+options = [{}, {"regularization": 0.01}, {"margins": "learned", "regularization": 0.1}, {"bounds": (-5, 5)}]
 v = np.linspace(-7, 7, 800)[:, None]
-fig, axes = plt.subplots(1, 3, figsize=(9, 3), sharey=True, layout="constrained")
+fig, axes = plt.subplots(1, 4, figsize=(10, 3), sharey=True, layout="constrained")
 for ax, option in zip(axes, options, strict=True):
-    fit = RTBMDensity(6, n_init=1, random_state=0, **option).fit(X)
+    fit = RTBMDensity(4, n_init=1, random_state=0, **option).fit(X)
     ax.hist(X[:, 0], 40, density=True, color=GREY)
     ax.plot(v, datasets.uniform.pdf(v), color="black", lw=1, ls="--")
     ax.plot(v, np.exp(fit.score_samples(v)), color=WARM, lw=2)
-    title = "\n".join(f"{name}={value:g}" for name, value in option.items()) or "default"
+    title = "\n".join(f"{name}={value}" for name, value in option.items()) or "default"
     ax.set_title(title)
     ax.set(xlabel="value", xlim=(-7, 7))
     print(f"{title.replace(chr(10), ', ')}: new values {fit.score(new):.3f}")
@@ -71,6 +70,6 @@ axes[0].set_ylabel("density")
 plt.show()
 
 # %%
-# Little regularization alone makes the edges sharp, but the top uneven. With ``smoothness`` the edges stay sharp, the
-# top becomes more even, and new values have the highest likelihood of the three. If you do not know what your data
-# need, take ``RTBMDensityCV``: it chooses among such settings by cross-validation.
+# Little regularization makes the edges sharper, but the top uneven. A learned margin does better, and with bounds new
+# values have the highest likelihood of the four. If you do not know what your data need, take ``RTBMDensityCV``: it
+# chooses regularization and margins by cross-validation.

@@ -14,7 +14,6 @@ ONE_FEATURE: tuple[dict[str, Any], ...] = (
     {"n_hidden": 2, "n_components": 4, "regularization": 0.1},
     {"n_hidden": 2, "n_components": 4, "regularization": 0.01},
     {"n_hidden": 2, "n_components": 4, "regularization": 0.01, "fallback": "gaussians"},
-    {"n_hidden": 6, "smoothness": 30.0, "regularization": 0.01, "max_iter": 100},
 )
 SEVERAL_FEATURES: tuple[dict[str, Any], ...] = (
     {"n_hidden": 1},

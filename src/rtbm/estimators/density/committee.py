@@ -76,7 +76,7 @@ class CommitteeSummary(TypedDict):
 
 
 class RTBMDensityCV(PredictingDensity):
-    """A density whose size, smoothness and maps of columns cross-validation chooses: one candidate, or an average.
+    """A density whose size, regularization and maps of columns cross-validation chooses: one candidate, or an average.
 
     Each candidate is fitted once without each fold of the data, and judged by the likelihood of that fold. Candidates
     that are far behind after two folds are dropped. The candidates within two standard errors of the best get weights
@@ -103,8 +103,7 @@ class RTBMDensityCV(PredictingDensity):
     phase : "I" or "II", default="I"
     bounds : pair or list of pairs, default=None
     margins : "auto", "log", "yeo-johnson", "learned" or None, default="auto"
-        As in `RTBMDensity`. "auto" lets the held-out folds decide, with maps that are learned without them; one feature
-        is not mapped.
+        As in `RTBMDensity`. "auto" lets the held-out folds decide, with maps that are learned without them.
     drop_constant : bool, default=False
     categorical_features : "auto", list, dict or None, default="auto"
     atoms : "auto", dict or None, default="auto"
@@ -339,9 +338,8 @@ class RTBMDensityCV(PredictingDensity):
         return trial
 
     def _margins_to_try(self, folds: Folds) -> list[str | None]:
-        """The margins that are compared. One feature needs none, since the candidates describe nothing else."""
-        d = folds.rows.shape[1]
-        if self.margins != "auto" or d == 1 or d == len(folds.sizes):
+        """The margins that are compared. Tables without numbers need none."""
+        if self.margins != "auto" or folds.rows.shape[1] == len(folds.sizes):
             return [None if self.margins == "auto" else self.margins]
         data = folds.bounds, folds.rows, folds.weights, folds.sizes, folds.near_zero
         plain, logs = (make_maps(kind, *data) for kind in (None, "log"))

@@ -98,10 +98,6 @@ class RTBMDensity(PredictingDensity):
         The strength of the prior against fine structure. Like the bandwidth of a kernel it smooths the density, but it
         matters less as the data grow. 0 is maximum likelihood (with a weak prior on the hidden units alone), which
         overfits with more than two hidden units.
-    smoothness : float, default=0.0
-        The strength of a prior for one dense machine that keeps the weights of neighbouring Gaussians even, and its
-        hidden units binary. It helps with flat densities that have sharp edges, with about six hidden units and little
-        regularization. "em" does not support it.
     validation_fraction : float, default=None
         The share of the data that is set aside for validation. Iterations end when the likelihood of these data has not
         improved for `n_iter_no_change` iterations; the best start and iteration are those with the highest one. None
@@ -213,7 +209,6 @@ class RTBMDensity(PredictingDensity):
         tol: float = 1e-7,
         n_init: int = 8,
         regularization: float = 1.0,
-        smoothness: float = 0.0,
         validation_fraction: float | None = None,
         n_iter_no_change: int = 20,
         fallback: str | None = "gaussian",
@@ -281,7 +276,7 @@ class RTBMDensity(PredictingDensity):
         return self
 
     def _can_mix(self) -> bool:
-        return self.solver != "cma" and self.validation_fraction is None and self.smoothness == 0
+        return self.solver != "cma" and self.validation_fraction is None
 
     def _needs_memory(self) -> bool:
         """Whether the parameters need all data in memory."""
@@ -338,8 +333,7 @@ class RTBMDensity(PredictingDensity):
     def _check_can_mix(self) -> None:
         if not self._can_mix():
             raise InvalidInputError(
-                'X has categories or atoms, which need solver="lbfgs" or "em", '
-                "validation_fraction=None and smoothness=0"
+                'X has categories or atoms, which need solver="lbfgs" or "em", and validation_fraction=None'
             )
 
     @property
@@ -607,13 +601,6 @@ class RTBMDensity(PredictingDensity):
         if self.margins is not None:
             check_choice(self.margins, "margins", MARGINS)
         check_number(self.regularization, "regularization", 0.0, math.inf)
-        check_number(self.smoothness, "smoothness", 0.0, math.inf)
-        knowing = [name for name, solver in SOLVERS.items() if solver.knows_smoothness]
-        if self.smoothness > 0 and (self.n_components > 1 or self.coupling != "dense" or self.solver not in knowing):
-            raise InvalidInputError(
-                f"smoothness={self.smoothness} is for one dense machine and the solvers {', '.join(knowing)}, got "
-                f"n_components={self.n_components}, coupling={self.coupling!r}, solver={self.solver!r}: set it to 0"
-            )
 
     def _task(
         self, data: Standardised, validation: Standardised | None, seed: int, discrete: Discrete | None = None

@@ -99,9 +99,7 @@ def like(data: Standardised, x: Floats, weights: Floats, log_slope: Floats) -> S
     return data._replace(z=z, weights=weights, log_volume=_log_volume(x, data.root, weights, log_slope))
 
 
-def start_on(
-    data: Standardised, family: Family, index: int, seed: int, labels: np.ndarray | None = None
-) -> Tensor:
+def start_on(data: Standardised, family: Family, index: int, seed: int, labels: np.ndarray | None = None) -> Tensor:
     """The vector of start number `index`, for z; see `make_start`."""
     start = make_start(family, data.complete, data.weights, index, seed, labels)
     return start if data.axes is None else family.affine(start, data.axes)

@@ -184,8 +184,6 @@ class Solver(ABC):
     takes_full_passes: ClassVar[bool] = False
     """Whether each iteration improves the objective on all data. Then a few iterations tell how good a start is, and
     data that are too large for memory can be read block by block."""
-    knows_smoothness: ClassVar[bool] = False
-    """Whether the solver respects the `smoothness` of the prior."""
 
     def minimise(self, objective: Any, start: Tensor, monitor: Monitor | None = None) -> Result:
         """Minimise an objective from a start vector (n_parameters,); `monitor` follows the iterations."""

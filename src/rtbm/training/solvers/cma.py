@@ -25,7 +25,6 @@ class CMA(Solver):
     spread: float = 0.3
     name: ClassVar[str] = "cma"
     unit: ClassVar[str] = "generation"
-    knows_smoothness: ClassVar[bool] = True
 
     def _minimise(self, objective: Any, start: torch.Tensor, monitor: Monitor) -> Result:
         with warnings.catch_warnings():

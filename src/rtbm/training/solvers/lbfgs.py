@@ -32,7 +32,6 @@ class LBFGS(Solver):
     max_iter: int = 1000
     name: ClassVar[str] = "lbfgs"
     takes_full_passes: ClassVar[bool] = True
-    knows_smoothness: ClassVar[bool] = True
 
     def _minimise(self, objective: Any, start: Tensor, monitor: Monitor) -> Result:
         if getattr(objective, "is_scaled", False):
