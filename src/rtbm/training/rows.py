@@ -22,7 +22,8 @@ class RowBlock(NamedTuple):
     x: Any  # (n, d): 0 where entries are missing; an array for the compiled E-step, else a tensor
     weights: Any  # (n,)
     present: np.ndarray  # (patterns, d)
-    tasks: list[np.ndarray]  # the segments (begin, end, pattern) of each task
+    segments: np.ndarray  # (patterns, 3): where rows of each pattern begin and end, and its number
+    tasks: list[np.ndarray]  # the same in shorter segments, by tasks of about equal work
     places: Tensor | None = None  # (n, J): the places of states of discrete columns, see `Discrete`
 
     @property
@@ -38,7 +39,7 @@ class RowBlock(NamedTuple):
     def with_gaps(self) -> Tensor:
         """The rows (n, d), NaN where entries are missing."""
         x = torch.as_tensor(self.x).clone()
-        for begin, end, pattern in np.concatenate(self.tasks):
+        for begin, end, pattern in self.segments:
             x[begin:end, torch.from_numpy(~self.present[pattern]).to(x.device)] = math.nan
         return x
 
@@ -52,11 +53,13 @@ def make_rows(x: Tensor, weights: Tensor, places: Tensor | None = None) -> RowBl
     filled, is_compiled = x.nan_to_num(), kernels.AVAILABLE and x.is_cpu
     order = _order(filled) if is_compiled else torch.arange(len(x), device=x.device)
     order = order[pattern[order].argsort(stable=True)]
-    lengths = pattern.bincount(minlength=len(present)).tolist()
+    lengths = pattern.bincount(minlength=len(present)).cpu().numpy()
     x, weights, places = (None if part is None else part[order].contiguous() for part in (filled, weights, places))
     if is_compiled:
         x, weights = np.array(x), np.array(weights)
-    return RowBlock(order, x, weights, present, _make_tasks(lengths), places)
+    ends = np.cumsum(lengths)
+    segments = np.column_stack([ends - lengths, ends, np.arange(len(lengths))])
+    return RowBlock(order, x, weights, present, segments, _make_tasks(segments), places)
 
 
 def _patterns(x: Tensor) -> tuple[np.ndarray, Tensor]:
@@ -81,17 +84,15 @@ def _order(x: Tensor) -> Tensor:
     return second[strip[second].argsort(stable=True)]
 
 
-def _make_tasks(lengths: list[int]) -> list[np.ndarray]:
-    """Segments for patterns of some lengths, in tasks of about equal work."""
-    tasks: list[list[tuple[int, int, int]]] = [[]]
-    begin, work = 0, 0
-    for pattern, length in enumerate(lengths):
-        for start in range(begin, begin + length, TASK_ROWS):
-            end = min(start + TASK_ROWS, begin + length)
+def _make_tasks(segments: np.ndarray) -> list[np.ndarray]:
+    """Shorter segments, in tasks of about equal work."""
+    tasks, work = list[list[tuple[int, int, int]]]([[]]), 0
+    for begin, stop, pattern in segments.tolist():
+        for start in range(begin, stop, TASK_ROWS):
+            end = min(start + TASK_ROWS, stop)
             if work and work + end - start > TASK_ROWS:
                 tasks.append([])
                 work = 0
             tasks[-1].append((start, end, pattern))
             work += max(end - start, PATTERN_ROWS)
-        begin += length
     return [np.array(task, dtype=np.int64).reshape(-1, 3) for task in tasks]

@@ -41,8 +41,8 @@ def e_step(
     """
     K, d, g = machines.F.shape
     log_far = machines.log_weights + states.log_omitted - LOG_LOSS if g else np.full(K, -np.inf)
-    far = np.zeros(len(block.x), dtype=bool)
     if block.is_compiled:
+        far = np.zeros(len(block.x), dtype=bool)
         tasks = len(block.tasks)
         shapes = (1,), (len(states.delta),), (K, d), (K, d, g), (K, d, d)
         out = [np.zeros((tasks, *shape)) for shape in shapes]
@@ -61,7 +61,8 @@ def e_step(
         parts[4] = np.tril(parts[4]) + np.tril(parts[4], -1).mT
     else:
         backend = triton if triton.is_served(block.x, offsets) else specification
-        parts = backend.sum_rows(block, offsets, machines, states, log_far, wants_sums, far, log_joint)
+        parts, marks = backend.sum_rows(block, offsets, machines, states, log_far, wants_sums, log_joint)
+        far = marks.bool().cpu().numpy() if bool(marks.any()) else np.zeros(0, dtype=bool)
     value, counts, *moments = parts
     sums = Sums(float(value[0]), states.total(counts), *states.expect(counts), *moments)
     if not far.any():

@@ -40,7 +40,9 @@ def _sum_pattern(
     P(h|y) is a discrete Gaussian: in exp(−½|L_Aᵀδ|² − ½|y − Gδ|²), the centre is that of least squares.
     """
     (n, K), (_, d, g) = offsets.shape, machines.F.shape
-    inverse, slopes, log_peak, known = whiten(machines, present)
+    inner, basis, log_peak = whiten(machines, present)
+    inverse, known = basis @ inner, basis @ basis.mT
+    slopes = inverse @ machines.F[:, present]
     y = (x[:, None] - machines.origin[:, present])[:, :, None] @ inverse.mT  # (n, K, 1, d)
     root = triangular_factors(np.concatenate([machines.L_A.mT, slopes], axis=1))
     half = np.linalg.solve(root.mT, slopes.mT @ y.mT)

@@ -16,16 +16,15 @@ EXACT = "donot_use_mm_for_euclid_dist"
 """The mode of `torch.cdist` that subtracts before it squares. The others lose digits."""
 
 
-def whiten(machines: Machines, present: np.ndarray) -> tuple[Floats, Floats, Floats, Floats]:
+def whiten(machines: Machines, present: np.ndarray) -> tuple[Floats, Floats, Floats]:
     """How machines see rows whose entries `present` (p,) are given.
 
-    Returns inverse (K, d, p), such that y = inverse (x − origin) is what is known of ε; slopes = inverse F (K, d, g); the
-    log of the highest value of P(v|h) (K,); and the projection (K, d, d) on what is known of ε.
+    Returns inverse (K, p, p) and basis (K, d, p): of ε, basis @ y is known, with y = inverse (x − origin); and the log of
+    the highest value of P(v|h) (K,).
     """
     basis, root = np.linalg.qr(machines.L[:, present].mT)  # of the rows of L, not of LLᵀ: that keeps all digits
-    inverse = np.linalg.solve(root, basis.mT).mT if len(present) == 0 else basis @ np.linalg.inv(root).mT
     log_peak = -0.5 * len(present) * LOG_TWO_PI - np.log(np.abs(root.diagonal(axis1=1, axis2=2))).sum(axis=1)
-    return inverse, inverse @ machines.F[:, present], log_peak, basis @ basis.mT
+    return np.linalg.inv(root).mT, basis, log_peak
 
 
 def sum_rows(
@@ -35,20 +34,25 @@ def sum_rows(
     states: States,
     log_far: Floats,
     wants_sums: bool,
-    far: np.ndarray,
     log_joint: Any,
-) -> list[Floats]:
-    """The sums over a block, and which rows are far; see `numba.sum_rows`."""
+) -> tuple[list[Floats], Tensor]:
+    """The sums over a block (Σ w log P, counts of states, noise, cross and square), and which rows are far (n,)."""
     (K, d, g), S, device = machines.F.shape, len(states.delta), torch.as_tensor(block.x).device
-    on = lambda array: torch.as_tensor(array, dtype=torch.float64, device=device)  # noqa: E731
+    far = torch.zeros(len(block.x), dtype=torch.bool, device=device)
+
+    def on(array: Any) -> Tensor:
+        return torch.as_tensor(array, dtype=torch.float64, device=device)
+
     delta, origin = on(states.delta), on(machines.origin)
     own = [slice(*states.first[k : k + 2]) for k in range(K)]
     value, counts = on(np.zeros(1)), on(np.zeros(S))
     noise, cross, square = (on(np.zeros(shape)) for shape in ((K, d), (K, d, g), (K, d, d)))
     size = max(1, (GPU_ELEMENTS if device.type == "cuda" else CPU_ELEMENTS) // max(S, K * d))
-    for begin, end, pattern in np.concatenate(block.tasks):
+    for begin, end, pattern in block.segments:
         present = np.flatnonzero(block.present[pattern])
-        inverse, slopes, log_peak, known = map(on, whiten(machines, present))
+        inverse, basis, log_peak = map(on, whiten(machines, present))
+        inverse, known = basis @ inverse, basis @ basis.mT
+        slopes = inverse @ on(machines.F[:, present])
         planes = torch.linalg.qr(slopes)[0]
         bias = on(machines.log_weights + log_peak.cpu().numpy())
         given = torch.from_numpy(present).to(device)
@@ -68,7 +72,7 @@ def sum_rows(
             across = torch.stack([(y[k] - y[k] @ planes[k] @ planes[k].mT).square().sum(1) for k in range(K)], 1)
             bound = (on(log_far) + log_peak + added - 0.5 * across).amax(1)
             is_far = ~(log_prob >= bound)
-            far[rows] = is_far.cpu().numpy()
+            far[rows] = is_far
             if log_joint is not None:
                 torch.as_tensor(log_joint)[rows] = by_machine
             weights = weights.masked_fill(is_far, 0.0)
@@ -83,4 +87,4 @@ def sum_rows(
                     cross[k] += mean[:, None] * delta[at]
                     square[k] += epsilon.mT @ (share[:, s, None] * epsilon)
                 square[k] += share.sum() * (torch.eye(d, device=device) - known[k])
-    return [part.cpu().numpy() for part in (value, counts, noise, cross, square)]
+    return [part.cpu().numpy() for part in (value, counts, noise, cross, square)], far
