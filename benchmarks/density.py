@@ -27,7 +27,7 @@ from sklearn.mixture import GaussianMixture
 from threadpoolctl import threadpool_limits
 
 from rtbm import RTBMDensity, datasets
-from rtbm.training import ArrayBlocks, Objective, Prior, Family, make_start
+from rtbm.training import ArrayBlocks, Family, Objective, Prior, make_start
 
 SHARE = 0.98
 """The target: this share of the way from a single Gaussian's likelihood to that of the default RTBMDensity."""

@@ -30,7 +30,7 @@ from threadpoolctl import threadpool_limits
 from experiments.tables.comparison import load_table
 from rtbm import RTBMDensity, RTBMDensityCV, RTBMFeatures, datasets
 from rtbm.estimators.density.standardise import standardise
-from rtbm.training import ArrayBlocks, Objective, Prior, Family, make_solver, make_start
+from rtbm.training import ArrayBlocks, Family, Objective, Prior, make_solver, make_start
 from rtbm.training.coordinates import local_widths
 from rtbm.training.solvers import Monitor
 from rtbm.training.solvers.lbfgs import lbfgs

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from sklearn.mixture import GaussianMixture
 
-from rtbm.training import ArrayBlocks, Objective, Prior, Family, make_solver, make_start
+from rtbm.training import ArrayBlocks, Family, Objective, Prior, make_solver, make_start
 
 QUICK = "--quick" in sys.argv
 

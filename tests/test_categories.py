@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rtbm import InvalidInputError, RTBMDensity, RTBMDensityCV, RTBMOutlierDetector, RTBMRegressor, load, save
-from rtbm.training import SOLVERS, ArrayBlocks, Prior, Family, make_start
-from rtbm.training.objective import Likelihood
+from rtbm.training import SOLVERS, ArrayBlocks, Family, Prior, make_start
 from rtbm.training.mixed import Discrete, MixedObjective, StateTables
+from rtbm.training.objective import Likelihood
 from rtbm.training.sums import make_blocks
 
 PLACES = {"Rome": 0.0, "Oslo": 3.0, "Bern": -2.0}

@@ -21,8 +21,7 @@ from rtbm import (
 )
 from rtbm.distributions import Interval, LearnedMargin, YeoJohnson
 from rtbm.parameters import count, map_tensors, unpack
-from rtbm.training import Likelihood, Family
-from rtbm.training.sums import ArrayBlocks
+from rtbm.training import ArrayBlocks, Family, Likelihood
 from tolerances import FLOAT32, LOG_THETA, MOMENTS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

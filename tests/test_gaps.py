@@ -13,7 +13,7 @@ from estimators import quick
 from machines import exact_likelihood
 from rtbm import InvalidInputError, RTBMDensityCV
 from rtbm.estimators.checks import distinct_rows
-from rtbm.training import Likelihood, Family
+from rtbm.training import Family, Likelihood
 from rtbm.training.coordinates import moments
 from rtbm.training.gaussians import fill_gaps, gaussian_moments
 from rtbm.training.sums import ArrayBlocks

@@ -8,17 +8,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rtbm.training.sums.dense import Sums, View
+from rtbm.training.sums.passes import bound_left_out, sum_points
+from rtbm.training.sums.states import tabulate
+from rtbm.training.sums.tables import TABLE_TOLERANCE as TOLERANCE
+from rtbm.training.sums.tables import Tables
 
 from machines import exact_likelihood
 from rtbm.errors import TooManyTermsError
 from rtbm.training import Family, Likelihood
 from rtbm.training.sums import ArrayBlocks, dense, make_blocks
 from rtbm.training.sums import torch as reference
-from rtbm.training.sums.dense import Sums, View
-from rtbm.training.sums.passes import bound_left_out, sum_points
-from rtbm.training.sums.states import tabulate
-from rtbm.training.sums.tables import TABLE_TOLERANCE as TOLERANCE
-from rtbm.training.sums.tables import Tables
 from tolerances import ROUNDINGS
 
 EPSILON = np.finfo(float).eps

@@ -8,7 +8,7 @@ import torch
 
 from rtbm import datasets
 from rtbm.errors import InvalidInputError
-from rtbm.training import ArrayBlocks, Monitor, Objective, Prior, Family, make_solver, make_start
+from rtbm.training import ArrayBlocks, Family, Monitor, Objective, Prior, make_solver, make_start
 from rtbm.training.coordinates import MomentSums, independent_axes, local_widths, moments, quantiles, standardisation
 from rtbm.training.objective import log_prob
 from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER

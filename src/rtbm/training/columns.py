@@ -48,7 +48,9 @@ class ColumnDensities(NamedTuple):
         quantiles = (quantiles - centre[:, None]) / scale[:, None]
         widths = np.median(np.diff(quantiles[:, 1:-1]) / NORMAL_GAPS, axis=1)
         widths = np.where((~np.isnan(x)).sum(axis=0) >= SMALLEST_SAMPLE, np.clip(widths, 0.05, 1.0), 1.0)
-        return cls(_fit_all(_Objectives(z, masses / total[:, None], widths, total), _make_starts(quantiles)), centre, scale)
+        return cls(
+            _fit_all(_Objectives(z, masses / total[:, None], widths, total), _make_starts(quantiles)), centre, scale
+        )
 
     def log_prob(self, x: Floats) -> Floats:
         """log P (n, d) of the entries of x (n, d); 0 where they are missing."""
@@ -101,21 +103,10 @@ def _make_starts(quantiles: Floats) -> Floats:
     L_A = np.broadcast_to(math.sqrt(STIFFNESS) * np.eye(N_HIDDEN), (len(low), N_HIDDEN, N_HIDDEN))
     mean, width = 0.5 * (low + high - F.sum(axis=1)), np.minimum(1.0, OVERLAP * spacing)
     parts = L_A, np.full(F.shape, 0.5), F[:, None], mean[:, None], width[:, None, None]
-    return pack_machines(np.zeros(len(low)), *parts)[: FAMILY.n_parameters * len(low)].reshape(len(low), -1)
-
-
-def _make_starts(quantiles: Floats) -> Floats:
-    """The first vectors (d, n_parameters) for quantiles (d, len(LEVELS)) of columns: see `evenly_spaced`."""
-    low, high = quantiles[:, 0], np.maximum(quantiles[:, -1], quantiles[:, 0] + 0.1)
-    steps, spacing = 0.5 ** np.arange(1, N_HIDDEN + 1), (high - low) / 2**N_HIDDEN
-    F = np.outer(high - low - spacing, steps / steps.sum())
-    L_A = np.broadcast_to(math.sqrt(STIFFNESS) * np.eye(N_HIDDEN), (len(low), N_HIDDEN, N_HIDDEN))
-    mean, width = 0.5 * (low + high - F.sum(axis=1)), np.minimum(1.0, OVERLAP * spacing)
-    parts = L_A, np.full(F.shape, 0.5), F[:, None], mean[:, None], width[:, None, None]
     return algebra.pack(Machines(np.zeros(len(low)), *parts))[: F.shape[0] * FAMILY.n_parameters].reshape(len(low), -1)
 
 
-def _is_soft(machines: Machines) -> Floats:
+def _is_soft(machines: Machines) -> np.ndarray:
     """Which machines (d,) have too many states: their number goes as 1/√det A."""
     return ~(machines.L_A.diagonal(axis1=1, axis2=2).prod(axis=1) > 0.5)
 

@@ -157,7 +157,6 @@ class Family:
         return self.join([machine] * self.n_components, machine.new_zeros(self.n_components))
 
 
-
 def to_array(vector: Any) -> Floats:
     """A vector as an array of float64."""
     return np.ascontiguousarray(torch.as_tensor(vector).detach().cpu().numpy(), dtype=np.float64)

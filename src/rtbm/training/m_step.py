@@ -19,8 +19,8 @@ determine nothing. Larger values leave more machines of a mixture where they sta
 def maximise(machines: Machines, states: States, sums: Sums, prior: Prior, total: float) -> Machines:
     """The machines after an M-step, whose weights need not have the sum 1.
 
-    F, mean and Σ follow from a weighted regression of v on h, weights from counts, and P(h) from Newton steps. `total` is
-    the number of observations.
+    F, mean and Σ follow from a weighted regression of v on h, weights from counts, and P(h) from Newton steps.
+    `total` is the number of observations.
     """
     F, mean, covariance = _regression(machines, sums, prior, total)
     L_A, centre = _fit_hidden(machines, states, sums, total)

@@ -65,6 +65,10 @@ class Sums(NamedTuple):
         """Sums over no rows."""
         return cls(0.0, *map(np.zeros, ((K,), (K, g), (K, g, g), (K, d), (K, d, g), (K, d, d))))
 
+    def plus(self, other: "Sums") -> "Sums":
+        """The sums over both parts."""
+        return Sums(self.log_prob + other.log_prob, *(a + b for a, b in zip(self[1:], other[1:], strict=True)))
+
     @property
     def vector(self) -> Floats:
         """All of them, one after the other: vectors of parts of the data can be added."""

@@ -92,7 +92,7 @@ class MixedExpectation(NamedTuple):
     """An E-step over blocks of rows with numbers and states, of which either may be missing.
 
     Its vectors for parts of the data can be added. They hold `Sums`, in which log P is that of rows with their states,
-    and then the counts (S + 1, K) of states by the responsibilities of components, of which the last row counts all rows.
+    and then the counts (S + 1, K) of states by the responsibilities of components. The last row counts all rows.
     """
 
     numbers: Expectation
@@ -101,8 +101,12 @@ class MixedExpectation(NamedTuple):
     def __call__(self, blocks: Iterable[RowBlock]) -> Floats:
         """The vector of some blocks."""
         machines, states, _ = self.numbers
-        sums, counts = Sums.zeros(*machines.F.shape).vector, np.zeros((len(self.log_tables) + 1, self.log_tables.shape[1]))
+        sums, counts = (
+            Sums.zeros(*machines.F.shape).vector,
+            np.zeros((len(self.log_tables) + 1, self.log_tables.shape[1])),
+        )
         for block in blocks:
+            assert block.places is not None
             offsets = state_log_prob(block.places, self.log_tables)
             joint = torch.empty_like(offsets)
             given, filled = (offsets.numpy(), joint.numpy()) if block.is_compiled else (offsets, joint)
@@ -157,6 +161,7 @@ class MixedObjective(Objective):
         with np.errstate(all="ignore"):
             numbers = Expectation.of(self.family.machines(machines))
             evaluation = MixedExpectation(numbers, tables.logs).evaluate(self.source)
+            assert evaluation.counts is not None
             log_prior = tables.log_prior(evaluation.counts * self.total) / self.total
             return self._noted(self._penalty(numbers.machines)[0] - log_prior - evaluation.log_likelihood), evaluation
 
@@ -198,8 +203,11 @@ class LatentClasses(NamedTuple):
             if evaluation.log_likelihood - last < tol or n_iter == max_iter:
                 break
             last = evaluation.log_likelihood
+            assert evaluation.counts is not None
             classes = self._fit(self.tables.sizes, evaluation.counts * total)
-        return classes._replace(log_prob=evaluation.log_likelihood, n_iter=self.n_iter + n_iter, converged=n_iter < max_iter)
+        return classes._replace(
+            log_prob=evaluation.log_likelihood, n_iter=self.n_iter + n_iter, converged=n_iter < max_iter
+        )
 
 
 def _no_numbers(log_weights: Floats) -> Machines:

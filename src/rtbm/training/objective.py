@@ -287,7 +287,10 @@ class Objective:
         return penalty - highest_log_peak(machines) > self._lowest + HOPELESS_RISE
 
     def evaluate(self, vector: Tensor) -> tuple[float, Evaluation]:
-        """The value, and the sums over the data behind it. A TooManyTermsError says that lists of states are too long."""
+        """The value, and the sums over the data behind it.
+
+        A TooManyTermsError says that a list of states is too long.
+        """
         self.evaluations += 1
         with np.errstate(all="ignore"):
             evaluation = Expectation.of(self.family.machines(vector)).evaluate(self.source)
@@ -314,7 +317,9 @@ class Objective:
         try:
             value, evaluation = self.evaluate(vector)
             gradient = self._penalty(evaluation.machines)[1] - evaluation.gradient()
-            scaling = find_scaling(origin, value, gradient, evaluation.machines, evaluation.states, evaluation.sums, self.total)
+            scaling = find_scaling(
+                origin, value, gradient, evaluation.machines, evaluation.states, evaluation.sums, self.total
+            )
         except FAILURES:
             return None
         if not self._is_rounded:

@@ -54,12 +54,12 @@ def make_rows(x: Tensor, weights: Tensor, places: Tensor | None = None) -> RowBl
     order = _order(filled) if is_compiled else torch.arange(len(x), device=x.device)
     order = order[pattern[order].argsort(stable=True)]
     lengths = pattern.bincount(minlength=len(present)).cpu().numpy()
-    x, weights, places = (None if part is None else part[order].contiguous() for part in (filled, weights, places))
-    if is_compiled:
-        x, weights = np.array(x), np.array(weights)
     ends = np.cumsum(lengths)
     segments = np.column_stack([ends - lengths, ends, np.arange(len(lengths))])
-    return RowBlock(order, x, weights, present, segments, _make_tasks(segments), places)
+    rows, own = filled[order].contiguous(), weights[order].contiguous()
+    data: Any = (rows.numpy(), own.numpy()) if is_compiled else (rows, own)
+    tasks, moved = _make_tasks(segments), None if places is None else places[order]
+    return RowBlock(order, data[0], data[1], present, segments, tasks, moved)
 
 
 def _patterns(x: Tensor) -> tuple[np.ndarray, Tensor]:

@@ -58,9 +58,7 @@ def _cluster_start(family: Family, x: Floats, weights: Floats, index: int, rng: 
     return family.single().affine(start, root, mean)
 
 
-def evenly_spaced(
-    x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random.Generator
-) -> Lattice:
+def evenly_spaced(x: Floats, weights: Floats, n_hidden: int, index: int, rng: np.random.Generator) -> Lattice:
     """The start of a machine whose 2^Nh centres are spread evenly over the data.
 
     Hidden units start on {0, 1} (A = 10), with steps R/2, R/4, … along one axis, R the range of the data there. The

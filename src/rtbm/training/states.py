@@ -60,7 +60,7 @@ def list_states(root: Floats, centre: Floats, limit: int, log_omitted: float = L
         points, owner, log_bound = _list_points(root, centre, limit, log_omitted)
     except TooManyTermsError:  # in a skewed basis, the state that rounding finds may be far from the nearest one
         U = reduce_factors(root)
-        if (U == np.eye(g)).all() or not (np.abs(U) < LARGEST_CENTRE).all():
+        if (np.eye(g) == U).all() or not (np.abs(U) < LARGEST_CENTRE).all():
             raise
         inner = np.linalg.solve(U, centre[:, :, None])[:, :, 0]
         points, owner, log_bound = _list_points(triangular_factors(root @ U), inner, limit, log_omitted)
@@ -74,7 +74,7 @@ def list_states(root: Floats, centre: Floats, limit: int, log_omitted: float = L
 
 
 def _list_points(root: Floats, centre: Floats, limit: int, log_omitted: float) -> tuple[Floats, np.ndarray, Floats]:
-    """The states (S, g), the sums they belong to (S,), and a bound on the logarithm of what is left out of each (K,)."""
+    """The states (S, g), the sums they are of (S,), and a bound on the logarithm of what is left out of each (K,)."""
     (K, g), left = centre.shape, np.zeros(centre.shape)
     plane, norms = nearest_plane_matrix(root), np.diagonal(root, axis1=1, axis2=2) ** 2
     for i in range(g - 1, -1, -1):  # nearest-plane rounding finds the state with which lengths are compared

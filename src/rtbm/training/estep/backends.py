@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from rtbm.common import Floats
 from rtbm.theta.chunks import run_threads
 from rtbm.training.estep import numba, triton
 from rtbm.training.estep import torch as specification
@@ -16,8 +15,8 @@ from rtbm.training.rows import RowBlock
 from rtbm.training.states import States
 
 LOG_LOSS = math.log(1e-9)
-"""The logarithm of the share of P(row) that the list of states may omit. Rows that may lose more are far, and summed over
-states around themselves. More would cost digits, less makes more rows far."""
+"""The logarithm of the share of P(row) that the list of states may omit. Rows that may lose more are far, and are
+summed over states around themselves. More would cost digits, less makes more rows far."""
 
 
 def e_step(
@@ -73,5 +72,4 @@ def e_step(
     more, joint = sum_far(x, weights, given, machines, states)
     if log_joint is not None:
         torch.as_tensor(log_joint)[rows] = torch.from_numpy(joint).to(torch.as_tensor(log_joint))
-    return Sums(*(a + b for a, b in zip(sums, more, strict=True)))
-
+    return sums.plus(more)

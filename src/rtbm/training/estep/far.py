@@ -14,9 +14,7 @@ LIMIT = 2**12  # states for a row and a machine, on average. Beyond, theta funct
 AT_ONCE = 2**16  # rows times machines
 
 
-def sum_far(
-    x: Floats, weights: Floats, offsets: Floats, machines: Machines, states: States
-) -> tuple[Sums, Floats]:
+def sum_far(x: Floats, weights: Floats, offsets: Floats, machines: Machines, states: States) -> tuple[Sums, Floats]:
     """The sums over rows x (n, d), in which missing entries are NaN, and the log of weight times density (n, K)."""
     patterns, pattern = np.unique(~np.isnan(x), axis=0, return_inverse=True)
     K = len(machines.mean)
@@ -28,7 +26,7 @@ def sum_far(
             own, log_joint[rows] = _sum_pattern(
                 x[rows][:, present], weights[rows], offsets[rows], np.flatnonzero(present), machines, states
             )
-            sums = Sums(*(a + b for a, b in zip(sums, own, strict=True)))
+            sums = sums.plus(own)
     return sums, log_joint
 
 
@@ -59,13 +57,15 @@ def _sum_pattern(
     log_joint = (top + np.log(np.add.reduceat(np.exp(logs - top[around.owner]), around.first[:-1]))).reshape(n, K)
     log_prob = np.logaddexp.reduce(log_joint, axis=1)
     share = weights[row] * np.exp(logs - log_prob[row])
-    counts = np.bincount(k, share, K)
+    counts = np.bincount(k, share, K).astype(np.float64)
     by_machine = (k[None] == np.arange(K)[:, None]) * share  # (K, S)
     z = np.hstack([delta, noise])
     second = (by_machine[:, None] * z.T) @ z
     first = by_machine @ z
     square = second[:, g:, g:] + counts[:, None, None] * (np.eye(d) - known)
     return (
-        Sums(float(weights @ log_prob), counts, first[:, :g], second[:, :g, :g], first[:, g:], second[:, g:, :g], square),
+        Sums(
+            float(weights @ log_prob), counts, first[:, :g], second[:, :g, :g], first[:, g:], second[:, g:, :g], square
+        ),
         log_joint,
     )

@@ -1,9 +1,10 @@
 """The E-step on the CPU (numba). Rows run along the inner loops, so that the compiler makes SIMD code of them.
 
-In the coordinates y = (x − origin) @ inverse of a machine its states lie in the plane of the slopes, so that a state takes
-as many coordinates as there are hidden units, however many columns there are. Along a line of states, each term follows
-from the last one by a multiplication. Compiled functions take the work space w (rows, WIDTH) and row numbers, since views
-would cost reference counts, and have plain loops, since others take long to compile.
+In the coordinates y = (x − origin) @ inverse of a machine its states lie in the plane of the slopes. So a state takes
+as many coordinates as there are hidden units, however many columns there are. Along a line of states, each term
+follows from the last one by a multiplication. Compiled functions take the work space w (rows, WIDTH) and row numbers,
+since views would cost reference counts. They have plain loops, since others take long to compile, and are called with
+np.int64(0), not 0: what gets a literal is compiled for that one alone.
 """
 
 import math
@@ -14,8 +15,8 @@ from rtbm.theta.kernels import compiled, exponential, reducing
 
 WIDTH = 128  # rows of a block, whose temporaries have to stay in the cache
 SKIPPED = 45.0
-"""States whose terms are at most exp(−SKIPPED) of the largest one, for all rows of a block, are skipped. Less than about
-37 costs digits."""
+"""States whose terms are at most exp(−SKIPPED) of the largest one, for all rows of a block, are skipped. Less than
+about 37 costs digits."""
 REACH = 300.0
 """Terms whose logarithms vary by more than this in a block are exponentials of their own, each relative to the largest
 one of its row. Much more would leave float64."""
@@ -59,9 +60,10 @@ def exp_row(w, row, top, spare, n):
 
 @compiled
 def project(vectors, i, others, m):
-    """Take off vector i what lies along the first m of other orthonormal vectors; returns its length, or 0 if hardly any is left.
+    """Take off vector i what lies along the first m of other orthonormal vectors; returns its length.
 
-    Once more where much was taken off, for orthogonality to the last digit.
+    That is 0 if nothing but rounding is left. Where much was taken off, it is done again, for orthogonality to the last
+    digit.
     """
     d = vectors.shape[1]
     before = smallest = 1e-29 * dot(vectors, i, i, d)
@@ -112,9 +114,9 @@ def invert(L, F, inverse, slopes):
 def whiten(whole, whole_slopes, present, inverse, slopes, basis, plane, turned):
     """How a machine sees rows of which only some entries are present (d,): inverse (d, d), and what else follows.
 
-    What is not known of ε are the rows of basis (d − p, d), which span the columns of L⁻¹ that belong to missing entries.
-    They are taken off. The rows of plane (q, d) are orthonormal and span the slopes (g, d), whose coordinates there are
-    turned (q, g). Returns the log of the volume of the missing columns.
+    What is not known of ε are the rows of basis (d − p, d). They span the columns of L⁻¹ that belong to missing
+    entries, and are taken off. The rows of plane (q, d) are orthonormal and span the slopes (g, d), whose coordinates
+    there are turned (q, g). Returns the log of the volume of the missing columns.
     """
     (g, d), q, m, log_volume = slopes.shape, len(plane), np.int64(0), 0.0
     for j in range(d):
@@ -149,7 +151,7 @@ def whiten(whole, whole_slopes, present, inverse, slopes, basis, plane, turned):
 
 @compiled
 def locate(w, inverse, origin, plane, x, y, along, base, spare, n):
-    """Rows `along` (q): the coordinates of y in the plane; rows y (d): what is across it, −½ whose square is added to row base."""
+    """Rows `along` (q): the coordinates of y in the plane; rows y (d): what is across it. Row base −= ½ its square."""
     q, d = plane.shape
     for j in range(d):
         for b in range(n):
@@ -213,17 +215,26 @@ def log_term(w, bias, centres, s, along, base, row, n):
 
 
 @compiled
-def fill_terms(w, bias, centres, turned, follows, active, begin, end, box, spans, by_line, along, base, top, own, zeros, terms, n):
+def fill_terms(
+    w, bias, centres, turned, follows, active, begin, end, box, spans, by_line, along, base, top, own, zeros, terms, n
+):
     """Rows terms + a = the terms of the active states of a machine, relative to row top; row own is their sum.
 
-    by_line allows that a state which follows the last one on a line of states takes its term times exp(slope · y), twice.
+    by_line allows that a state which follows the last one on a line of states takes its term, times exp(slope · y) and
+    a number.
     """
     q, step, spare, has_step = centres.shape[1], zeros + 1, zeros + 2, False
     for b in range(n):
         w[own, b] = 0.0
     for a in range(begin, end):
         s, row = active[a], terms + a
-        if by_line and follows[s] and a > begin and active[a - 1] == s - 1 and spans[s - 1, 1] - spans[s - 1, 0] < REACH:
+        if (
+            by_line
+            and follows[s]
+            and a > begin
+            and active[a - 1] == s - 1
+            and spans[s - 1, 1] - spans[s - 1, 0] < REACH
+        ):
             change = bias[s] - bias[s - 1]
             for i in range(q):
                 middle = 0.5 * (box[i, 0] + box[i, 1])
@@ -322,23 +333,29 @@ def combine(within, across, plane, basis, n_missing, share, noise, cross, square
 
 @compiled
 def sum_rows(
-    x, weights, offsets, segments, present, machines, origin, states, log_far, wants_sums, far, log_joint, value, counts,
-    noise, cross, square,
+    x, weights, offsets, segments, present, machines, origin, states, log_far, wants_sums, far, log_joint,
+    value, counts, noise, cross, square,
 ):  # fmt: skip
     """Add the sums over rows of x (n, d), in which missing entries are 0.
 
-    A segment is (begin, end, pattern): rows of which the entries present[pattern] (d,) are given. The density of machine
-    k at row i is multiplied by exp(offsets[i, k]), unless `offsets` is empty. The sums are value (1,), Σ w log P, counts (S,)
-    of the states, and noise, cross and the lower triangle of square as in `Sums`; only the first one without `wants_sums`.
+    A segment is (begin, end, pattern): rows of which the entries present[pattern] (d,) are given. The density of
+    machine k at row i is multiplied by exp(offsets[i, k]), unless `offsets` is empty. The sums are value (1,), Σ w log
+    P, counts (S,) of the states, and noise, cross and the lower triangle of square as in `Sums`. Without `wants_sums`,
+    only the first one is made.
 
-    `far` (n,) marks rows for which states that are not listed may matter, by the bound log_far (K,) on what they add; they
-    are left out of the sums. `log_joint` (n, K), the log of weight times density of each machine, is filled in unless it is
-    empty.
+    `far` (n,) marks rows for which states that are not listed may matter, by the bound log_far (K,) on what they add.
+    They are left out of the sums. `log_joint` (n, K), the log of weight times density of each machine, is filled in
+    unless it is empty.
     """
     delta, log_prior, first = states.delta, states.log_prior, states.first
     (K, d, g), S = machines.F.shape, len(delta)
     q = min(d, g)
-    whole, whole_slopes, inverse, slopes = np.empty((K, d, d)), np.empty((K, g, d)), np.empty((K, d, d)), np.empty((K, g, d))
+    whole, whole_slopes, inverse, slopes = (
+        np.empty((K, d, d)),
+        np.empty((K, g, d)),
+        np.empty((K, d, d)),
+        np.empty((K, g, d)),
+    )
     basis, plane, turned, log_peak = np.empty((K, d + 1, d)), np.empty((K, q, d)), np.empty((K, q, g)), np.empty((2, K))
     bias, centres, spans, boxes = np.empty(S), np.empty((S, q)), np.empty((S, 2)), np.empty((K, q, 2))
     active, follows = np.empty(S + K, dtype=np.int64), np.zeros(S, dtype=np.bool_)
@@ -378,7 +395,11 @@ def sum_rows(
                 for b in range(n):
                     w[BASE + k, b] = offsets[start + b, k] if len(offsets) else 0.0
                 locate(w, inverse[k], origin[k], plane[k], X, Y + k * d, ALONG + k * q, BASE + k, SPARE, n)
-            best, owner, highest = find_active(w, bias, centres, first, ALONG, BASE, n, boxes, spans, active), 0, -np.inf
+            best, owner, highest = (
+                find_active(w, bias, centres, first, ALONG, BASE, n, boxes, spans, active),
+                0,
+                -np.inf,
+            )
             for s in range(S):
                 highest = max(highest, spans[s, 1])
             while first[owner + 1] <= best:
@@ -394,8 +415,8 @@ def sum_rows(
                 w[WEIGHT, b] = 0.0
             for k in range(K):
                 fill_terms(
-                    w, bias, centres, turned[k], follows, active, active[S + k - 1] if k else 0, active[S + k], boxes[k],
-                    spans, by_line, ALONG + k * q, BASE + k, TOP, OWN + k, ZEROS, TERMS, n,
+                    w, bias, centres, turned[k], follows, active, active[S + k - 1] if k else 0, active[S + k],
+                    boxes[k], spans, by_line, ALONG + k * q, BASE + k, TOP, OWN + k, ZEROS, TERMS, n,
                 )  # fmt: skip
                 add(w, WEIGHT, 1.0, OWN + k, n)
             for b in range(n):

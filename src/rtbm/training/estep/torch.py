@@ -19,8 +19,8 @@ EXACT = "donot_use_mm_for_euclid_dist"
 def whiten(machines: Machines, present: np.ndarray) -> tuple[Floats, Floats, Floats]:
     """How machines see rows whose entries `present` (p,) are given.
 
-    Returns inverse (K, p, p) and basis (K, d, p): of ε, basis @ y is known, with y = inverse (x − origin); and the log of
-    the highest value of P(v|h) (K,).
+    Returns inverse (K, p, p) and basis (K, d, p): of ε, basis @ y is known, with y = inverse (x − origin). The third is
+    the log of the highest value of P(v|h) (K,).
     """
     basis, root = np.linalg.qr(machines.L[:, present].mT)  # of the rows of L, not of LLᵀ: that keeps all digits
     log_peak = -0.5 * len(present) * LOG_TWO_PI - np.log(np.abs(root.diagonal(axis1=1, axis2=2))).sum(axis=1)

@@ -17,6 +17,8 @@ from rtbm.training.machines import Machines
 from rtbm.training.rows import RowBlock
 from rtbm.training.states import States
 
+# mypy: disable-error-code="no-untyped-def"
+
 if TRITON_AVAILABLE:
     import triton.language as tl
 
@@ -24,14 +26,17 @@ MOST_COLUMNS = 4
 """Most columns that the kernels serve. With more, a tile of states does not fit into the registers."""
 MANY_ENTRIES, ENTRIES = 64, 16
 """States times columns of a tile, at most, if one tile holds all states, and else."""
-ROWS = 32
-"""Rows that a program works on at a time, one for each thread; fewer if one tile holds all states."""
+ROWS, TILE_NUMBERS = 32, 256
+"""Rows that a program works on at a time, one for each thread. If one tile holds all states, there are fewer: so many
+that rows times states times columns are TILE_NUMBERS. With more, sums do not fit into the registers."""
 PROGRAMS = 132 * 32  # programs for each tile
 
 
 def is_served(x: Any, offsets: Any) -> bool:
     """Whether the kernels serve these rows."""
-    return TRITON_AVAILABLE and offsets is None and x.is_cuda and x.shape[1] <= MOST_COLUMNS and x.dtype == torch.float64
+    return (
+        TRITON_AVAILABLE and offsets is None and x.is_cuda and x.shape[1] <= MOST_COLUMNS and x.dtype == torch.float64
+    )
 
 
 def sum_rows(
@@ -45,8 +50,8 @@ def sum_rows(
 ) -> tuple[list[Floats], Any]:
     """The sums over a block, and which rows are far; see `torch.sum_rows`.
 
-    The bound on what the list omits is that at the lattice itself, whatever the distance from it: it marks some rows that
-    are not far.
+    The bound on what the list omits is that at the lattice itself, whatever the distance from it. So it marks some rows
+    that are not far.
     """
     (K, d, g), far = machines.F.shape, torch.zeros(len(block.x), dtype=torch.int8, device=block.x.device)
     value, counts = np.zeros(1), np.zeros(len(states.delta))
@@ -59,7 +64,11 @@ def sum_rows(
         centres = (slopes[owner] @ delta[:, :, None])[:, :, 0]
         bias = (machines.log_weights + log_peak)[owner] + states.log_prior
         tiles = _Tiles(inner, machines.origin[:, present], bias, centres, states)
-        x = block.x[rows][:, torch.from_numpy(present).to(far.device)].contiguous() if len(present) < d else block.x[rows]
+        x = (
+            block.x[rows][:, torch.from_numpy(present).to(far.device)].contiguous()
+            if len(present) < d
+            else block.x[rows]
+        )
         joint = None if log_joint is None else log_joint[rows]
         log_floor = float((log_far + log_peak).max())
         total, own, moments, squares = tiles.sums(x, block.weights[rows], log_floor, wants_sums, far[rows], joint)
@@ -98,7 +107,12 @@ class _Tiles:
         padded[:, :p, :p], padded_origin[:, :p] = inverse, origin
         # a tile: bias (S,), centres (P, S), inverse (P, P), origin (P,)
         by_tile = every_centre.reshape(self.P, -1, self.S).transpose(1, 0, 2).reshape(-1, self.P * self.S)
-        parts = every_bias.reshape(-1, self.S), by_tile, padded[self.machine].reshape(-1, self.P**2), padded_origin[self.machine]
+        parts = (
+            every_bias.reshape(-1, self.S),
+            by_tile,
+            padded[self.machine].reshape(-1, self.P**2),
+            padded_origin[self.machine],
+        )
         self._numbers, self._p = np.concatenate(parts, axis=1), p
 
     def sums(
@@ -111,7 +125,7 @@ class _Tiles:
         (n, p), tiles = x.shape, len(self.machine)
         numbers, machine = (torch.from_numpy(part).to(x.device) for part in (self._numbers, self.machine))
         is_one = self.is_one and log_joint is None
-        sizes = self.P, self.S, max(1, ROWS // 2 // self.P) if is_one else ROWS
+        sizes = self.P, self.S, max(1, TILE_NUMBERS // (self.S * self.P)) if is_one else ROWS
         programs = min(-(-n // sizes[2]), PROGRAMS)
         shares = x.new_empty(programs, tiles, (1 + self.P) * self.S + self.P**2)
         values = x.new_empty(programs)
@@ -119,17 +133,25 @@ class _Tiles:
             if is_one:
                 _sum_tile[(programs,)](x, weights, numbers, values, shares, far, n, p, log_floor, *sizes, num_warps=1)
             else:
-                joint, log_prob = x.new_empty(1, 1) if log_joint is None else log_joint, x.new_empty(n)
+                wants_joint = log_joint is not None and self.K > 1  # that of one machine is log P
+                joint, log_prob = log_joint if wants_joint else x.new_empty(1, 1), x.new_empty(n)
                 _sum_tiles[(programs,)](
                     x, weights, numbers, machine, joint, log_prob, values, far, n, p, self.K, tiles, log_floor,
-                    log_joint is not None, *sizes, num_warps=1,
+                    wants_joint, *sizes, num_warps=1,
                 )  # fmt: skip
+                if log_joint is not None and not wants_joint:
+                    log_joint[:, 0] = log_prob
                 if wants_sums:
                     _share_tiles[(programs, tiles)](
-                        x, weights, numbers, log_prob, shares, far, n, p, tiles, *sizes, num_warps=1
+                        x, weights, numbers, log_prob, shares, far, n, p, tiles, self.P, self.S, ROWS // 2, num_warps=1
                     )
         if not (wants_sums or is_one):
-            return float(values.sum()), np.zeros(len(self._place)), np.zeros((len(self._place), p)), np.zeros((self.K, p, p))
+            return (
+                float(values.sum()),
+                np.zeros(len(self._place)),
+                np.zeros((len(self._place), p)),
+                np.zeros((self.K, p, p)),
+            )
         found = torch.cat([values.sum(dim=0, keepdim=True), shares.sum(dim=0).reshape(-1)]).cpu().numpy()
         by_tile = found[1:].reshape(tiles, -1)
         states, squares = np.split(by_tile, [(1 + self.P) * self.S], axis=1)
@@ -216,8 +238,8 @@ def _store_shares(shares, program, tile, n_tiles, counts, moments, squares, P: "
 
 @jit
 def _sum_tiles(
-    x, weights, numbers, machine, joint, log_probs, values, far, n, p, K, n_tiles, log_floor, WANTS_JOINT: "tl.constexpr",
-    P: "tl.constexpr", S: "tl.constexpr", ROWS: "tl.constexpr",
+    x, weights, numbers, machine, joint, log_probs, values, far, n, p, K, n_tiles, log_floor, WANTS_JOINT:
+    "tl.constexpr", P: "tl.constexpr", S: "tl.constexpr", ROWS: "tl.constexpr",
 ):  # fmt: skip
     """log P of each row, and of each machine where that is wanted, and Σ w log P."""
     program, programs = tl.program_id(0), tl.num_programs(0)

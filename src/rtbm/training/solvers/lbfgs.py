@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from rtbm.common import Floats
-from rtbm.training.scaling import UNSCALED, Scaling
 from rtbm.training.objective import FAILURES
+from rtbm.training.scaling import UNSCALED, Scaling
 from rtbm.training.solvers import em
 from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER, STALLED, Monitor, Result, Solver, cap_for
 
