@@ -56,7 +56,7 @@ def make_rows(x: Tensor, weights: Tensor, places: Tensor | None = None) -> RowBl
     lengths = pattern.bincount(minlength=len(present)).cpu().numpy()
     x, weights, places = (None if part is None else part[order].contiguous() for part in (filled, weights, places))
     if is_compiled:
-        x, weights = np.array(x), np.array(weights)
+        x, weights = x.numpy(), weights.numpy()
     ends = np.cumsum(lengths)
     segments = np.column_stack([ends - lengths, ends, np.arange(len(lengths))])
     return RowBlock(order, x, weights, present, segments, _make_tasks(segments), places)
