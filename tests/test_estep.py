@@ -76,13 +76,13 @@ def states_of(machines: Machines, limit: int = 2**16):
 
 
 def integers_around(root: Floats, centre: Floats) -> Floats:
-    """All h with |R(h − c)|² at most 100 above the least one: the others have 1e-22 of the largest term."""
+    """All h with |R(h − c)|² at most 90 above the least one: the others have 3e-20 of the largest term."""
     if not len(centre):
         return np.zeros((1, 0))
     U = reduce_factors(root[None])[0]
     R, inner = triangular_factors(root @ U), np.linalg.solve(U, centre)
     least = float(((R @ (nearest_point(R, inner) - inner)) ** 2).sum())
-    return enumerate_points(R, least + 100.0, np.zeros(len(R)), inner) @ U.T
+    return enumerate_points(R, least + 90.0, np.zeros(len(R)), inner) @ U.T
 
 
 def log_sum(logs: Any) -> Any:
@@ -144,14 +144,15 @@ def exact_sums(data: Rows, machines: Machines) -> Exact:
             delta, noise = delta.astype(float), noise.astype(float)
             of_log = np.linalg.norm(noise, axis=1) * of_noise + np.abs(logs.astype(float)) + of_total
             of_log += np.linalg.norm(delta @ machines.L_A[k], axis=1) * np.linalg.norm(reach @ np.abs(machines.L_A[k]), axis=1)
-            of_log += sum(abs(float(part)) for part in (log_weights[k], log_det, log_total, data.offsets[i, k], given.sum()))
+            of_log += d + sum(abs(float(part)) for part in (log_weights[k], log_det, log_total, data.offsets[i, k]))
+            of_log += np.abs(np.log(np.diagonal(machines.L[k]))).sum()
             z, one = np.hstack([delta, noise, np.ones((len(h), 1))]), np.ones((len(h), 1))
             of_z = np.hstack([reach, of_noise[:, None] * np.ones((len(h), d)), one])
             all_rows.append((i, k, logs, z, of_z, of_log, np.eye(d) - known))
     log_prob = np.array([log_sum(row) for row in joint])
     lost = np.exp(np.minimum(omitted.max(axis=1) - log_prob.astype(float), 0.0)) if n else np.zeros(0)
     lost = np.minimum(lost, LISTED)
-    moments, moment_error, largest, row_error = np.zeros(size), np.zeros(size), np.zeros(size), lost + EPSILON * np.abs(log_prob.astype(float))
+    moments, moment_error, largest, row_error = np.zeros(size), np.zeros(size), np.zeros(size), lost + EPSILON * (1 + np.abs(log_prob.astype(float)))
     for i, k, logs, z, of_z, of_log, unknown in all_rows:
         share = np.exp((logs - log_prob[i]).astype(float))
         row_error[i] += ROUNDINGS * EPSILON * share @ of_log
@@ -176,7 +177,7 @@ def sums_by(spelling: str, data: Rows, machines: Machines) -> tuple[Sums, Floats
     if spelling == "far":
         return sum_far(data.x, data.weights, data.offsets, machines, states)
     block = make_rows(*map(torch.from_numpy, data[:2]))
-    offsets, joint = data.offsets[block.order], np.full(data.offsets.shape, np.nan)
+    offsets, joint = data.offsets[block.order.numpy()], np.full(data.offsets.shape, np.nan)
     if spelling != "numba":
         device = "cuda" if spelling == "cuda" else "cpu"
         parts = (torch.as_tensor(part).to(device) for part in (block.x, block.weights, offsets, joint))
@@ -184,7 +185,7 @@ def sums_by(spelling: str, data: Rows, machines: Machines) -> tuple[Sums, Floats
         block = block._replace(x=x, weights=weights)
     sums = e_step(block, machines, states, offsets, log_joint=joint)
     back = np.empty(joint.shape)
-    back[block.order] = torch.as_tensor(joint).cpu().numpy()
+    back[block.order.numpy()] = torch.as_tensor(joint).cpu().numpy()
     return sums, back
 
 
@@ -210,7 +211,7 @@ def assert_right(data: Rows, machines: Machines, spellings=("numba", "torch", "f
 SIZES = {"d": st.integers(0, 3), "g": st.integers(0, 2), "K": st.integers(1, 3), "seed": st.integers(0, 10**6)}
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     sizes=st.fixed_dictionaries(SIZES),
     far=st.sampled_from([1.0, 10.0, 30.0, 100.0]),
@@ -227,7 +228,7 @@ SIZES = {"d": st.integers(0, 3), "g": st.integers(0, 2), "K": st.integers(1, 3),
 def test_all_spellings_have_the_digits_that_the_numbers_determine(sizes, far, gaps, offsets, log_width, exponents):
     scales = 10.0 ** np.array(exponents[: sizes["d"]])
     machines = make_machines(**sizes, width=10.0**log_width, scales=scales)
-    assert_right(make_data(machines, 6, sizes["seed"], far, gaps, offsets), machines)
+    assert_right(make_data(machines, 4, sizes["seed"], far, gaps, offsets), machines)
 
 
 @pytest.mark.parametrize(
