@@ -59,7 +59,8 @@ class ArrayBlocks:
     total: float
 
     def __init__(self, x: Tensor, weights: Tensor, places: Tensor | None = None):
-        self.x, self.total = x, float(weights.sum())
+        self.x = x
+        self.total = float(weights.numpy().sum() if weights.is_cpu else weights.sum())  # torch's depends on the threads
         self.weights = weights / self.total
         self._block = make_rows(x, self.weights, places)
 
