@@ -59,7 +59,8 @@ class ArrayBlocks:
     total: float
 
     def __init__(self, x: Tensor, weights: Tensor, places: Tensor | None = None):
-        self.x, self.total = x, float(weights.sum())
+        self.x = x
+        self.total = float(weights.numpy().sum() if weights.is_cpu else weights.sum())  # torch's depends on the threads
         self.weights = weights / self.total
         self._block = make_rows(x, self.weights, places)
 
@@ -101,6 +102,8 @@ class Expectation(NamedTuple):
     @classmethod
     def of(cls, machines: Machines, wants_sums: bool = True) -> Self:
         """That of machines, with the states that matter. A TooManyTermsError says that they are too many."""
+        if not (all(np.isfinite(part).all() for part in machines) and (machines.L.diagonal(axis1=1, axis2=2) > 0).all()):
+            raise ArithmeticError("the density leaves float64")
         limit = LIMIT if machines.mean.shape[1] <= 2 else LIMIT_WIDE
         return cls(machines, list_states(machines.L_A.mT, machines.centre, limit), wants_sums)
 
@@ -196,7 +199,7 @@ class Likelihood:
         assert isinstance(self.source, ArrayBlocks)
         try:
             return self.source.scatter(Expectation.of(self.family.machines(vector), False).log_joint)
-        except TooManyTermsError:
+        except FAILURES:
             parts, logits = self.family.split(vector)
             columns = []
             for part in parts:

@@ -46,7 +46,7 @@ def _sum_pattern(
     half = np.linalg.solve(root.mT, slopes.mT @ y.mT)
     shift = np.linalg.solve(root, half)[:, :, :, 0]  # (n, K, g)
     centre = (machines.centre + shift).reshape(n * K, g)
-    around = list_states(np.broadcast_to(root, (n, K, g, g)).reshape(-1, g, g), centre, LIMIT, LOG_OMITTED)
+    around = list_states(np.broadcast_to(root, (n, K, g, g)).reshape(n * K, g, g), centre, LIMIT, LOG_OMITTED)
     row, k = np.divmod(around.owner, K)
     delta = np.rint(around.delta + centre[around.owner]) - machines.centre[k]
     noise = y[row, k, 0] - (slopes[k] @ delta[:, :, None])[:, :, 0]
