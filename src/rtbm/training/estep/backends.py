@@ -38,7 +38,7 @@ def e_step(
     log_joint : (n, K), default=None
         The log of weight times density of each machine is written to it.
     """
-    K, d, g = machines.F.shape
+    (K, d, g), origin = machines.F.shape, machines.origin
     log_far = machines.log_weights + states.log_omitted - LOG_LOSS if g else np.full(K, -np.inf)
     if block.is_compiled:
         far = np.zeros(len(block.x), dtype=bool)
@@ -51,13 +51,12 @@ def e_step(
         def run(begin: int, end: int) -> None:
             for task in range(begin, end):
                 numba.sum_rows(
-                    block.x, block.weights, arrays[0], block.tasks[task], block.present, machines, machines.origin,
+                    block.x, block.weights, arrays[0], block.tasks[task], block.present, machines, origin,
                     states, log_far, wants_sums, far, arrays[1], *(part[task] for part in out),
                 )  # fmt: skip
 
         run_threads(run, len(block.tasks), work=len(block.x))
         parts = [part.sum(axis=0) for part in out]
-        parts[4] = np.tril(parts[4]) + np.tril(parts[4], -1).mT
     else:
         backend = triton if triton.is_served(block.x, offsets) else specification
         parts, marks = backend.sum_rows(block, offsets, machines, states, log_far, wants_sums, log_joint)

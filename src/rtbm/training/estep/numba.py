@@ -82,13 +82,6 @@ def project(vectors, i, others, m):
 
 
 @compiled
-def scale(vectors, i, factor):
-    """Vector i times a factor."""
-    for a in range(vectors.shape[1]):
-        vectors[i, a] *= factor
-
-
-@compiled
 def invert(L, F, inverse, slopes):
     """The transposes of L⁻¹ (d, d) and of L⁻¹F (g, d); returns log det L⁻¹."""
     (d, g), log_det = F.shape, 0.0
@@ -126,7 +119,8 @@ def whiten(whole, whole_slopes, present, inverse, slopes, basis, plane, turned):
         if not present[j]:
             length = project(basis, m, basis, m)
             log_volume += math.log(length)
-            scale(basis, m, 1 / length)
+            for a in range(d):
+                basis[m, a] /= length
             m += 1
     for j in range(d if m else 0):
         if present[j]:
@@ -141,7 +135,8 @@ def whiten(whole, whole_slopes, present, inverse, slopes, basis, plane, turned):
             plane[i, a] = slopes[i, a] if q < d else 1.0 if a == i else 0.0
         if q < d:
             length = project(plane, i, plane, i)
-            scale(plane, i, 1 / length if length > 0.0 else 0.0)
+            for a in range(d):
+                plane[i, a] = plane[i, a] / length if length > 0.0 else 0.0
         for b in range(g):
             turned[i, b] = 0.0
             for a in range(d):
@@ -263,7 +258,7 @@ def accumulate(w, delta, centres, active, begin, end, terms, weight, y, along, s
     Row terms + i has the term of state active[i], and row weight the weights of the rows over their densities.
     """
     d, q, g = len(across), centres.shape[1], delta.shape[1]
-    means, own, part, noise = spare, spare + q + g, spare + q + g + 1, spare + q + g + 2
+    means, own, part = spare, spare + q + g, spare + q + g + 1
     for i in range(q + g + 1 if d > q else 0):
         for b in range(n):
             w[means + i, b] = 0.0
@@ -274,25 +269,25 @@ def accumulate(w, delta, centres, active, begin, end, terms, weight, y, along, s
             count += w[row, b]
         counts[s] += count
         for i in range(q):
-            moment, square = 0.0, 0.0
+            moment, square, centre = 0.0, 0.0, centres[s, i]
             for b in range(n):
-                difference = w[along + i, b] - centres[s, i]
-                value = w[row, b] * difference
-                w[noise + i, b] = difference
-                w[part, b] = value
-                moment += value
-                square += value * difference
+                difference = w[along + i, b] - centre
+                moment += w[row, b] * difference
+                square += w[row, b] * difference * difference
             within[i, i] += square
             for j in range(i):
-                within[i, j] += dot(w, part, noise + j, n)
+                mixed, other = 0.0, centres[s, j]
+                for b in range(n):
+                    mixed += w[row, b] * (w[along + i, b] - centre) * (w[along + j, b] - other)
+                within[i, j] += mixed
             for j in range(g):
                 within[i, q + j] += moment * delta[s, j]
             within[i, q + g] += moment
-            if d > q:
-                add(w, means + i, 1.0, part, n)
+            for b in range(n if d > q else 0):
+                w[means + i, b] += w[row, b] * (w[along + i, b] - centre)
+        for j in range(g if d > q else 0):
+            add(w, means + q + j, delta[s, j], row, n)
         if d > q:
-            for j in range(g):
-                add(w, means + q + j, delta[s, j], row, n)
             add(w, own, 1.0, row, n)
     for i in range(d if d > q else 0):
         for b in range(n):
@@ -340,7 +335,7 @@ def sum_rows(
 
     A segment is (begin, end, pattern): rows of which the entries present[pattern] (d,) are given. The density of
     machine k at row i is multiplied by exp(offsets[i, k]), unless `offsets` is empty. The sums are value (1,), Σ w log
-    P, counts (S,) of the states, and noise, cross and the lower triangle of square as in `Sums`. Without `wants_sums`,
+    P, counts (S,) of the states, and noise, cross and square as in `Sums`. Without `wants_sums`,
     only the first one is made.
 
     `far` (n,) marks rows for which states that are not listed may matter, by the bound log_far (K,) on what they add.
@@ -369,7 +364,7 @@ def sum_rows(
     BASE = ALONG + K * q
     OWN = BASE + K
     TOP, WEIGHT, ZEROS, SPARE = OWN + K, OWN + K + 1, OWN + K + 2, OWN + K + 3
-    TERMS = SPARE + d + 2 * (q + g) + 3
+    TERMS = SPARE + d + q + g + 3
     w = np.zeros((TERMS + S, WIDTH))
     for t in range(len(segments)):
         begin, end, given = segments[t, 0], segments[t, 1], present[segments[t, 2]]
@@ -437,3 +432,7 @@ def sum_rows(
                 shares[k] += dot(w, OWN + k, WEIGHT, n)
         for k in range(K if wants_sums else 0):
             combine(within[k], across[k], plane[k], basis[k], m, shares[k], noise[k], cross[k], square[k])
+    for k in range(K):
+        for a in range(d):
+            for c in range(a):
+                square[k, c, a] = square[k, a, c]
