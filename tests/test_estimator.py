@@ -21,7 +21,7 @@ from rtbm.distributions import Interval
 from rtbm.errors import InvalidInputError
 from rtbm.estimators.density.bounds import make_bounds
 from rtbm.estimators.progress import counting_bar, progress_bar
-from rtbm.training import Record, Family
+from rtbm.training import Family, Record
 
 pd = pytest.importorskip("pandas")
 

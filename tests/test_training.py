@@ -8,7 +8,7 @@ import torch
 
 from rtbm import datasets
 from rtbm.errors import InvalidInputError
-from rtbm.training import ArrayBlocks, Monitor, Objective, Prior, Family, make_solver, make_start
+from rtbm.training import ArrayBlocks, Family, Monitor, Objective, Prior, make_solver, make_start
 from rtbm.training.coordinates import MomentSums, independent_axes, local_widths, moments, quantiles, standardisation
 from rtbm.training.objective import log_prob
 from rtbm.training.solvers.base import CONVERGED, EARLY_STOPPING, MAX_ITER
@@ -28,19 +28,6 @@ def problem(n_hidden=2, name="gamma", n_components=1, strength=1.0, n=N):
 
 def start_of(objective, z, weights, index=0, seed=0, labels=None):
     return make_start(objective.family, z, weights, index, seed, labels)
-
-
-@pytest.mark.parametrize(("n_hidden", "n_components"), [(2, 1), (1, 2)])
-def test_the_gradient_is_that_of_the_value(n_hidden, n_components):
-    objective, z, weights = problem(n_hidden, n_components=n_components, n=50)
-    vector = start_of(objective, z, weights) + 0.05
-    value, gradient = objective.with_gradient(vector)
-    assert value == pytest.approx(objective.value(vector), abs=1e-12)
-    for i in range(len(vector)):
-        step = torch.zeros_like(vector)
-        step[i] = 1e-5
-        slope = (objective.value(vector + step) - objective.value(vector - step)) / 2e-5
-        assert slope == pytest.approx(float(gradient[i]), abs=2e-6)
 
 
 def test_solvers_for_dense_machines_find_the_same_optimum():

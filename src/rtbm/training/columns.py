@@ -101,17 +101,6 @@ def _make_starts(quantiles: Floats) -> Floats:
     L_A = np.broadcast_to(math.sqrt(STIFFNESS) * np.eye(N_HIDDEN), (len(low), N_HIDDEN, N_HIDDEN))
     mean, width = 0.5 * (low + high - F.sum(axis=1)), np.minimum(1.0, OVERLAP * spacing)
     parts = L_A, np.full(F.shape, 0.5), F[:, None], mean[:, None], width[:, None, None]
-    return pack_machines(np.zeros(len(low)), *parts)[: FAMILY.n_parameters * len(low)].reshape(len(low), -1)
-
-
-def _make_starts(quantiles: Floats) -> Floats:
-    """The first vectors (d, n_parameters) for quantiles (d, len(LEVELS)) of columns: see `evenly_spaced`."""
-    low, high = quantiles[:, 0], np.maximum(quantiles[:, -1], quantiles[:, 0] + 0.1)
-    steps, spacing = 0.5 ** np.arange(1, N_HIDDEN + 1), (high - low) / 2**N_HIDDEN
-    F = np.outer(high - low - spacing, steps / steps.sum())
-    L_A = np.broadcast_to(math.sqrt(STIFFNESS) * np.eye(N_HIDDEN), (len(low), N_HIDDEN, N_HIDDEN))
-    mean, width = 0.5 * (low + high - F.sum(axis=1)), np.minimum(1.0, OVERLAP * spacing)
-    parts = L_A, np.full(F.shape, 0.5), F[:, None], mean[:, None], width[:, None, None]
     return algebra.pack(Machines(np.zeros(len(low)), *parts))[: F.shape[0] * FAMILY.n_parameters].reshape(len(low), -1)
 
 
