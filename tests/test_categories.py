@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from rtbm import InvalidInputError, RTBMDensity, RTBMDensityCV, RTBMOutlierDetector, RTBMRegressor, load, save
-from rtbm.training import SOLVERS, ArrayBlocks, Family, Prior, make_start
-from rtbm.training.mixed import Discrete, MixedObjective, StateTables
-from rtbm.training.objective import Likelihood
-from rtbm.training.sums import make_blocks
+from rtbm.training import SOLVERS, ArrayBlocks, Family, Likelihood, Prior, make_start
+from rtbm.training.mixed import Discrete, MixedExpectation, MixedObjective, StateTables
+from rtbm.training.objective import Expectation
+from rtbm.training.rows import make_rows
 
 PLACES = {"Rome": 0.0, "Oslo": 3.0, "Bern": -2.0}
 
@@ -313,6 +313,10 @@ def mixed_source(gaps, n=200, n_machines=3, scale=4.0):
     return family, start, ArrayBlocks(torch.from_numpy(x), torch.ones(n, dtype=torch.float64), places), offsets
 
 
+def mixed(family, vector, log_tables):
+    return MixedExpectation(Expectation.of(family.machines(vector)), log_tables)
+
+
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_tables_multiply_densities(gaps, compiled, monkeypatch):
@@ -321,14 +325,14 @@ def test_tables_multiply_densities(gaps, compiled, monkeypatch):
     likelihood = Likelihood(family, source)
     expected = likelihood.log_joint(vector) + torch.from_numpy(offsets)
     shares, weights = expected.softmax(1), source.weights
-    evaluation = likelihood.evaluate(vector, offsets)
+    evaluation = mixed(family, vector, offsets).evaluate(source)
     assert evaluation.log_likelihood == pytest.approx(float(weights @ expected.logsumexp(1)), abs=1e-9)
     assert np.allclose(evaluation.counts[:-1], weights[:, None] * shares, atol=1e-9)
     assert np.allclose(evaluation.counts[-1], weights @ shares, atol=1e-9)
     if not gaps:  # Σ ε of each machine, against sums over its points alone
         for k, machine in enumerate(family.split(vector)[0]):
             own = ArrayBlocks(source.x, weights * shares[:, k])
-            alone, sums = Likelihood(family.single(), own).evaluate(machine).sums, evaluation.sums
+            alone, sums = Expectation.of(family.single().machines(machine)).evaluate(own).sums, evaluation.sums
             assert np.allclose(sums.square[k] / sums.shares[k], alone.square[0], atol=1e-8)
             assert np.allclose(sums.first[k] / sums.shares[k], alone.first[0], atol=1e-8)
 
@@ -337,7 +341,7 @@ def test_tables_beyond_the_reach_of_skipped_states():
     family, vector, source, offsets = mixed_source(False, scale=120.0)  # may outweigh any distance between machines
     likelihood = Likelihood(family, source)
     expected = likelihood.log_joint(vector) + torch.from_numpy(offsets)
-    found = likelihood.evaluate(vector, offsets).log_likelihood
+    found = mixed(family, vector, offsets).evaluate(source).log_likelihood
     assert found == pytest.approx(float(expected.logsumexp(1).mean()), abs=1e-7)
 
 
@@ -359,8 +363,8 @@ def test_em_never_rises_and_parts_add_up():
         def add(self, function):
             halves = (slice(0, 77), slice(77, 200))
             weights = torch.full((200,), 1 / 200, dtype=torch.float64)
-            return sum(function(make_blocks(source.x[h], weights[h], discrete.places[h])) for h in halves)
+            return sum(function([make_rows(source.x[h], weights[h], discrete.places[h])]) for h in halves)
 
-    one, two = (Likelihood(family, data).evaluate(machines, tables.logs) for data in (whole, Halves()))
+    one, two = (mixed(family, machines, tables.logs).evaluate(data) for data in (whole, Halves()))
     assert one.log_likelihood == pytest.approx(two.log_likelihood, abs=1e-12)
     assert np.allclose(one.counts, two.counts, rtol=0, atol=1e-12)

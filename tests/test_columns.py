@@ -1,11 +1,10 @@
-"""Densities of single columns, which are fitted in one compiled call."""
+"""Densities of single columns, which are fitted together."""
 
 import numpy as np
 import pytest
 import torch
 
 from rtbm import RTBMDensity
-from rtbm.theta import kernels
 from rtbm.training.columns import FAMILY, ColumnDensities
 
 
@@ -60,11 +59,3 @@ def test_missing_entries_are_left_out_and_say_nothing():
         np.testing.assert_allclose(found[:200, i], alone.log_prob(X[:, i : i + 1])[:, 0], rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(found[200:][np.isnan(gaps)], 0.0)
     np.testing.assert_array_equal(found[200:][~np.isnan(gaps)], found[:200][~np.isnan(gaps)])
-
-
-def test_without_numba(monkeypatch):
-    X = columns(60)[:, :2]
-    compiled = ColumnDensities.fit(X, np.ones(60)).log_prob(X)
-    monkeypatch.setattr(kernels, "AVAILABLE", False)
-    plain = ColumnDensities.fit(X, np.ones(60)).log_prob(X)
-    assert plain.mean() == pytest.approx(compiled.mean(), abs=0.02)

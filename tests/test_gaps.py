@@ -1,22 +1,17 @@
-"""Tables with gaps: the Gaussian behind every fit, sums over points with gaps of their own, and what users see."""
+"""Tables with gaps: the Gaussian behind every fit, and what users see."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 
 from estimators import quick
-from machines import exact_likelihood
 from rtbm import InvalidInputError, RTBMDensityCV
 from rtbm.estimators.checks import distinct_rows
-from rtbm.training import Family, Likelihood
 from rtbm.training.coordinates import moments
 from rtbm.training.gaussians import fill_gaps, gaussian_moments
-from rtbm.training.sums import ArrayBlocks
 
 rng = np.random.default_rng(0)
 TABLES = {
@@ -86,14 +81,13 @@ def test_the_gaussian_of_a_table_with_gaps_maximises_the_likelihood():
     table[2000:, 0] = np.nan
     table[(table[:, 1] > 3) & (np.arange(4000) % 2 > 0), 2] = np.nan  # whether it is missing depends on another column
     gaussian, _ = gaussian_moments(table, np.ones(4000), moments(table, np.ones(4000)))
-    source = ArrayBlocks(torch.from_numpy(table), torch.ones(4000, dtype=torch.float64))
 
     def log_likelihood(mean, covariance):
         value = torch.tensor(0.0, dtype=torch.float64)
-        for block in source.blocks:
-            m, S = mean[block.present], covariance[block.present][:, block.present]
-            normal = torch.distributions.MultivariateNormal(m, S)
-            value = value + normal.log_prob(torch.from_numpy(block.points)).sum()
+        for present in np.unique(~np.isnan(table), axis=0):
+            rows = table[(~np.isnan(table) == present).all(axis=1)][:, present]
+            normal = torch.distributions.MultivariateNormal(mean[present], covariance[present][:, present])
+            value = value + normal.log_prob(torch.from_numpy(rows)).sum()
         return value / 4000
 
     mean, covariance = (torch.tensor(part, requires_grad=True) for part in gaussian)
@@ -109,20 +103,6 @@ def test_gaps_are_filled_from_what_is_present():
     filled = fill_gaps(rows, gaussian, seed=0)
     assert np.array_equal(filled[~np.isnan(rows)], rows[~np.isnan(rows)])
     assert np.allclose(np.cov(filled.T), np.cov(table.T), atol=0.1)
-
-
-@given(st.integers(0, 10**6), st.integers(2, 6), st.integers(1, 2), st.integers(1, 3), st.sampled_from([1.0, 20.0]))
-def test_sums_over_points_with_gaps_of_their_own_are_those_of_theta_functions(seed, d, g, K, far):
-    family, random = Family(d, g, n_components=K), np.random.default_rng(seed)
-    vector = torch.from_numpy(0.3 * random.normal(size=family.n_parameters))
-    x = at_random(random.normal(size=(20, d)), 0.4, seed)
-    x[0] *= far
-    x = torch.from_numpy(x[~np.isnan(x).all(axis=1)])
-    weights = torch.from_numpy(random.uniform(0.1, 1.0, len(x)))
-    value, gradient = Likelihood(family, ArrayBlocks(x, weights), tolerance=1e-13).with_gradient(vector)
-    exact, expected, _ = exact_likelihood(family, vector, x, weights / weights.sum())
-    assert abs(value - exact) < 1e-9 * max(1.0, abs(value))
-    assert np.allclose(gradient, expected, rtol=0, atol=1e-8 * (1 + np.abs(expected).max()))
 
 
 @pytest.mark.filterwarnings("ignore::rtbm.SpikeWarning")

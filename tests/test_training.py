@@ -30,19 +30,6 @@ def start_of(objective, z, weights, index=0, seed=0, labels=None):
     return make_start(objective.family, z, weights, index, seed, labels)
 
 
-@pytest.mark.parametrize(("n_hidden", "n_components"), [(2, 1), (1, 2)])
-def test_the_gradient_is_that_of_the_value(n_hidden, n_components):
-    objective, z, weights = problem(n_hidden, n_components=n_components, n=50)
-    vector = start_of(objective, z, weights) + 0.05
-    value, gradient = objective.with_gradient(vector)
-    assert value == pytest.approx(objective.value(vector), abs=1e-12)
-    for i in range(len(vector)):
-        step = torch.zeros_like(vector)
-        step[i] = 1e-5
-        slope = (objective.value(vector + step) - objective.value(vector - step)) / 2e-5
-        assert slope == pytest.approx(float(gradient[i]), abs=2e-6)
-
-
 def test_solvers_for_dense_machines_find_the_same_optimum():
     objective, z, weights = problem()
     best = make_solver("lbfgs", tol=1e-12).minimise(objective, start_of(objective, z, weights))

@@ -183,12 +183,14 @@ class Likelihood:
 
     def value(self, vector: Tensor) -> float:
         """The mean log P."""
-        return self.with_gradient(vector, self.family.machines(vector), wants_gradient=False)[0]
+        return self.with_gradient(vector, wants_gradient=False)[0]
 
-    def with_gradient(self, vector: Tensor, machines: Machines, wants_gradient: bool = True) -> tuple[float, Floats]:
-        """The mean log P of the machines of a vector, and its derivative, or an empty array if that is not wanted."""
+    def with_gradient(
+        self, vector: Tensor, wants_gradient: bool = True, machines: Machines | None = None
+    ) -> tuple[float, Floats]:
+        """The mean log P, and its derivative, or an empty array if that is not wanted; `machines` are those of `vector`."""
         try:
-            evaluation = Expectation.of(machines, wants_gradient).evaluate(self.source)
+            evaluation = Expectation.of(machines or self.family.machines(vector), wants_gradient).evaluate(self.source)
         except TooManyTermsError:
             sums = self.source.add(SoftExpectation(self.family, to_array(vector), wants_gradient))
             return float(sums[0]), sums[1:]
@@ -269,7 +271,7 @@ class Objective:
                 penalty, by_penalty = self._penalty(machines)
                 if self._is_hopeless(machines, penalty):
                     return math.inf, by_penalty
-                value, gradient = self.likelihood.with_gradient(vector, machines, wants_gradient)
+                value, gradient = self.likelihood.with_gradient(vector, wants_gradient, machines)
         except FAILURES:
             return math.inf, np.zeros(0)
         return penalty - value, by_penalty - gradient if wants_gradient else gradient
