@@ -28,7 +28,8 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 SPELLINGS = ["numba", "torch", "far", pytest.param("cuda", marks=needs_cuda)]
 EPSILON, LOG_2_PI = np.finfo(float).eps, math.log(2 * math.pi)
 LISTED, AROUND = 1e-9, 5e-11
-"""The share of P(row) that lists of states, and those around far rows, may omit: as promised, and a few times exp(−25)."""
+"""The share of P(row) that lists of states, and those around far rows, may omit: as promised, and a few times
+exp(−25)."""
 exact = np.vectorize(mpmath.mpf, otypes=[object])
 
 
@@ -56,7 +57,9 @@ def make_machines(K=1, d=1, g=1, seed=0, width=1.0, stiffness=1.5, scales=1.0, s
     scales = np.broadcast_to(scales, d)[:, None]
     F, mean, L = slope * rng.normal(size=(K, d, g)), rng.normal(size=(K, d)), width * lower(d)
     log_weights = np.log(rng.dirichlet(np.ones(K)))
-    return Machines(log_weights, stiffness * lower(g), rng.normal(size=(K, g)), scales * F, scales[:, 0] * mean, scales * L)
+    return Machines(
+        log_weights, stiffness * lower(g), rng.normal(size=(K, g)), scales * F, scales[:, 0] * mean, scales * L
+    )
 
 
 def make_data(machines: Machines, n=12, seed=0, far=1.0, gaps=0.0, offsets=0.0, idle=0.2) -> Rows:
@@ -92,7 +95,9 @@ def log_sum(logs: Any) -> Any:
 
 def invert(matrix: Any) -> Any:
     size = len(matrix)
-    return np.array(mpmath.inverse(mpmath.matrix(matrix.tolist())).tolist() if size else [], dtype=object).reshape(size, size)
+    return np.array(mpmath.inverse(mpmath.matrix(matrix.tolist())).tolist() if size else [], dtype=object).reshape(
+        size, size
+    )
 
 
 def root_of(form: Any) -> Floats:
@@ -130,7 +135,9 @@ def exact_sums(data: Rows, machines: Machines) -> Exact:
             rest = x - mean[k][given] - exact(h) @ F[k][given].T
             noise = rest @ inverse.T if given.any() else exact(np.zeros((len(h), d)))
             log_det = mpmath.log(mpmath.det(mpmath.matrix(covariance.tolist()))) if given.any() else mpmath.mpf(0)
-            log_peak = log_weights[k] - log_det / 2 - given.sum() * mpmath.log(2 * mpmath.pi) / 2 + exact(data.offsets[i, k])
+            log_peak = (
+                log_weights[k] - log_det / 2 - given.sum() * mpmath.log(2 * mpmath.pi) / 2 + exact(data.offsets[i, k])
+            )
             squares = ((delta @ L_A[k]) ** 2).sum(axis=1) + (noise**2).sum(axis=1) + mpmath.mpf(0)
             logs = log_peak - log_total - squares / 2
             joint[i, k] = log_sum(logs)
@@ -143,7 +150,9 @@ def exact_sums(data: Rows, machines: Machines) -> Exact:
             of_noise = (1 + by_L) * np.linalg.norm(parts @ G.T, axis=1)
             delta, noise = delta.astype(float), noise.astype(float)
             of_log = np.linalg.norm(noise, axis=1) * of_noise + np.abs(logs.astype(float)) + of_total
-            of_log += np.linalg.norm(delta @ machines.L_A[k], axis=1) * np.linalg.norm(reach @ np.abs(machines.L_A[k]), axis=1)
+            of_log += np.linalg.norm(delta @ machines.L_A[k], axis=1) * np.linalg.norm(
+                reach @ np.abs(machines.L_A[k]), axis=1
+            )
             of_log += d + sum(abs(float(part)) for part in (log_weights[k], log_det, log_total, data.offsets[i, k]))
             of_log += np.abs(np.log(np.diagonal(machines.L[k]))).sum()
             z, one = np.hstack([delta, noise, np.ones((len(h), 1))]), np.ones((len(h), 1))
@@ -152,7 +161,12 @@ def exact_sums(data: Rows, machines: Machines) -> Exact:
     log_prob = np.array([log_sum(row) for row in joint])
     lost = np.exp(np.minimum(omitted.max(axis=1) - log_prob.astype(float), 0.0)) if n else np.zeros(0)
     lost = np.minimum(lost, LISTED)
-    moments, moment_error, largest, row_error = np.zeros(size), np.zeros(size), np.zeros(size), lost + EPSILON * (1 + np.abs(log_prob.astype(float)))
+    moments, moment_error, largest, row_error = (
+        np.zeros(size),
+        np.zeros(size),
+        np.zeros(size),
+        lost + EPSILON * (1 + np.abs(log_prob.astype(float))),
+    )
     for i, k, logs, z, of_z, of_log, unknown in all_rows:
         share = np.exp((logs - log_prob[i]).astype(float))
         row_error[i] += ROUNDINGS * EPSILON * share @ of_log
@@ -205,7 +219,9 @@ def assert_right(data: Rows, machines: Machines, spellings=("numba", "torch", "f
         assert (np.abs(found - known.moments) <= known.moment_error + omitted * known.largest).all(), spelling
         top = known.log_joint.max(axis=1, keepdims=True)
         shares, expected = np.exp(joint - top), np.exp(known.log_joint - top)
-        assert (np.abs(shares - expected) <= 2 * ((known.row_error + omitted) * expected.sum(axis=1))[:, None]).all(), spelling
+        assert (np.abs(shares - expected) <= 2 * ((known.row_error + omitted) * expected.sum(axis=1))[:, None]).all(), (
+            spelling
+        )
 
 
 SIZES = {"d": st.integers(0, 3), "g": st.integers(0, 2), "K": st.integers(1, 3), "seed": st.integers(0, 10**6)}
@@ -249,7 +265,8 @@ def test_long_lists_and_wide_rows(kind, far):
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_every_spelling_gives_the_same_on_many_rows(spelling):
-    """Blocks of all widths, in which rows lie close together and far apart: terms by multiplication and on their own."""
+    """Blocks of all widths, in which rows lie close together and far apart: terms by multiplication and on their
+    own."""
     for seed, (n, far) in enumerate([(1, 1.0), (127, 1.0), (129, 100.0), (400, 1e3), (400, 3.0)]):
         machines = make_machines(2, 2, 2, seed, stiffness=0.8, slope=0.7)
         data = make_data(machines, n, seed, far, gaps=0.1, offsets=1.0)
@@ -263,7 +280,9 @@ def test_lines_of_states_are_as_exact_as_single_ones(monkeypatch):
     machines = make_machines(2, 1, 1, stiffness=0.03, slope=0.05)
     data = make_data(machines, 500, offsets=1.0)
     by_line = sums_by("numba", data, machines)[0].vector
-    assert np.allclose(by_line, sums_by("torch", data, machines)[0].vector, rtol=1e-12, atol=1e-12 * np.abs(by_line).max())
+    assert np.allclose(
+        by_line, sums_by("torch", data, machines)[0].vector, rtol=1e-12, atol=1e-12 * np.abs(by_line).max()
+    )
 
 
 def test_skewed_bases_are_reduced():
@@ -274,7 +293,9 @@ def test_skewed_bases_are_reduced():
     skewed = plain._replace(L_A=root.T[None], centre=centre[None], F=plain.F @ U)
     data = make_data(plain, 5, far=10.0)
     assert_right(data, skewed)
-    assert math.isclose(sums_by("numba", data, skewed)[0].log_prob, sums_by("numba", data, plain)[0].log_prob, rel_tol=1e-9)
+    assert math.isclose(
+        sums_by("numba", data, skewed)[0].log_prob, sums_by("numba", data, plain)[0].log_prob, rel_tol=1e-9
+    )
 
 
 @pytest.mark.parametrize("stiffness", [1e-2, 1e-5, 1e-100, 0.0])
@@ -385,7 +406,9 @@ def test_threads_and_the_order_in_memory_change_no_bit(n, set_threads):
 def test_the_sums_of_parts_add_up():
     machines = make_machines(3, 2, 1)
     data = make_data(machines, 400, gaps=0.2, far=30.0)
-    parts = [sums_by("numba", Rows(*(part[rows] for part in data)), machines)[0] for rows in (slice(150), slice(150, 400))]
+    parts = [
+        sums_by("numba", Rows(*(part[rows] for part in data)), machines)[0] for rows in (slice(150), slice(150, 400))
+    ]
     whole, added = sums_by("numba", data, machines)[0].vector, parts[0].vector + parts[1].vector
     assert np.allclose(added, whole, rtol=0, atol=1e-13 * np.abs(whole).max())
     assert (Sums.of_vector(whole, 3, 2, 1).vector == whole).all()

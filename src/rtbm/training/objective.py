@@ -102,7 +102,9 @@ class Expectation(NamedTuple):
     @classmethod
     def of(cls, machines: Machines, wants_sums: bool = True) -> Self:
         """That of machines, with the states that matter. A TooManyTermsError says that they are too many."""
-        if not (all(np.isfinite(part).all() for part in machines) and (machines.L.diagonal(axis1=1, axis2=2) > 0).all()):
+        if not (
+            all(np.isfinite(part).all() for part in machines) and (machines.L.diagonal(axis1=1, axis2=2) > 0).all()
+        ):
             raise ArithmeticError("the density leaves float64")
         limit = LIMIT if machines.mean.shape[1] <= 2 else LIMIT_WIDE
         return cls(machines, list_states(machines.L_A.mT, machines.centre, limit), wants_sums)
@@ -188,7 +190,10 @@ class Likelihood:
     def with_gradient(
         self, vector: Tensor, wants_gradient: bool = True, machines: Machines | None = None
     ) -> tuple[float, Floats]:
-        """The mean log P, and its derivative, or an empty array if that is not wanted; `machines` are those of `vector`."""
+        """The mean log P, and its derivative, or an empty array if that is not wanted.
+
+        `machines` are those of the vector, where they are known already.
+        """
         try:
             evaluation = Expectation.of(machines or self.family.machines(vector), wants_gradient).evaluate(self.source)
         except TooManyTermsError:
