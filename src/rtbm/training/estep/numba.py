@@ -82,66 +82,65 @@ def project(vectors, i, others, m):
 
 
 @compiled
-def invert(L, F, inverse, slopes):
-    """The transposes of L⁻¹ (d, d) and of L⁻¹F (g, d); returns log det L⁻¹."""
-    (d, g), log_det = F.shape, 0.0
-    for j in range(d):
-        for a in range(d):
-            inverse[j, a] = 0.0
-        for a in range(j, d):
-            value = 1.0 if a == j else 0.0
-            for m in range(j, a):
-                value -= L[a, m] * inverse[j, m]
-            inverse[j, a] = value / L[a, a]
-        log_det -= math.log(L[j, j])
-    for b in range(g):
-        for a in range(d):
-            slopes[b, a] = 0.0
-        for j in range(d):
-            for a in range(j, d):
-                slopes[b, a] += inverse[j, a] * F[j, b]
-    return log_det
+def scale(vectors, i, factor):
+    """Vector i times a factor."""
+    for a in range(vectors.shape[1]):
+        vectors[i, a] *= factor
 
 
 @compiled
-def whiten(whole, whole_slopes, present, inverse, slopes, basis, plane, turned):
+def whiten(L, F, present, inverse, slopes, basis, plane, turned):
     """How a machine sees rows of which only some entries are present (d,): inverse (d, d), and what else follows.
 
-    What is not known of ε are the rows of basis (d − p, d). They span the columns of L⁻¹ that belong to missing
-    entries, and are taken off. The rows of plane (q, d) are orthonormal and span the slopes (g, d), whose coordinates
-    there are turned (q, g). Returns the log of the volume of the missing columns.
+    Of ε, what is not known are the rows of basis (d − p, d), which span what the present rows of L take to zero, and
+    are taken off. Missing rows of L do not enter: narrow ones would cost digits. The rows of plane (q, d) are
+    orthonormal and span the slopes (g, d), whose coordinates there are turned (q, g). Returns −½ log det of the
+    covariance of what is present.
     """
-    (g, d), q, m, log_volume = slopes.shape, len(plane), np.int64(0), 0.0
+    (g, d), q, m, log_det = slopes.shape, len(plane), np.int64(0), 0.0
+    for a in range(d):  # column j solves L z = e_j, or has 1 at j if that is missing; at other missing entries it is 0
+        for j in range(d):
+            inverse[a, j] = 0.0
+        inverse[a, a] = 1.0
+        if present[a]:
+            for b in range(a):
+                for j in range(b + 1):
+                    inverse[a, j] -= L[a, b] * inverse[b, j]
+            scale(inverse, a, 1 / L[a, a])
+            log_det -= math.log(L[a, a])
     for j in range(d):
-        for a in range(d):
-            inverse[j, a] = whole[j, a] if present[j] else 0.0
-            basis[m, a] = whole[j, a]
+        for a in range(j):
+            inverse[a, j], inverse[j, a] = inverse[j, a], inverse[a, j]
+    for j in range(d):
         if not present[j]:
-            length = project(basis, m, basis, m)
-            log_volume += math.log(length)
             for a in range(d):
-                basis[m, a] /= length
+                basis[m, a] = inverse[j, a]
+                inverse[j, a] = 0.0
+            length = project(basis, m, basis, m)
+            log_det -= math.log(length)
+            scale(basis, m, 1 / length)
             m += 1
-    for j in range(d if m else 0):
-        if present[j]:
-            project(inverse, j, basis, m)
     for b in range(g):
         for a in range(d):
-            slopes[b, a] = whole_slopes[b, a]
-        if m:
-            project(slopes, b, basis, m)
+            slopes[b, a] = 0.0
+    for j in range(d):
+        if present[j]:
+            if m:
+                project(inverse, j, basis, m)
+            for b in range(g):
+                for a in range(d):
+                    slopes[b, a] += inverse[j, a] * F[j, b]
     for i in range(q):
         for a in range(d):
             plane[i, a] = slopes[i, a] if q < d else 1.0 if a == i else 0.0
         if q < d:
             length = project(plane, i, plane, i)
-            for a in range(d):
-                plane[i, a] = plane[i, a] / length if length > 0.0 else 0.0
+            scale(plane, i, 1 / length if length > 0.0 else 0.0)
         for b in range(g):
             turned[i, b] = 0.0
             for a in range(d):
                 turned[i, b] += plane[i, a] * slopes[b, a]
-    return log_volume
+    return log_det
 
 
 @compiled
@@ -345,17 +344,11 @@ def sum_rows(
     delta, log_prior, first = states.delta, states.log_prior, states.first
     (K, d, g), S = machines.F.shape, len(delta)
     q = min(d, g)
-    whole, whole_slopes, inverse, slopes = (
-        np.empty((K, d, d)),
-        np.empty((K, g, d)),
-        np.empty((K, d, d)),
-        np.empty((K, g, d)),
-    )
-    basis, plane, turned, log_peak = np.empty((K, d + 1, d)), np.empty((K, q, d)), np.empty((K, q, g)), np.empty((2, K))
+    inverse, slopes, basis = np.empty((K, d, d)), np.empty((K, g, d)), np.empty((K, d + 1, d))
+    plane, turned, log_peak = np.empty((K, q, d)), np.empty((K, q, g)), np.empty(K)
     bias, centres, spans, boxes = np.empty(S), np.empty((S, q)), np.empty((S, 2)), np.empty((K, q, 2))
     active, follows = np.empty(S + K, dtype=np.int64), np.zeros(S, dtype=np.bool_)
     for k in range(K):
-        log_peak[0, k] = invert(machines.L[k], machines.F[k], whole[k], whole_slopes[k])
         for s in range(first[k] + 1, first[k + 1] if g else 0):
             follows[s] = delta[s, 0] > delta[s - 1, 0]
             for j in range(1, g):
@@ -372,10 +365,10 @@ def sum_rows(
         for i in range(d):
             m += not given[i]
         for k in range(K):
-            log_volume = whiten(whole[k], whole_slopes[k], given, inverse[k], slopes[k], basis[k], plane[k], turned[k])
-            log_peak[1, k] = log_peak[0, k] - log_volume - (d - m) * LOG_ROOT_TWO_PI
+            log_det = whiten(machines.L[k], machines.F[k], given, inverse[k], slopes[k], basis[k], plane[k], turned[k])
+            log_peak[k] = log_det - (d - m) * LOG_ROOT_TWO_PI
             for s in range(first[k], first[k + 1]):
-                bias[s] = machines.log_weights[k] + log_prior[s] + log_peak[1, k]
+                bias[s] = machines.log_weights[k] + log_prior[s] + log_peak[k]
                 for i in range(q):
                     centres[s, i] = 0.0
                     for j in range(g):
@@ -418,7 +411,7 @@ def sum_rows(
                 total, row, bound = w[WEIGHT, b], start + b, -np.inf
                 log_prob = w[TOP, b] + math.log(total)
                 for k in range(K):
-                    bound = max(bound, log_far[k] + log_peak[1, k] + w[BASE + k, b])
+                    bound = max(bound, log_far[k] + log_peak[k] + w[BASE + k, b])
                 for k in range(K if len(log_joint) else 0):
                     log_joint[row, k] = w[TOP, b] + math.log(w[OWN + k, b]) if w[OWN + k, b] > 0.0 else -np.inf
                 far[row] = not log_prob >= bound
