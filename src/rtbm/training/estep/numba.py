@@ -14,6 +14,7 @@ import numpy as np
 from rtbm.theta.kernels import compiled, exponential, reducing
 
 WIDTH = 128  # rows of a block, whose temporaries have to stay in the cache
+FEW = 4  # rows of a block for which plain loops over the columns are faster than loops over the rows
 SKIPPED = 45.0
 """States whose terms are at most exp(−SKIPPED) of the largest one, for all rows of a block, are skipped. Less than
 about 37 costs digits."""
@@ -66,9 +67,10 @@ def project(vectors, i, others, m):
     digit.
     """
     d = vectors.shape[1]
-    before = smallest = 1e-29 * dot(vectors, i, i, d)
+    after = dot(vectors, i, i, d)
+    smallest = 1e-29 * after
     for _ in range(4):
-        before = dot(vectors, i, i, d)
+        before = after
         for j in range(m):
             along = 0.0
             for a in range(d):
@@ -153,8 +155,12 @@ def locate(w, inverse, origin, plane, x, y, along, base, spare, n):
     for i in range(d):
         for b in range(n):
             w[y + i, b] = inverse[0, i] * w[spare, b]
-        for j in range(1, d):
+        for j in range(1, d if n > FEW else 1):
             add(w, y + i, inverse[j, i], spare + j, n)
+    for b in range(n if n <= FEW else 0):
+        for j in range(1, d):
+            for i in range(d):
+                w[y + i, b] += inverse[j, i] * w[spare + j, b]
     for i in range(q):
         for b in range(n):
             w[along + i, b] = plane[i, 0] * w[y, b]
