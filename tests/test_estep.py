@@ -77,14 +77,24 @@ def states_of(machines: Machines, limit: int = 2**16):
     return list_states(machines.L_A.mT, machines.centre, limit)
 
 
-def integers_around(root: Floats, centre: Floats) -> Floats:
-    """All h with |R(h − c)|² at most 90 above the least one: the others have 3e-20 of the largest term."""
-    if not len(centre):
-        return np.zeros((1, 0))
-    U = reduce_factors(root[None])[0]
-    R, inner = triangular_factors(root @ U), np.linalg.solve(U, centre)
-    least = float(((R @ (nearest_point(R, inner) - inner)) ** 2).sum())
-    return enumerate_points(R, least + 90.0, np.zeros(len(R)), inner) @ U.T
+def integers_around(form: Any, centre: Any) -> Floats:
+    """All h with (h − c)ᵀ form (h − c) at most 90 above the least one: the others have 3e-20 of the largest term.
+
+    The form and c are long numbers, so that a skewed basis may be changed.
+    """
+    basis = exact(np.eye(len(centre)))
+    while True:
+        R = root_of(form)
+        step = reduce_factors(R[None])[0] if len(R) else R
+        if (step == np.eye(len(R))).all():
+            break
+        form, basis = step.T @ form @ step, basis @ step
+    inner = invert(basis) @ centre
+    origin = exact([mpmath.nint(part) for part in inner]).reshape(len(inner))
+    rest = (inner - origin).astype(float)
+    least = float(((R @ (nearest_point(R, rest) - rest)) ** 2).sum()) if len(R) else 0.0
+    points = enumerate_points(R, least + 90.0, np.zeros(len(R)), rest) if len(R) else np.zeros((1, 0))
+    return ((points + origin) @ basis.T).astype(float)
 
 
 def log_sum(logs: Any) -> Any:
@@ -99,7 +109,8 @@ def invert(matrix: Any) -> Any:
 
 def root_of(form: Any) -> Floats:
     """The upper triangular factor of a positive definite matrix of long numbers."""
-    return np.array(mpmath.cholesky(mpmath.matrix(form.tolist())).T.tolist(), dtype=float).reshape(form.shape)
+    found = mpmath.cholesky(mpmath.matrix(form.tolist())).T.tolist() if len(form) else []
+    return np.array(found, dtype=float).reshape(form.shape)
 
 
 class Terms(NamedTuple):
@@ -116,7 +127,8 @@ class Terms(NamedTuple):
 
 def log_total(L_A: Floats, centre: Floats) -> tuple[Any, float]:
     """log Σ exp(−½|L_Aᵀδ|²), and what rounding may do to it."""
-    h, root = integers_around(L_A.T, centre), exact(L_A)
+    root = exact(L_A)
+    h = integers_around(root @ root.T, exact(centre))
     logs = -(((exact(h) - exact(centre)) @ root) ** 2).sum(axis=1) / mpmath.mpf(2)
     total = log_sum(logs)
     return total, np.exp((logs - total).astype(float)) @ prior_error(h, L_A, centre)
@@ -133,11 +145,11 @@ def exact_terms(x: Floats, offset: float, machine: Machines, total: tuple[Any, f
     given, (d, g) = ~np.isnan(x), machine.F.shape
     log_weight, L_A, centre, F, mean, L = map(exact, machine)
     F, mean, L, x = F[given], mean[given], L[given], exact(x[given])
-    precision, form, shift = invert(L @ L.T), L_A @ L_A.T, np.zeros(g)
+    precision, form, middle = invert(L @ L.T), L_A @ L_A.T, centre
     if given.any() and g:
         form = form + F.T @ precision @ F
-        shift = (invert(form) @ F.T @ precision @ (x - mean - F @ centre)).astype(float)
-    h = integers_around(root_of(form), machine.centre + shift) if g else np.zeros((1, 0))
+        middle = centre + invert(form) @ F.T @ precision @ (x - mean - F @ centre)
+    h = integers_around(form, middle)
     inverse = L.T @ precision if given.any() else exact(np.zeros((d, 0)))
     noise = (x - mean - exact(h) @ F.T) @ inverse.T if given.any() else exact(np.zeros((len(h), d)))
     log_det = mpmath.log(mpmath.det(mpmath.matrix((L @ L.T).tolist()))) if given.any() else mpmath.mpf(0)

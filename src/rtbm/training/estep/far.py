@@ -3,7 +3,6 @@
 import numpy as np
 
 from rtbm.common import Floats
-from rtbm.theta.lattice import triangular_factors
 from rtbm.training.estep.torch import whiten
 from rtbm.training.machines import Machines, Sums
 from rtbm.training.states import States, list_states
@@ -42,9 +41,10 @@ def _sum_pattern(
     inverse, known = basis @ inner, basis @ basis.mT
     slopes = inverse @ machines.F[:, present]
     y = (x[:, None] - machines.origin[:, present])[:, :, None] @ inverse.mT  # (n, K, 1, d)
-    root = triangular_factors(np.concatenate([machines.L_A.mT, slopes], axis=1))
-    half = np.linalg.solve(root.mT, slopes.mT @ y.mT)
-    shift = np.linalg.solve(root, half)[:, :, :, 0]  # (n, K, g)
+    plane, root = np.linalg.qr(np.concatenate([machines.L_A.mT, slopes], axis=1))
+    signs = np.where(root.diagonal(axis1=1, axis2=2) < 0, -1.0, 1.0)[:, :, None]
+    root = root * signs
+    shift = np.linalg.solve(root, signs * (plane[:, g:].mT @ y.mT))[:, :, :, 0]  # (n, K, g)
     centre = (machines.centre + shift).reshape(n * K, g)
     around = list_states(np.broadcast_to(root, (n, K, g, g)).reshape(n * K, g, g), centre, LIMIT, LOG_OMITTED)
     row, k = np.divmod(around.owner, K)
