@@ -12,7 +12,7 @@ from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, from_dlpack
 
 from rtbm.common import Floats
 from rtbm.errors import InvalidInputError, RTBMError
@@ -332,7 +332,7 @@ def _open_part(X: Any, weights: Any, open_file: Any, named: list[Any], takes_tex
     def tables() -> Iterator[tuple[Any, Any]]:
         for item in X:
             table, weights = (*item, None)[:2] if isinstance(item, list | tuple) else (item, None)
-            yield table, weights
+            yield table if hasattr(table, "__getitem__") else from_dlpack(table), weights
 
     first, shape = next(((table, np.shape(table)) for table, _ in tables()), (None, (0, None)))
     if len(shape) != 2:

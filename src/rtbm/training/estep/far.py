@@ -10,7 +10,7 @@ from rtbm.training.states import States, list_states
 LOG_OMITTED = -25.0
 """The logarithm of what a list for one row omits, relative to its largest term. A larger value costs digits."""
 LIMIT = 2**12  # states for a row and a machine, on average. Beyond, theta functions serve
-AT_ONCE = 2**16  # rows times machines
+AT_ONCE = 2**13  # rows times machines, whose lists are in memory together
 
 
 def sum_far(x: Floats, weights: Floats, offsets: Floats, machines: Machines, states: States) -> tuple[Sums, Floats]:
