@@ -23,7 +23,7 @@ from rtbm.training.states import States, list_states
 
 FAILURES = (RTBMError, np.linalg.LinAlgError, torch.linalg.LinAlgError, ArithmeticError)
 """What evaluating a density raises where its parameters leave float64."""
-LIMIT, LIMIT_WIDE = 2**16, 2**12
+LIMIT, LIMIT_WIDE = 2**17, 2**12
 """The most states of a machine in a list; beyond, theta functions are faster. LIMIT is for up to two columns, where a
 block of rows skips most states, and LIMIT_WIDE for more."""
 HOPELESS_RISE = 10.0

@@ -2,7 +2,7 @@
 
 In the coordinates y = (x − origin) @ inverse of a machine its states lie in the plane of the slopes. So a state takes
 as many coordinates as there are hidden units, however many columns there are. Along a line of states, each term
-follows from the last one by a multiplication. Compiled functions take the work space w (rows, WIDTH) and row numbers,
+follows from the last one by a multiplication. Compiled functions take the work space w (rows, width) and row numbers,
 since views would cost reference counts. They have plain loops, since others take long to compile, and are called with
 np.int64(0), not 0: what gets a literal is compiled for that one alone.
 """
@@ -13,7 +13,8 @@ import numpy as np
 
 from rtbm.theta.kernels import compiled, exponential, reducing
 
-WIDTH = 128  # rows of a block, whose temporaries have to stay in the cache
+WIDTH, NARROW, MANY_STATES = 128, 32, 2048
+"""Rows of a block, and of one with many states, whose temporaries have to stay in the cache. Speed only."""
 FEW = 4  # rows of a block for which plain loops over the columns are faster than loops over the rows
 SKIPPED = 45.0
 """States whose terms are at most exp(−SKIPPED) of the largest one, for all rows of a block, are skipped. Less than
@@ -364,7 +365,8 @@ def sum_rows(
     OWN = BASE + K
     TOP, WEIGHT, ZEROS, SPARE = OWN + K, OWN + K + 1, OWN + K + 2, OWN + K + 3
     TERMS = SPARE + d + q + g + 3
-    w = np.zeros((TERMS + S, WIDTH))
+    width = WIDTH if S <= MANY_STATES else NARROW
+    w = np.zeros((TERMS + S, width))
     for t in range(len(segments)):
         begin, end, given = segments[t, 0], segments[t, 1], present[segments[t, 2]]
         m = np.int64(0)
@@ -380,8 +382,8 @@ def sum_rows(
                     for j in range(g):
                         centres[s, i] += turned[k, i, j] * delta[s, j]
         within, across, shares = np.zeros((K, q, q + g + 1)), np.zeros((K, d, d + q + g + 1)), np.zeros(K)
-        for start in range(begin, end, WIDTH):
-            n = min(WIDTH, end - start)
+        for start in range(begin, end, width):
+            n = min(width, end - start)
             for i in range(d):
                 for b in range(n):
                     w[X + i, b] = x[start + b, i]
