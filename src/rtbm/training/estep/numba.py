@@ -308,7 +308,7 @@ def accumulate(w, delta, centres, active, begin, end, terms, weight, y, along, s
 def combine(within, across, plane, basis, n_missing, share, noise, cross, square):
     """Add the sums of a segment, in the plane and across it, and what is not known of ε, to those of all rows.
 
-    Of `square`, the lower triangle.
+    Of `square`, only the lower triangle is added to.
     """
     (q, d), g = plane.shape, cross.shape[1]
     for a in range(d):
